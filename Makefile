@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
+.PHONY: acls help install java haproxy demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -68,7 +68,10 @@ demo: install ## publish 336,776 real events to a broker, read them with another
 java:
 	@sh tools/find-java.sh
 
-test: install java ## run all tests against the installed wheel, in two parts at the same time
+haproxy:
+	@sh tools/find-haproxy.sh
+
+test: install java haproxy ## run all tests against the installed wheel, in three parts at the same time
 ifeq ($(strip $(PYTEST_ARGS)),)
 	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
 else
@@ -108,6 +111,9 @@ coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by u
 
 fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+acls: install ## compare decisions by 100,000 random sets of ACLs with a plain oracle (a minute)
+	PYLOGD_ACL_SETS=100000 $(PYTEST) tests/property/test_acl_rules.py
 
 fuzz-requests: install ## well-formed extreme requests beside a client that must not notice (2 minutes; EXTREME_ARGS="--seconds 3600")
 	$(BIN)/python -m tests.extreme $(EXTREME_ARGS)

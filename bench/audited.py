@@ -1,11 +1,11 @@
-"""What audited messages cost their producer: `AuditedProducer` beside `Producer`, in alternating pairs.
+"""The cost of audited messages for their producer: `AuditedProducer` beside `Producer`, in alternating pairs.
 
     python -m bench.audited [--pairs 12] [--messages 300000]
 
-Each sample is a process of its own, which sends so many messages of 200 bytes to one pylogd broker and flushes; both
-kinds of a pair follow each other, in an order that turns round. Measured is the processor time of the sending process,
-with the thread that encodes and sends. "one value": every message has the same bytes; "distinct values": each has its
-own; "keyed": with one of 1,000 keys, to four partitions, and with a time stamp of its own, as `pylogd demo` sends.
+Each sample is a process that sends messages of 200 bytes to a pylogd broker and flushes. The two samples of a pair
+follow each other in alternating order. Measured is the processor time of the sending process, with all of its threads.
+"one value": all messages are equal; "distinct values": all differ; "keyed": with one of 1,000 keys and a time stamp
+each, to four partitions, as `pylogd demo` sends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         how, what, address = said.child
         print(_send(how, what, address, said.messages))
         return
-    print(f"processor seconds for a million messages, median (least to most); at most {_TARGET} is asked for")
+    print(f"processor seconds for a million messages, median (least to most); the target is at most {_TARGET}")
     with tempfile.TemporaryDirectory(prefix="pylogd-audited-") as folder, running("pylogd", Path(folder)) as peer:
         with Admin(peer.address) as admin:
             for what, partitions in _PARTITIONS.items():
@@ -71,7 +71,7 @@ def _child(how: str, what: str, address: str, messages: int) -> float:
 
 
 def _send(how: str, what: str, address: str, count: int) -> float:
-    """Send so many messages; processor seconds for a million of them."""
+    """Send messages. Return the processor seconds for a million of them."""
     topic = _topic(what)
     values = [bytes(_SIZE)] * count if what == "one value" else [b"%0*d" % (_SIZE, number) for number in range(count)]
     with Producer(address) as producer, AuditedProducer(producer) as audited:

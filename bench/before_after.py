@@ -1,10 +1,10 @@
-"""pylogd beside another pylogd, an earlier one: whether a change made a row of `make bench-smoke` slower.
+"""Compare pylogd with an earlier pylogd: did a change make a row of `make bench-smoke` slower?
 
     python -m bench.before_after /elsewhere/.venv/bin/pylogd [--repeats 16] [--only WORD] [--write]
 
-The earlier pylogd is installed in an environment of its own; its `pylogd` command is given. Both, and the bare ceiling,
-take turns in each round with the client and the sizes of `bench/smoke.py`. A ratio is the median of the rounds' own;
-the interval behind it has that median with 95 % (bootstrap over rounds): where it has 1 in it, the row is a draw.
+The argument is the `pylogd` command of the earlier version, installed in another environment. Both, and the bare
+ceiling, take turns in each round with the client and the sizes of `bench/smoke.py`. A ratio is the median over rounds,
+with its 95 % confidence interval (bootstrap over rounds): if that includes 1, the row shows no difference.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def earlier(command: str) -> type[Pylogd]:
 
         def start(self) -> None:
             begun = time.monotonic()
-            # `prefix` is put before the present command, which is what the shell drops.
+            # The shell drops the current command, which `prefix` precedes, and runs the earlier one.
             prefix = ["sh", "-c", 'shift; exec "$0" "$@"', command]
             self._process = process = BrokerProcess(self.data, self.folder / "log", prefix=prefix)
             self.host, self.port, self.pid = process.host, process.port, process.pid
@@ -46,7 +46,7 @@ def earlier(command: str) -> type[Pylogd]:
 
 
 def interval(ratios: Sequence[float]) -> str:
-    """Return the median, and where it lies with 95 %."""
+    """Return the median with its 95 % confidence interval."""
     chance = random.Random(1)
     medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
     low, high = medians[_RESAMPLES // 40], medians[-_RESAMPLES // 40]
@@ -58,9 +58,9 @@ def table(results: Results, repeats: int, where: str) -> str:
     lines = [
         "# pylogd after and before a change",
         "",
-        f"By `python -m bench.before_after` ({repeats} rounds, by turns; how is told there). Above 1 is more messages "
-        "a second, or more processor time, than the earlier pylogd or the ceiling had; where the interval has 1 in it, "
-        "the row is a draw.",
+        f"By `python -m bench.before_after` ({repeats} rounds in turns; see its docstring). Above 1 means more "
+        "messages a second, or processor time, than the earlier pylogd or the ceiling. An interval that includes 1 "
+        "shows no difference.",
         "",
         "| | messages/s, after : before | CPU, after : before | messages/s : ceiling | CPU : ceiling |",
         "| --- | --- | --- | --- | --- |",
@@ -77,7 +77,7 @@ def table(results: Results, repeats: int, where: str) -> str:
 
 def main() -> None:
     """Run the rows."""
-    parser = argparse.ArgumentParser(description="pylogd beside an earlier pylogd")
+    parser = argparse.ArgumentParser(description="compare pylogd with an earlier pylogd")
     parser.add_argument("command", help="the earlier one's `pylogd` command")
     parser.add_argument("--repeats", type=int, default=16, help="rounds (16)")
     parser.add_argument("--only", default="", help="only the rows whose name contains this")

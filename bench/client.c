@@ -1,13 +1,14 @@
-/* The client of bench/smoke.py and bench/run.py: librdkafka, so that the client is not what is measured.
+/* The client of bench/smoke.py and bench/run.py, on librdkafka so that the client is not the bottleneck.
  *
  *   client produce HOST:PORT TOPIC COUNT SIZE [NAME=VALUE ...]
  *   client consume HOST:PORT TOPIC COUNT [NAME=VALUE ...]
  *   client latency HOST:PORT TOPIC COUNT SIZE RATE [NAME=VALUE ...]
  *
- * One topic, partition 0; `produce` with bench.partitions=N goes round N of them. `latency` sends RATE messages a second,
- * reads them with a second client, and prints percentiles of the time from one to the other, in seconds. `consume` starts over from the beginning at the end of the log until it has COUNT messages, by
- * the simple consumer, which needs no group. NAME=VALUE are librdkafka's settings. Prints one JSON object: messages,
- * bytes of their values, seconds from the first message asked for (the connection stands by then) to the last one done, and when they began.
+ * One topic, partition 0; `produce` with bench.partitions=N uses N partitions in turn. `latency` sends RATE messages a
+ * second, reads them with a second client, and prints percentiles of the time in between, in seconds. `consume` uses the
+ * simple consumer, which needs no group, and starts over at the end of the log until it has COUNT messages. NAME=VALUE
+ * are librdkafka's settings. Prints one JSON object: messages, bytes of their values, seconds from the first message to
+ * the last one (connecting not included), and when they began.
  */
 #include <librdkafka/rdkafka.h>
 #include <pthread.h>
@@ -85,7 +86,7 @@ static void produce(rd_kafka_t *rk, rd_kafka_topic_t *topic, size_t size) {
     free(value);
 }
 
-/* By count and not by the end-of-partition event: that comes with an empty fetch, which waits on the broker. */
+/* Ends by count: the end-of-partition event comes with an empty fetch, for which the broker would wait. */
 static void consume(rd_kafka_t *rk, rd_kafka_topic_t *topic) {
     int64_t low, high;
     rd_kafka_resp_err_t error = rd_kafka_query_watermark_offsets(rk, rd_kafka_topic_name(topic), 0, &low, &high, 10000);
@@ -126,7 +127,7 @@ static rd_kafka_t *client(rd_kafka_type_t type, char **settings, const char *ser
     return rk;
 }
 
-/* Latency: the value begins with when it was sent; 0 is a probe, sent until the reader hears it. */
+/* Latency: the value begins with the time of sending. 0 is a probe, repeated until the reader receives one. */
 static double *taken;
 static atomic_llong seen;
 static atomic_int ready;
@@ -223,6 +224,6 @@ int main(int argc, char **argv) {
     printf("{\"messages\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"began\": %.6f, \"librdkafka\": \"%s\"}\n", messages,
            bytes, now() - start, start, rd_kafka_version_str());
     fflush(stdout);
-    /* The process ends here: tearing the client down would only wait. */
+    /* The process ends here, since destroying the client would only wait. */
     _Exit(0);
 }

@@ -40,9 +40,9 @@ HEADERS: list[Any] = [("content-type", b"application/json"), ("trace", b"0123456
 LINGER_MS = 5
 BATCH_BYTES = 256 * 1024
 BUFFER_BYTES = 32 * 1024 * 1024
-FETCH_BYTES = 1024 * 1024  # of a partition, as all clients have it by default
+FETCH_BYTES = 1024 * 1024  # per partition, the default of all clients
 _CHUNK = 10_000
-#: librdkafka stops fetching for a second when its queue is full: a pause that is no part of what it can do
+#: librdkafka stops fetching for a second when its queue is full, which would be measured too
 _NO_PAUSE = {"fetch.queue.backoff.ms": 5}
 
 
@@ -63,7 +63,7 @@ class Stopwatch:
         self.sample = Sample(0, 0, 0)
 
     def __enter__(self) -> Stopwatch:
-        Path("/proc/self/clear_refs").write_text("5")  # the highest resident size starts anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the highest resident size
         self._resident = _highest_resident()
         self._cpu, self._wall = time.process_time(), time.perf_counter()
         return self
@@ -130,7 +130,7 @@ def pylogd_keyed(address: str, count: int) -> Sample:
                 send(TOPIC, VALUE, KEYS[number % len(KEYS)], headers=HEADERS, on_delivery=delivered)
             producer.flush()
     if done[0] != count:
-        raise SystemExit(f"{done[0]} of {count} callbacks came")
+        raise SystemExit(f"{done[0]} of {count} callbacks were called")
     return watch.sample
 
 
@@ -199,7 +199,7 @@ def confluent_keyed(address: str, count: int) -> Sample:
             producer.poll(0)
         producer.flush()
     if done[0] != count:
-        raise SystemExit(f"{done[0]} of {count} callbacks came")
+        raise SystemExit(f"{done[0]} of {count} callbacks were called")
     return watch.sample
 
 
@@ -311,7 +311,7 @@ def aiokafka_consume(address: str, count: int) -> Sample:
 
 @dataclass(frozen=True)
 class Client:
-    """A row of the table. `messages` is how many it handles in about a second; `pure`: without compiled loops."""
+    """A row of the table. `messages`: about as many as it handles in a second; `pure`: without compiled loops."""
 
     name: str
     work: Callable[[str, int], Sample]
@@ -347,15 +347,21 @@ ROLES = {"produce": PRODUCERS, "produce with key, headers and callback": KEYED, 
 # Running them --------------------------------------------------------------------------------------------------------
 
 
-def measure(role: str, client: Client, address: str, scale: float) -> Sample:
-    """Measure a client in a process of its own."""
-    environment = dict(os.environ)
+def child_command(role: str, client: Client, address: str, scale: float, python: str = sys.executable) -> list[str]:
+    """Return the command of the process that measures a client."""
+    count = str(int(client.messages * scale))
+    return [python, "-m", "bench.clients", "--child", role, client.name, address, count]
+
+
+def measure(role: str, client: Client, command: list[str], checkout: Path = HERE.parent) -> Sample:
+    """Measure a client in a process of its own, with the modules of `checkout`."""
+    environment = dict(os.environ, PYTHONPATH=str(checkout))
     environment.pop("PYLOGD_PURE_PYTHON", None)
     if client.pure:
         environment["PYLOGD_PURE_PYTHON"] = "1"
-    command = [sys.executable, "-m", "bench.clients", "--child", role, client.name, address]
-    command.append(str(int(client.messages * scale)))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=checkout, capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{client.name} could not {role}:\n{done.stderr}")
     return Sample(**json.loads(done.stdout.splitlines()[-1]))
@@ -370,7 +376,7 @@ def run(rounds: int, scale: float, folder: Path, say: Callable[[str], None]) -> 
 
     def take_turns(role: str, number: int, address: str) -> None:
         for client in ROLES[role]:
-            sample = measure(role, client, address, scale)
+            sample = measure(role, client, child_command(role, client, address, scale))
             found[role][client.name].append(sample)
             say(f"{role} {number + 1}/{rounds} {client.name}: {sample.rate:,.0f} msg/s, {sample.cpu:.2f} CPU")
 
@@ -393,14 +399,14 @@ def tables(found: Found, rounds: int, minutes: float, quick: bool) -> str:
         "# Python clients beside each other",
         "",
         "Written by `make bench-clients` (`bench/clients.py`; every round is in `clients.json`). One pylogd broker, "
-        "one topic of one partition, 200-byte messages, without keys where it does not say so. Producers: "
+        "one topic of one partition, 200-byte messages, without keys unless a row says so. Producers: "
         "acks=all, idempotent, no compression, linger 5 ms, batches of up to 256 KiB, and at most 32 MiB "
-        "buffered where that can be said. "
-        f"Each measurement is a process of its own, and shares the machine's cores with the broker. {how}Median of "
+        "buffered where that can be configured. "
+        f"Each measurement is a separate process, which shares the machine's cores with the broker. {how}Median of "
         f"{rounds} rounds, taking turns.",
         "",
-        "CPU: the client's own processor seconds for a million messages. Memory: how far its resident size rose "
-        "while it was measured.",
+        "CPU: the client's own processor seconds for a million messages. Memory: the growth of its resident size "
+        "during the measurement.",
         "",
     ]
     for role, samples in found.items():

@@ -1,9 +1,9 @@
-"""`make bench-cluster`: how fast a cluster on this machine is, and what it costs; writes CLUSTER.md and cluster.json.
+"""`make bench-cluster`: speed and costs of a cluster on this machine. Writes CLUSTER.md and cluster.json.
 
 Rules: real brokers on a real ZooKeeper (`pylogd.local.cluster`), default settings; the same client for one broker and
-for three (bench/client.c on librdkafka), which take turns, each round on fresh brokers and directories. A row's results
-are kept when it ends, so that a run may be ended and gone on with (`--only`). Processor time is a process's own, as the
-kernel counts it. Nothing asserts a time.
+for three (bench/client.c on librdkafka), which take turns, each round on fresh brokers and directories. The results of
+a row are saved when it ends, so that an interrupted run can be completed (`--only`). Processor time is measured by the
+kernel for each process. No time is asserted.
 
     python -m bench.cluster [--only WORD] [--quick] [--rounds N] [--folder DIR] [--list]
 """
@@ -40,13 +40,13 @@ BROKERS = 3
 SIZE = 200
 MANY = 1000
 _SETTLE_SECONDS = 10.0
-_FRAMING = 11  # bytes of a message beside its value
-_LONG_ROUNDS = 3  # at most, of what takes minutes
+_FRAMING = 11  # bytes of a message beyond its value
+_LONG_ROUNDS = 3  # the most rounds of rows that take minutes
 
 
 @dataclass(slots=True)
 class Figure:
-    """What was measured, round by round, in `unit`, and what was asked for: the median has to keep to both bounds."""
+    """A measurement: its values round by round, in `unit`, and bounds for the median."""
 
     name: str
     unit: str
@@ -139,7 +139,7 @@ def _produced(scale: Scale, brokers: int, count: int, found: Samples) -> float:
         create(cluster, [NewTopic(TOPIC, 1, brokers, {"min.insync.replicas": str(min(brokers, 2))})], brokers)
         with Admin(cluster.bootstrap) as admin:
             leader = admin.describe_topic(TOPIC).partitions[0].leader
-        _produce(cluster, count // 20)  # each broker has had its first requests
+        _produce(cluster, count // 20)  # each broker has served its first requests
         before = {node: process_seconds(broker.pid) for node, broker in cluster.brokers.items()}
         warm_pages(scale.folder, brokers * count * (SIZE + _FRAMING))
         own = _children_seconds()
@@ -191,7 +191,7 @@ def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
         create(cluster, [NewTopic(TOPIC, assignments=places)], 1)
         _produce(cluster, count, f"bench.partitions={partitions}")
         total = _stored(cluster.folder / f"broker{leader.node_id}")
-        os.sync()  # the disk's business with what was written is over when the copy begins
+        os.sync()  # dirty pages are written before the copy begins
         copied = cluster.folder / f"broker{follower.node_id}"
         moves = {(TOPIC, index): (leader.node_id, follower.node_id) for index in range(partitions)}
         with Admin(cluster.bootstrap) as admin:
@@ -201,7 +201,7 @@ def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
             wait_until(lambda: _stored(copied) > 0, "the follower has begun")
             first, begun = _stored(copied), time.monotonic()
             spent = [process_seconds(leader.pid), process_seconds(follower.pid)]
-            wait_until(lambda: _stored(copied) >= total, "the follower has it all")
+            wait_until(lambda: _stored(copied) >= total, "the follower has copied everything")
             seconds = time.monotonic() - begun
             spent = [process_seconds(leader.pid) - spent[0], process_seconds(follower.pid) - spent[1]]
             wait_until(lambda: failover.in_sync(admin, 1, 2), "it is in sync")
@@ -218,7 +218,7 @@ def _stored(data: Path) -> int:
 
 
 def failing_over(scale: Scale) -> list[Figure]:
-    """A broker of three that hold 1,000 partitions is killed; its share is led and written to again."""
+    """One of three brokers with 1,000 partitions is killed: until its partitions have leaders and can be written to."""
     found = Samples()
     limits = {"killed to written to, all with acks=all": 6.0, "detected to written to, all with acks=all": 1.0}
     for _ in range(scale.rounds):
@@ -227,7 +227,7 @@ def failing_over(scale: Scale) -> list[Figure]:
 
 
 def losing_directory(scale: Scale) -> list[Figure]:
-    """The log directory fails in which a leader has its partition; another broker leads, and is written to."""
+    """A leader's log directory fails: until another broker leads and can be written to."""
     found = Samples()
     limits = {"failed to elected": 1.0}
     for row in failed_directory.measure(2 * scale.rounds, scale.folder):
@@ -236,7 +236,7 @@ def losing_directory(scale: Scale) -> list[Figure]:
 
 
 def changing_controller(scale: Scale) -> list[Figure]:
-    """The controller of 10,000 partitions is stopped and killed; the metadata of all of them is asked for."""
+    """The controller of 10,000 partitions is stopped and killed, and the metadata of all of them requested."""
     found = Samples()
     limits = {
         "metadata of all partitions, first answer after a change": 0.05,
@@ -290,7 +290,7 @@ ROWS: dict[str, Callable[[Scale], list[Figure]]] = {
 
 @dataclass(slots=True)
 class Results:
-    """The rows that were measured, by name, each with the commit that it was measured with."""
+    """The measured rows by name, each with its commit."""
 
     path: Path
     machine: dict[str, object] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""How fast a log is compacted, on one thread, and how much memory it takes.
+"""The speed of compacting a log on one thread, and the memory that it takes.
 
-A log of keyed records is written to a directory, then compacted once; the result is compared with a dict. "MB/s" is
-bytes of log before the compaction by the time of both passes. Run from the checkout:
+A log of keyed records is written to a directory, then compacted once; the result is compared with a dict. "MB/s" are
+bytes of log before the compaction, divided by the time of both passes. Run from the checkout:
 
     python -m bench.compaction [--records 400000] [--keys 100000] [--value-bytes 1024] [--batch 16] [--codec none]
     python -m bench.compaction --records 10000000 --keys 4000000 --value-bytes 100 --batch 50

@@ -1,8 +1,8 @@
 """The latency of single produce requests with acks=all, with and without a compaction at the same time.
 
-A compacted topic is filled while the cleaner is off; then, `--rounds` times, the broker is started on a copy of that
-directory, once with the cleaner off and once with it on, and the latency of single produces to another topic is taken
-for as long as the compaction runs. Run from the checkout:
+A compacted topic is filled while the cleaner is off. Then, in each of `--rounds` rounds, the broker is started on a
+copy of that directory with the cleaner off and with it on, and the latency of single produce requests to another topic
+is measured for as long as the compaction takes. Run from the checkout:
 
     python -m bench.compaction_latency [--records 400000] [--rounds 5]
 """

@@ -1,9 +1,10 @@
-"""The memory that an idle connection costs pylogd: resident, and by line of the program.
+"""The memory of an idle connection in pylogd: resident, and by line of code.
 
     python -m bench.connection_memory [--connections 1000] [--sent BYTES] [--rounds 5]
 
-Each connection asks once: ApiVersions, or with --sent a produce of so many bytes to a topic that is not there. The
-resident memory is what a fresh broker's grew by; the lines are those of a broker in this process, by tracemalloc.
+Each connection sends one request: ApiVersions, or with `--sent` a produce request of that size to a topic that does not
+exist. The resident memory is the growth of a fresh broker's process. The lines are from a broker in this process, by
+tracemalloc.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bench.peers import running
 from pylogd.broker import Broker
 from pylogd.config import Settings
 
-_FIRST = 20  # connections before those that count: what a broker makes once is made for them
+_FIRST = 20  # connections before the measured ones, for which the broker allocates what it needs once
 _LEAST_BYTES = 4
 
 

@@ -1,17 +1,17 @@
-"""How long a change of the controller takes with very many partitions, and the answer that names all of them.
+"""The time of a controller change with very many partitions, and of the Metadata response that names all of them.
 
     python -m bench.controller_change [--partitions 10000] [--topics 100] [--rounds 1] [--folder DIR]
 
 Three brokers of `pylogd cluster up` on this machine with a real ZooKeeper, default settings, replication factor 3. The
-controller is stopped (SIGTERM), started again, and killed (SIGKILL) wherever it is then. Measured are
+controller is stopped (SIGTERM) and started again; then the current controller is killed (SIGKILL). Measured are
 
-- handed over: from the moment in which `/controller` is vacant until another broker has seized it;
-- after a kill: from the moment in which ZooKeeper drops the session (the killed broker's node is gone) until the new
-  controller has written its last decision. It writes `/brokers/incarnations` with that one; the node's time is taken;
-- seen: until every broker that is left names leaders that are alive for all partitions;
-- stall: the longest that such a broker took meanwhile to answer the smallest request (ApiVersions);
-- metadata: the answer for all partitions, from the request to its last byte: the first one of a broker that has just
-  started, and the next ones; the broker's processor time for one of these.
+- handed over: from the deletion of `/controller` until another broker has created it;
+- after a kill: from the end of the killed broker's session (its node is deleted) until the new controller has written
+  its last decision. That is the time stamp of `/brokers/incarnations`, which is written together with it;
+- seen: until every remaining broker reports live leaders for all partitions;
+- stall: the longest time that such a broker took meanwhile to answer the smallest request (ApiVersions);
+- metadata: the response for all partitions, from the request to its last byte: the first one of a broker that has just
+  started, and later ones; the broker's processor time for a later one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CREATE_AT_ONCE = 10
 
 
 def main() -> None:
-    """Measure, and print what was found."""
+    """Measure and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--topics", type=int, default=100)
@@ -98,7 +98,7 @@ def make(cluster: LocalCluster, partitions: int, topics: int) -> float:
     return time.monotonic() - begin
 
 
-# -- changes of the controller
+# -- controller changes
 
 
 def hand_over(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
@@ -116,7 +116,9 @@ def hand_over(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]
         stall = probes.longest
     return {
         "stopped to vacant: the others lead": vacant.time - begin,
-        "handed over: vacant to seized": max(seized - vacant.time, 0.0),  # the watch may come later than the next node
+        "handed over: vacant to seized": max(
+            seized - vacant.time, 0.0
+        ),  # the watch may fire after the next node was created
         "stopped to all decided": written - begin,
         "longest stall of the others at a hand-over": stall,
     }
@@ -218,7 +220,7 @@ def until_decided(zookeeper: KazooClient, old: int) -> float:
     return wait_until(decided, "the controller has decided")
 
 
-# -- what a broker answers
+# -- responses of a broker
 
 
 class _Probes:

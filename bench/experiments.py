@@ -17,7 +17,7 @@ STREAMS = ("rabbitmq stream", "nats", "redis")
 SINGLE = (PYLOGD, CEILING, KAFKA, MESH, *STREAMS, *QUEUES)
 PROTOCOL = (PYLOGD, CEILING, KAFKA, MESH)
 DURABLE = (PYLOGD, KAFKA)
-#: what the targets are about: they get all rounds, and the first of `whole` experiments with all messages
+#: peers with targets: they get all rounds, and all messages in the first round of `whole` experiments
 COMPARED = (PYLOGD, CEILING, KAFKA)
 CLUSTERS = ("pylogd cluster", "kafka cluster")
 MILLION = 1_000_000
@@ -43,7 +43,7 @@ METRICS: dict[str, tuple[str, str, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """pylogd's `metric` over the other's must be at least, or at most, `ratio`; without another it is a number."""
+    """A bound for pylogd's `metric` divided by another peer's, or for the metric itself without `beside`."""
 
     ratio: float
     beside: str | None = None
@@ -71,10 +71,10 @@ class Experiment:
     connections: int = 0
     client: str | None = None
     rounds: int = 3
-    seconds: float = 1.0  # how long a round lasts, about
-    whole: bool = False  # whether the first round is of all messages, with the peers that are compared
+    seconds: float = 1.0  # the approximate length of a round
+    whole: bool = False  # whether the first round of compared peers has all messages
     targets: tuple[Target, ...] = ()
-    quick: bool = True  # whether it is part of the quick look
+    quick: bool = True  # whether it is part of `--quick`
 
     @property
     def headline(self) -> str:
@@ -129,7 +129,7 @@ def _defaults() -> tuple[Experiment, ...]:
     produce = (Target(1.0, KAFKA), Target(0.9, CEILING))
     consume = (Target(1.0, KAFKA), Target(0.95, CEILING))
     java = "Java's performance tools"
-    batches = (*PROTOCOL, "rabbitmq stream")  # the others have none: what they do is in the paper's rows
+    batches = (*PROTOCOL, "rabbitmq stream")  # other brokers have no default batches; see the paper's rows
     return (
         *(
             Experiment(name, group, kind, peers, messages=5 * MILLION, rounds=5, seconds=3.0, targets=targets)
@@ -218,7 +218,7 @@ def _fan_out() -> tuple[Experiment, ...]:
 
 def _latency() -> tuple[Experiment, ...]:
     group = "End-to-end latency at a fixed rate"
-    peers = tuple(peer for peer in SINGLE if peer != CEILING)  # which does not answer a waiting fetch when records come
+    peers = tuple(peer for peer in SINGLE if peer != CEILING)  # it does not answer a waiting fetch when records arrive
     shows = ("p50", "p99", "p999", "cpu")
     target, least = 10_000, (Target(1.0, KAFKA, "p99"),)
     return tuple(
@@ -249,7 +249,9 @@ def _life() -> tuple[Experiment, ...]:
     )
     group = "Start and restart"
     first = (Target(0.25, KAFKA, "started"), Target(0.25, KAFKA, "idle"))
-    starts = tuple(peer for peer in SINGLE if peer not in ("rabbitmq quorum", "rabbitmq stream"))  # one broker, thrice
+    starts = tuple(
+        peer for peer in SINGLE if peer not in ("rabbitmq quorum", "rabbitmq stream")
+    )  # one broker, three times
     return (
         Experiment(
             *("a backlog out of memory, and 1,000 messages/s to a tail reader", "Cold reads", "cold", DURABLE),

@@ -1,15 +1,15 @@
-"""How long a partition can't be written to after its leader's log directory failed.
+"""The time for which a partition can't be written to after its leader's log directory has failed.
 
     python -m bench.failed_directory [--rounds 10]
 
-Three brokers with two log directories each, on a ZooKeeper of their own; a topic of one partition with three replicas
-and `min.insync.replicas=2`. A producer writes with acks=all, one record after the other. Each round takes away the
-directory in which the leader has the partition (renames it, with a file in its place), and afterwards puts it back and
-has it reopened. Measured from the renaming: when another broker names a new leader (elected), when a record that was
-sent after that has been answered (written to), and the longest time between two answers (the gap that a producer sees).
+Three brokers with two log directories each, and a ZooKeeper; a topic of one partition with three replicas and
+`min.insync.replicas=2`. A producer writes with acks=all, one record after the other. Each round renames the directory
+in which the leader has the partition and puts a file in its place, and afterwards restores it and has it reopened.
+Measured from the renaming: when another broker reports a new leader (elected), when a record sent after that is
+acknowledged (written to), and the longest time between two acknowledgements (the gap that a producer sees).
 
-The broker looks at its directories every `log.dir.check.interval.ms` (0.5 s): a directory that fails at the wrong
-moment is found that much later, if nobody opens a file in it before.
+The broker checks its directories every `log.dir.check.interval.ms` (0.5 s), so that a failure may be found that much
+later, unless a file is opened in the directory before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEADY_SECONDS = 1.0
 
 
 class Writer:
-    """A thread that writes one record after the other; `answers` has when each was sent and answered."""
+    """A thread that writes one record after the other. `answers` has when each was sent and acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self.answers: list[tuple[float, float]] = []
@@ -58,17 +58,17 @@ class Writer:
                 self.answers.append((sent, time.monotonic()))
 
     def after(self, moment: float) -> float | None:
-        """When the first record that was sent after a moment was answered; None if none has been yet."""
+        """Return when the first record sent after `moment` was acknowledged, or None."""
         return next((answered for sent, answered in list(self.answers) if sent >= moment), None)
 
     def gap(self, begin: float, end: float) -> float:
-        """The longest time between two answers, as far as it lies in an interval."""
+        """Return the longest time between two acknowledgements within an interval."""
         times = [answered for _, answered in list(self.answers)]
         return max((b - a for a, b in pairwise(times) if b >= begin and a <= end), default=0.0)
 
 
 def measure(rounds: int, folder: Path | None = None) -> Iterator[dict[str, float]]:
-    """Each round's times in seconds, on one cluster."""
+    """Run all rounds on one cluster. Yield each round's times in seconds."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         zookeeper = LocalZooKeeper(Path(name) / "zookeeper")
         zookeeper.start()
@@ -88,7 +88,7 @@ def measure(rounds: int, folder: Path | None = None) -> Iterator[dict[str, float
 
 
 def _round(cluster: TwoDirectories, writer: Writer) -> dict[str, float]:
-    """Fail the leader's directory, take the times, and put it back."""
+    """Make the leader's directory fail, take the times, and restore it."""
     leader = cluster.partitions(_TOPIC)[0].leader
     other = next(node for node in cluster.brokers if node != leader)
     path = cluster.holding(leader, f"{_TOPIC}-0")

@@ -1,11 +1,11 @@
-"""How long partitions have no leader after their broker is killed: until detection, election, and the next write.
+"""The time that partitions have no leader after a kill of their broker: until detection, election, the next write.
 
     python -m bench.failover [--partitions 1000] [--topics 10] [--brokers 3] [--rounds 3]
 
-Three brokers of `pylogd cluster up` on this machine, default settings. One that leads its share is killed with SIGKILL.
-Measured from the kill: when ZooKeeper drops its registration (detection), when each broker that is left names a live
-leader for every partition (elected), and when a write with acks=all to every partition has been answered (writable).
-Also the time that a broker takes to become the controller of so many partitions, and to answer their metadata.
+Brokers of `pylogd cluster up` on this machine, default settings. One that leads its share of partitions is killed with
+SIGKILL. Measured from the kill: when ZooKeeper deletes its registration (detection), when each remaining broker reports
+live leaders for all partitions (elected), and when a write with acks=all to every partition is acknowledged (writable).
+Also measured: how long a broker takes to become the controller of all partitions, and to answer their metadata.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
     python -m bench.idle_partitions [--idle 1000,10000] [--rounds 12] [--sends 1000] [--folder DIR] [--write]
 
-For 0 and each number of idle partitions a cluster of two brokers with a ZooKeeper of its own, real processes, default
-settings. Every partition has two replicas, its leader is broker 1: the follower's one fetch session holds them all. All
-clusters stay up, and take turns: a round is so many writes of one message of 200 bytes to a topic of one partition
-with acks=all, each sent when the one before is answered, in one cluster after the other, in an order that turns round
-every time. Compared are rounds that ran next to each other.
+There is one cluster without idle partitions and one for each number of them: two brokers and a ZooKeeper each, default
+settings. Every partition has two replicas and broker 1 as its leader, so that the follower has all of them in one fetch
+session. The clusters take turns in alternating order. A round is `--sends` writes of a message of 200 bytes to a topic
+of one partition with acks=all, each sent when the one before is acknowledged. Neighbouring rounds are compared.
 
-Measured are the client's p50 and p99, and the processor time that each broker used meanwhile, as the kernel counts it.
-A ratio is the median over rounds, beside the cluster without idle partitions; the interval behind it has that median
-with 95 % (bootstrap over rounds). Nothing asserts a time.
+Measured are the client's p50 and p99, and the processor time of each broker. A ratio is the median over rounds of the
+ratios to the cluster without idle partitions, with its 95 % confidence interval (bootstrap over rounds). No time is
+asserted.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ MEASURES = {
 
 @dataclass(slots=True)
 class Beside:
-    """A cluster with a number of idle partitions, and the results of its rounds by measure."""
+    """A cluster with a number of idle partitions, and the results of its rounds by metric."""
 
     idle: int
     cluster: LocalCluster
@@ -172,12 +171,12 @@ def report(beside: Sequence[Beside], rounds: int, sends: int) -> str:
     """Return the results as Markdown."""
     alone, *others = beside
     lines = [
-        "# acks=all beside partitions that nobody writes to",
+        "# acks=all beside idle partitions",
         "",
         f"By `python -m bench.idle_partitions` ({rounds} rounds of {sends:,} writes in each of {len(beside)} clusters "
-        "that take turns); how it is measured is told there. Two brokers, one message of 200 bytes a write, one write "
-        "at a time. Ratios are beside no idle partitions, the median of the rounds' own; in brackets where that lies "
-        f"with 95 %. Asked for are at most {TARGET:g} times p50, p99 and leader's processor time.",
+        "that take turns); its docstring explains the method. Two brokers, one message of 200 bytes a write, one write "
+        "at a time. Ratios are to the cluster without idle partitions: the median over rounds, and in brackets its "
+        f"95 % confidence interval. The target is at most {TARGET:g} times p50, p99 and the leader's processor time.",
         "",
         "| | unit | none | " + " | ".join(f"{one.idle:,} idle | ratio" for one in others) + " |",
         "| --- | --- | ---: |" + " ---: | --- |" * len(others),

@@ -1,10 +1,10 @@
 """The kinds of experiments: functions that run a client against a broker and yield one sample per round.
 
-Rules: one broker for all rounds of an experiment, so that a JVM is warm; before the first it gets load for two seconds,
-or until it gets no faster, from which the number of messages that fit into a round is reckoned. Before each round that
-writes, the pages that earlier ones left are written out, so that none pays for another's, and the kernel has warm ones
-to give (`bench/memory.py`). Processor time is the broker's, from the first message asked for to the last one done;
-memory is watched from before the load to its end.
+Rules: one broker for all rounds of an experiment, so that a JVM is warm. Before the first round it gets load for two
+seconds, or until it gets no faster; the rate gives the number of messages of a round. Before each round that writes,
+dirty pages of earlier rounds are written to disk, and the kernel gets warm pages for new data (`bench/memory.py`).
+Processor time is the broker's, from the first requested message to the last; memory is watched from before the load to
+its end.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from bench.peers import HighestResident, Peer, running
 
 Sample = dict[str, float]
 _WARM_SECONDS, _WARM_LONGEST = 2.0, 8.0
-_WARM_MESSAGES, _WARM_BYTES = 2000, 16 * MILLION  # the first run to warm up is of so many at most
+_WARM_MESSAGES, _WARM_BYTES = 2000, 16 * MILLION  # at most so many messages in the first warm-up run
 _GROWTH, _FASTER = 4, 1.2
-_LIMIT, _LONGEST = 60.0, 1800.0  # seconds after which a client is given up
+_LIMIT, _LONGEST = 60.0, 1800.0  # seconds after which a client is killed
 _CREATE_SECONDS = 120
-_FRAMING = 80  # bytes on disk for a message beyond its value, about
+_FRAMING = 80  # about so many bytes on disk for a message beyond its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ def _prepare(setup: Setup, peer: Peer) -> None:
 def _warm(setup: Setup, peer: Peer) -> tuple[int, float]:
     """Load a broker until it is warm. Return the number of messages, and the rate of the last run.
 
-    Warm is one that has been loaded for a while and did not get faster by a fifth in the last run.
+
+    A broker is warm if it has been loaded for a while and its last run was not faster by a fifth.
     """
     count = max(min(_WARM_MESSAGES, _WARM_BYTES // setup.experiment.size), 1)
     enough = min(_WARM_SECONDS, 2 * setup.seconds)

@@ -1,4 +1,4 @@
-"""What the benchmarks ran on: processor, system, and versions of what was measured and what it uses."""
+"""Describe the machine of a benchmark: processor, system, and versions of the software."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pylogd
 
 
 def machine(librdkafka: str) -> dict[str, object]:
-    """Return what the numbers were measured on, by name. `librdkafka` is the version that the client used."""
+    """Return facts about machine and software by name. `librdkafka` is the version that the client used."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

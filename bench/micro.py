@@ -1,7 +1,7 @@
 """`make bench-micro`: codec, log, sender and whole requests alone, compared with the baseline in bench/micro.json.
 
-Two measures of each: what was counted (bytecode instructions and calls, which are the same on every machine that has
-this Python and which tests/unit/test_hotpath.py holds), and the processor time, which is this machine's.
+Each case has counts (bytecode instructions and calls, which are the same on every machine with this Python and are
+limited by tests/unit/test_hotpath.py) and processor time, which depends on the machine.
 
     python -m bench.micro [--write]
 """
@@ -25,7 +25,7 @@ from tests.hotpath import HotPath, cases, cost
 
 BASELINE = Path(__file__).with_name("micro.json")
 _LOOPS, _REPEATS = 500, 9
-_WRITTEN = 100 << 20  # bytes, about as many as the case with most has written in its calls
+_WRITTEN = 100 << 20  # bytes, about as many as the case that writes most
 
 
 def microseconds(work: Callable[[], Any]) -> float:

@@ -1,8 +1,8 @@
 """Profile one produce and one fetch request by function, before and after a change; writes bench/PROFILE.md.
 
-The requests go through the whole broker but for the network (tests/hotpath.py), under cProfile: its own cost falls on
-calls, so that the shares are what counts, not the sums. The counts beside them are exact. What was before is kept in
-bench/profile_before.json: make it with `--keep` before the hot path is changed, or from a checkout of what was before.
+The requests go through the whole broker except the network (tests/hotpath.py), under cProfile. Profiling slows calls
+down, so that shares are meaningful and sums are not. The counts beside them are exact. The state before a change is in
+bench/profile_before.json: write it with `--keep` before changing the hot path, or from a checkout of an earlier commit.
 
     python -m bench.profiling [--requests N] [--output FILE]
     python -m bench.profiling --keep
@@ -97,10 +97,10 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     lines = [
         "# One request by function",
         "",
-        "Written by `python -m bench.profiling`. The whole broker but for the network, one connection, one partition, "
-        "real files, page cache warm, requests as librdkafka 2.16 makes them; the time within each function itself, in "
-        "microseconds for one request, as cProfile has it: it slows every call down, so that the shares count and not "
-        "the sums. `make bench-micro` has the times without it. Instructions are those of Python's bytecode.",
+        "Written by `python -m bench.profiling`: the broker except the network, one connection, one partition, "
+        "real files, a warm page cache, requests as librdkafka 2.16 makes them. Times are within each function, in "
+        "microseconds a request, by cProfile, which slows every call down: shares are meaningful, sums are not. "
+        "`make bench-micro` has the times without it. Instructions are those of Python's bytecode.",
         "",
         "| request | instructions | before | Python calls | before | C calls | before |",
         "| --- | --: | --: | --: | --: | --: | --: |",

@@ -1,12 +1,12 @@
-"""What the broker's look at a producer's records costs: `batch_is_valid`, which walks over records not compressed.
+"""The cost of the broker's check of a producer's records: `batch_is_valid`, which walks over uncompressed records.
 
     python -m bench.record_walk [--rounds 15] [--sizes 10,100,1000] [--against FILE]
 
-Measured is processor time for a million records, in batches of at most 1 MB and of 16 KB (clients' defaults). As in the
-broker, the CRC is computed before, so that the batch is as far in the processor's caches as it gets; its time does not
-count. Each batch is a buffer of its own among enough others that none is in a cache when its turn comes. "mixed" are
-records of 0 to twice so many bytes. `--against` names another build's `_speedups` extension module; both then take
-turns, and the ratio of each pair is told.
+Measured is the processor time for a million records, in batches of at most 1 MB and of 16 KB (clients' defaults). As in
+the broker, the CRC is computed first, which brings the batch into the processor's caches; its time does not count.
+Before that no batch is in a cache, since there are enough others between. "mixed" are records of 0 to twice as many
+bytes. `--against` names another build's `_speedups` extension module: both then take turns, and the ratio of each pair
+is printed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pylogd.wire import _speedups
 from pylogd.wire.records import CRC_START, crc32c, encode_batch
 
 _BATCH_BYTES = {"1 MB": 1_048_000, "16 KB": 16_384}
-_WORKING_SET = 96 << 20  # bytes: more than the caches hold
-_OVERHEAD = 12  # bytes that a record takes beside its value, about
+_WORKING_SET = 96 << 20  # bytes, more than the processor's caches
+_OVERHEAD = 12  # about so many bytes of a record beyond its value
 _MILLION = 1_000_000
 _NOW_MS = 1_700_000_000_000
 
@@ -87,7 +87,7 @@ def _seconds(check: Check, batches: Sequence[bytes]) -> float:
     for batch in batches:
         crc32c(memoryview(batch)[CRC_START:])
         before = clock()
-        begun = clock()  # the second look at the clock costs as much as the one that ends the interval
+        begun = clock()  # subtracts the time of reading the clock
         is_valid = check(batch, -NO_LIMIT)
         spent += clock() - begun - (begun - before)
         assert is_valid

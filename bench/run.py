@@ -47,7 +47,7 @@ def say(text: str) -> None:
 
 
 def chosen(experiment: Experiment, peer: str, words: Sequence[str]) -> bool:
-    """Return whether words select a peer and an experiment: words that name peers the one, all others the other."""
+    """Return whether words select an experiment with a peer. Names of peers select peers, other words experiments."""
     peers = [word for word in words if word in PEERS]
     title = f"{experiment.group}: {experiment.name}".lower()
     return (not peers or peer in peers) and all(word.lower() in title for word in words if word not in PEERS)
@@ -56,7 +56,8 @@ def chosen(experiment: Experiment, peer: str, words: Sequence[str]) -> bool:
 def plan(words: Sequence[str], quick: bool) -> list[tuple[Experiment, str]]:
     """Return what to measure, in order. A quick run leaves some out, unless words select them.
 
-    The peers of one experiment are measured one after the other, within minutes.
+
+    The peers of an experiment are measured one after the other, within minutes.
     """
     some = [one for one in EXPERIMENTS if one.quick or words or not quick]
     steps = [(canonical(one), peer) for one in some for peer in one.peers if chosen(one, peer, words)]
@@ -147,7 +148,7 @@ class Run:
 
 
 def raise_limits() -> None:
-    """Allow as many open files as possible: this machine has both ends of each connection."""
+    """Allow as many open files as possible, for both ends of all connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -186,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     budget = said.budget or (QUICK_MINUTES if said.quick else float("inf"))
     if said.quick:
         size = Size(said.scale or QUICK_SCALE, said.seconds or QUICK_SECONDS, said.rounds or 1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that brokers are ended and their data removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that brokers are stopped and their data removed
     if not said.report:
         with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
             Run(results, Path(data), size).go(steps, said.again, budget)

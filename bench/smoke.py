@@ -1,9 +1,9 @@
 """`make bench-smoke`: pylogd beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json.
 
 Rules: the same client (bench/client.c on librdkafka) for both brokers, on this machine, in one run; the brokers take
-turns (A, B, A, B ...), and the median counts. Throughput is the client's; processor time is the broker's own, as the
-kernel counts it. Produce rounds each have a fresh broker and directory, so that no round pays for the pages that an
-earlier one left to be written; consume rounds read one filled log that is in the page cache. Nothing asserts a time.
+turns (A, B, A, B ...), and the median counts. Throughput is measured by the client, processor time by the kernel for
+the broker's process. Each produce round has a fresh broker and directory, so that no round writes back the dirty pages
+of an earlier one; consume rounds read one filled log that is in the page cache. No time is asserted.
 
     python -m bench.smoke [--quick] [--only WORD] [--folder DIR]
 """
@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 TOPIC = "t"
 GIB = 1 << 30
 MANY = 1000
-_FRAMING = 80  # bytes on the disk for a message beside its value, at most
+_FRAMING = 80  # at most so many bytes on disk for a message beyond its value
 
 
 WORKLOADS = (

@@ -132,8 +132,8 @@ def tables(
         "# pylogd beside the bare ceiling",
         "",
         "Written by `make bench-smoke` (`bench/smoke.py`; every round is in `smoke.json`). The ceiling is "
-        "`bench/ceiling_broker.py`: the least that a Twisted process can do and still serve a Kafka client. "
-        "200-byte messages where not said otherwise, one partition, one connection; "
+        "`bench/ceiling_broker.py`: the least that a Twisted process has to do to serve a Kafka client. "
+        "200-byte messages unless a row says otherwise, one partition, one connection; "
         "the client is `bench/client.c` on librdkafka, and shares the machine's cores with the broker. " + rounds,
         "",
         "CPU: the broker's own processor seconds for a million messages.",

@@ -51,7 +51,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def say(text: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -83,7 +83,7 @@ class Processes:
         for pid in self._kinds():
             try:
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
 
     def python_peak(self) -> int:

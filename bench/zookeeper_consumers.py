@@ -1,11 +1,10 @@
-"""How long a group of consumer processes takes to settle after a change, on a real ZooKeeper.
+"""The time that a group of consumer processes takes to rebalance after a change, on a real ZooKeeper.
 
     python -m bench.zookeeper_consumers [--consumers 20] [--partitions 200] [--rounds 5] [--results FILE]
 
-Every consumer is a process with `ZooKeeperMembership`, which stops fetching at once when it is told to. A group has
-settled when every partition has an owner and each of the members has its share. Three changes are timed: one joins, one
-leaves, one is killed (from the end of its session on, which takes its time-out). No brokers: what is timed is the
-coordination.
+Every consumer is a process with `ZooKeeperMembership` that stops fetching at once when asked to. A group has settled
+when every partition has an owner and all members have equal shares. Three changes are measured: a member joins, leaves,
+or is killed (from the end of its session). There are no brokers, since only the coordination is measured.
 """
 
 from __future__ import annotations

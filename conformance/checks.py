@@ -1,4 +1,4 @@
-"""What a conformance suite is made of: checks with an outcome, tools that may be missing, and where downloads go."""
+"""Building blocks of conformance suites: checks, optional tools, downloads."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Check:
 
 
 class Missing(Exception):
-    """Something that a suite needs is not to be had here; its text is one line for the table."""
+    """Raised if something that a suite needs is not available. The text is one line for the table."""
 
 
 def tool(name: str, package: str) -> str:
-    """The path of a program, or Missing with where Debian has it."""
+    """Return the path of a program. Raises Missing, which names Debian's package."""
     found = shutil.which(name)
     if found is None:
         raise Missing(f"{name} is not installed (Debian: apt-get install {package})")
@@ -46,7 +46,7 @@ def run(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end. One that outlasts `seconds` is killed and counts as failed with code -1."""
+    """Run a program to its end. After `seconds` it is killed; its exit code is then -1."""
     try:
         return subprocess.run(
             command,
@@ -61,24 +61,24 @@ def run(
         )
     except subprocess.TimeoutExpired as late:
         said = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
-        return subprocess.CompletedProcess(command, -1, "", f"{said}\nnot done after {seconds:.0f} s")
+        return subprocess.CompletedProcess(command, -1, "", f"{said}\nnot finished after {seconds:.0f} s")
 
 
 def fetched(command: Sequence[str], what: str, *, seconds: float = 600, **more: object) -> None:
-    """Run a command that downloads `what`; raises Missing where that can't be had."""
+    """Run a command that downloads `what`. Raises Missing if it fails."""
     done = run(command, seconds=seconds, **more)  # type: ignore[arg-type]
     if done.returncode:
-        raise Missing(f"{what} could not be had: {last_line(done.stderr or done.stdout)}")
+        raise Missing(f"{what} is not available: {last_line(done.stderr or done.stdout)}")
 
 
 def last_line(text: str) -> str:
-    """The last line with anything in it, shortened: usually the reason."""
+    """Return the last non-empty line, shortened: usually the reason of a failure."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"
 
 
 def expect(name: str, condition: bool, reason: str) -> Check:
-    """A check that has passed if the condition holds."""
+    """Return a check that has passed if the condition holds."""
     return Check(name, PASSED) if condition else Check(name, FAILED, reason)
 
 
@@ -86,7 +86,7 @@ _LINE = re.compile(r"^(ok|not ok) ([^:]+)(?:: (.*))?$")
 
 
 def reported(output: str) -> list[Check]:
-    """The checks of a program that prints `ok NAME` and `not ok NAME: REASON` lines."""
+    """Parse the checks of a program that prints `ok NAME` and `not ok NAME: REASON` lines."""
     checks = []
     for line in output.splitlines():
         match = _LINE.match(line.strip())
@@ -97,7 +97,7 @@ def reported(output: str) -> list[Check]:
 
 
 def program(command: Sequence[str], *, seconds: float, **more: object) -> list[Check]:
-    """Run such a program. One that ends badly without having said why is a failed check itself."""
+    """Run such a program. An exit with an error but without a failed check counts as a failed check."""
     done = run(command, seconds=seconds, **more)  # type: ignore[arg-type]
     checks = reported(done.stdout)
     if done.returncode and not any(check.outcome == FAILED for check in checks):

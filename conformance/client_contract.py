@@ -1,4 +1,4 @@
-"""The contract suite of pylogd's client on its three faces: what it promises with pylogd it has to keep with Kafka."""
+"""The contract suite of pylogd's client, on its three faces, against pylogd or Apache Kafka."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _CLIENTS = ("franz-go", "sarama")
 
 
 def suite(address: str) -> list[Check]:
-    """Builds and runs conformance/go."""
+    """Build and run conformance/go."""
     go = checks.tool("go", "golang-go")
     folder = CACHE / "go"
     shutil.rmtree(folder / "source", ignore_errors=True)

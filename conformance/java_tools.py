@@ -1,4 +1,4 @@
-"""Apache Kafka's own Java client, by its console and performance tools, from Maven Central."""
+"""Apache Kafka's Java client, run through Kafka's console and performance tools from Maven Central."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ POM = HERE / "java" / "pom.xml"
 
 
 def version() -> str:
-    """The pinned version of Apache Kafka."""
+    """Return the pinned version of Apache Kafka."""
     found = re.search(r"<kafka.version>([^<]+)<", POM.read_text())
     return found[1] if found else "unknown"
 
 
 def java() -> list[str]:
-    """The command that runs a main class with the jars on its path; downloads them the first time."""
+    """Return the start of a command that runs a main class of Kafka's jars, which are downloaded at the first use."""
     program = checks.tool("java", "openjdk-17-jre-headless")
     if not (JARS / f"kafka-tools-{version()}.jar").exists():
         maven = checks.tool("mvn", "maven")
@@ -34,7 +34,7 @@ def java() -> list[str]:
 
 
 class _Tools:
-    """Runs the tools against one broker and keeps the checks."""
+    """Run the tools against one broker, and collect the checks."""
 
     def __init__(self, address: str) -> None:
         self.java = java()
@@ -45,14 +45,14 @@ class _Tools:
     def run(
         self, package: str, tool: str, *options: str, stdin: str | None = None, seconds: float = 60
     ) -> tuple[str, str]:
-        """Standard output, and the last line of standard error; `seconds` bounds a tool that waits for ever."""
+        """Run a tool for at most `seconds`. Return its standard output and the last line of its standard error."""
         done = checks.run([*self.java, package + tool, *options], seconds=seconds, stdin=stdin)
         why = next((line for line in done.stderr.splitlines() if "Exception" in line or "ERROR" in line), "")
         out = done.stdout if done.returncode == 0 else ""
         return out, why[:300] or checks.last_line(done.stderr or done.stdout)
 
     def tool(self, tool: str, *options: str, stdin: str | None = None, seconds: float = 60) -> tuple[str, str]:
-        """A tool that takes --bootstrap-server."""
+        """Run a tool that takes --bootstrap-server."""
         return self.run(TOOLS, tool, *self.server, *options, stdin=stdin, seconds=seconds)
 
     def expect(self, name: str, condition: bool, why: str) -> None:
@@ -61,7 +61,7 @@ class _Tools:
 
 
 def suite(address: str) -> list[Check]:
-    """Topics, console producer and consumer, codecs, performance tools, offsets, configs, records, log directories."""
+    """Run all checks: topics, console tools, codecs, performance tools, offsets, configs, records, log directories."""
     tools = _Tools(address)
     topic = f"java-{uuid.uuid4().hex[:8]}"
     _topics(tools, topic)

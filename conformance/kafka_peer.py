@@ -1,4 +1,4 @@
-"""Apache Kafka itself as the peer, from Maven Central: what a failure means is clearer beside the original's result."""
+"""Apache Kafka from Maven Central, for comparison: a check that fails there too is not pylogd's fault."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from pylogd.local.broker import free_ports
 
 START_SECONDS = 60.0
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+#: server.properties of a broker that is a controller too
 PROPERTIES = """\
 process.roles=broker,controller
-node.id=0
-controller.quorum.voters=0@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -30,12 +31,15 @@ group.initial.rebalance.delay.ms=0
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[str]:
-    """A single Kafka broker on an empty directory; yields its address."""
+def running(folder: Path, more: str = "") -> Iterator[str]:
+    """Run a Kafka broker on an empty directory, with `more` properties, and yield its address."""
     java = java_tools.java()
     port, controller = free_ports(2)
     properties = folder / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
+    text = PROPERTIES.format(
+        node=0, voters=f"0@127.0.0.1:{controller}", port=port, controller=controller, folder=folder
+    )
+    properties.write_text(text + more)
     storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
     checks.fetched(storage, "a formatted Kafka directory", seconds=60)
     with (folder / "kafka.log").open("wb") as log:

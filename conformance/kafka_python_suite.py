@@ -1,7 +1,7 @@
-"""kafka-python's own integration suite, out of its source distribution, run against the broker.
+"""kafka-python's own integration suite, from its source distribution.
 
-The distribution leaves two files of the suite out: `test/__init__.py`, and `test/service.py`, which starts brokers. A
-broker that already runs needs neither, so they are stubbed, and an empty folder stands where its Kafka would be.
+Two files of the suite are not in the distribution: `test/__init__.py`, and `test/service.py`, which starts brokers.
+They are replaced by stubs, and its Kafka by an empty folder, since the broker runs already.
 """
 
 from __future__ import annotations

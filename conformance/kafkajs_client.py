@@ -1,4 +1,4 @@
-"""kafkajs, from npm. It reads by consumer groups only, so consuming waits for those."""
+"""kafkajs, from npm. It reads by consumer groups only."""
 
 from __future__ import annotations
 

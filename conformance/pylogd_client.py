@@ -1,4 +1,4 @@
-"""pylogd's own blocking client: what it does with pylogd it has to do with Apache Kafka too."""
+"""pylogd's own blocking client, which has to work with Apache Kafka as it does with pylogd."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def version() -> str:
 
 
 def suite(address: str) -> list[Check]:
-    """Each way of using it is a check."""
+    """Run all checks."""
     return [_check(name, work, address) for name, work in _works()]
 
 
@@ -32,19 +32,19 @@ def _check(name: str, work: Callable[[str, str], None], address: str) -> Check:
             topic = f"pylogd-client-{uuid.uuid4().hex[:8]}"
             Admin(cluster).create_topic(topic, 1)
         work(address, topic)
-    except Exception as error:  # whatever it is, it is the check's result
+    except Exception as error:  # any exception is the result of the check
         return Check(name, FAILED, last_line(f"{type(error).__name__}: {error}"))
     return Check(name, PASSED)
 
 
 def _works() -> Iterator[tuple[str, Callable[[str, str], None]]]:
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        yield f"there and back, {codec}", partial(_there_and_back, codec)
-    yield "idempotent, in many batches: once, in order", _idempotent
+        yield f"written records are read unchanged, {codec}", partial(_there_and_back, codec)
+    yield "idempotent: many batches arrive once and in order", _idempotent
     yield "acks 0 and 1", _acks
-    yield "columns are what objects are", _columns
+    yield "columns equal objects", _columns
     yield "offsets by time", _times
-    yield "a group goes on where it committed", _group
+    yield "a group continues at its committed offset", _group
 
 
 def _expect(found: object, wanted: object) -> None:

@@ -1,8 +1,8 @@
-"""`make conformance`: other people's clients and suites against a broker; writes conformance/RESULTS.md.
+"""`make conformance`: run other projects' clients and suites against a broker. Writes conformance/RESULTS.md.
 
-Each suite gets a fresh broker. What fails for a reason that is known stands in conformance/known.toml with that reason;
-a failure that is not there makes the run fail, and so does one that is there and now passes. What can't be had on a
-machine is told as missing, never as passed.
+Each suite gets a fresh broker. conformance/known.toml lists known failures with their reasons. A failure that is not
+listed makes the run fail, and so does a listed one that passes. What is not available on a machine is reported as
+missing, never as passed.
 
     python -m conformance.run [--peer pylogd|kafka] [--only SUITE]
 
@@ -41,7 +41,7 @@ from pylogd.local.broker import BrokerProcess, free_ports
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A third party: its title, how to run it and which version runs."""
+    """A suite: its title, how to run it, and its version."""
 
     title: str
     run: Callable[[str], list[Check]]
@@ -62,18 +62,18 @@ PEERS = {"pylogd": "pylogd", "kafka": "Apache Kafka"}
 
 
 def say(text: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     print(f"conformance: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def peer_running(peer: str, folder: Path) -> Iterator[str]:
-    """A fresh broker of either kind; yields its address. A traceback in pylogd's log is reported at its end."""
+    """Run a fresh broker of either kind, and yield its address. Raise at the end if pylogd logged a traceback."""
     if peer == "kafka":
         with kafka_peer.running(folder) as address:
             yield address
         return
-    # As Apache Kafka's example settings have it, and kafka-python's suite expects: node 0, with an advertised address.
+    # Node 0 with an advertised address, as in Apache Kafka's example settings: kafka-python's suite expects it.
     [port] = free_ports(1)
     options = ["--node-id", "0", "--advertised", f"127.0.0.1:{port}"]
     broker = BrokerProcess(folder / "data", folder / "log", arguments=options, port=port)
@@ -87,7 +87,7 @@ def peer_running(peer: str, folder: Path) -> Iterator[str]:
 
 
 def run_suite(name: str, peer: str) -> Results:
-    """One suite against a fresh broker, as it goes into the results."""
+    """Run a suite against a fresh broker. Return its entry of the results."""
     suite = SUITES[name]
     begun = time.monotonic()
     try:
@@ -111,15 +111,15 @@ class Known:
         self._reasons: dict[str, dict[str, str]] = tomllib.loads((HERE / "known.toml").read_text())
 
     def reason(self, suite: str, name: str) -> str | None:
-        """Why this check is known to fail, or None where it should pass."""
+        """Return why this check is known to fail, or None."""
         for pattern, reason in self._reasons.get(suite, {}).items():
             if fnmatch.fnmatchcase(name, pattern):
                 return reason
         return None
 
 
-def judge(results: Results, known: Known) -> list[str]:
-    """What is not as known.toml says, one line each."""
+def unexpected(results: Results, known: Known) -> list[str]:
+    """Return a line for each result that differs from known.toml."""
     faults = []
     for suite, found in results.items():
         for check in found["checks"]:
@@ -166,7 +166,7 @@ def _details(name: str, results: dict[str, Results], known: Known) -> list[str]:
 
 
 def table(results: dict[str, Results], known: Known) -> str:
-    """The whole of RESULTS.md."""
+    """Return the text of RESULTS.md."""
     lines = [
         "# Conformance",
         "",
@@ -182,10 +182,10 @@ def table(results: dict[str, Results], known: Known) -> str:
 
 
 def main() -> int:
-    """Run, remember, write the table, judge."""
-    parser = argparse.ArgumentParser(description="other people's clients against a broker")
+    """Run the suites, save the results, and write the table. Return 1 if a result differs from known.toml."""
+    parser = argparse.ArgumentParser(description="run other projects' clients against a broker")
     parser.add_argument("--peer", choices=PEERS, default="pylogd", help="which broker (pylogd)")
-    parser.add_argument("--only", choices=SUITES, action="append", help="only this suite; may be given more than once")
+    parser.add_argument("--only", choices=SUITES, action="append", help="only this suite; repeatable")
     options = parser.parse_args()
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
@@ -194,16 +194,16 @@ def main() -> int:
     ran = {name: run_suite(name, options.peer) for name in options.only or SUITES}
     found.update(ran)
     text = json.dumps({name: found[name] for name in SUITES if name in found}, indent=1)
-    kept.write_text(text.replace(f"{HERE.parent}/", "") + "\n")  # no results name a place on one machine
+    kept.write_text(text.replace(f"{HERE.parent}/", "") + "\n")  # keeps paths of this machine out of the results
 
     everything = {
         peer: json.loads((folder / f"{peer}.json").read_text()) for peer in PEERS if (folder / f"{peer}.json").exists()
     }
     known = Known()
     (HERE / "RESULTS.md").write_text(table(everything, known))
-    faults = judge(ran, known) if options.peer == "pylogd" else []
+    faults = unexpected(ran, known) if options.peer == "pylogd" else []
     for fault in faults:
-        say(f"not as known: {fault}")
+        say(f"not as in known.toml: {fault}")
     return 1 if faults else 0
 
 

@@ -1,18 +1,16 @@
-"""`make conformance-spark`: the same queries by Spark's own Kafka source and by pylogd's; writes conformance/SPARK.md.
+"""`make conformance-spark`: compare Spark's own Kafka source with pylogd's. Writes conformance/SPARK.md.
 
-Both read one pylogd broker in one session. A query's result is its rows in order, or that it was refused; what differs
-and stands in `KNOWN` with a reason is told so, and any other difference makes the run fail.
+Both read the same pylogd broker in one session. The result of a query is its rows in order, or an error. Differences
+listed in `KNOWN` are reported with the reason; any other makes the run fail.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,23 +26,24 @@ from pylogd.client import Admin, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
 from pylogd.spark.options import by_partition, offsets_json
 from pylogd.spark.stream_offsets import topics_of
-from tests.sparks import running_spark
+from tests.sparks import running_spark, traffic
 
 POM = HERE / "spark" / "pom.xml"
 JARS = CACHE / "spark" / "jars"
 FORMATS = ("kafka", "pylogd")
 SECONDS = 120
 LIVE_ROWS = 1000
-LIVE_PAUSE = 0.002  # seconds from one record to the next
-#: case -> why it is not the same
+LIVE_PAUSE = 0.002  # seconds between two records
+#: case -> why the results differ
 KNOWN: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A query: options of the source, and what is done with what it reads.
+    """A query: options of the source, and a transformation of its rows.
 
-    live: a stream over a topic that is written to meanwhile, which dies in its first batch and is started again.
+
+    live: a stream over a topic that is written to meanwhile. It fails in its first batch and is restarted.
     """
 
     name: str
@@ -56,9 +55,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a source made of a case: rows, and for a stream the end of each batch, or what became of it; or why it
-    refused.
-    """
+    """The result of a case with one source: rows, for a stream also the end of each batch, or the error."""
 
     rows: tuple[Any, ...] = ()
     batches: tuple[str, ...] = ()
@@ -66,7 +63,7 @@ class Result:
     error: str | None = None
 
     def agrees(self, other: Result) -> bool:
-        """Whether the two are the same; of errors the texts may differ."""
+        """Return whether two results are the same. Texts of errors may differ."""
         if self.error is not None or other.error is not None:
             return (self.error is None) == (other.error is None)
         return self == other
@@ -140,7 +137,7 @@ STREAM = [
 
 
 def say(text: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     print(f"conformance-spark: {text}", file=sys.stderr, flush=True)
 
 
@@ -151,7 +148,7 @@ def version(name: str = "source") -> str:
 
 
 def jars() -> list[Path]:
-    """Spark's Kafka source and what it needs, downloaded the first time; Missing where they can't be had."""
+    """Return the jars of Spark's Kafka source, downloaded at the first use. Raises Missing if that fails."""
     if not list(JARS.glob(f"spark-sql-kafka-*-{version()}.jar")):
         maven = checks.tool("mvn", "maven")
         shutil.rmtree(JARS, ignore_errors=True)
@@ -161,7 +158,7 @@ def jars() -> list[Path]:
 
 
 def fill(address: str) -> None:
-    """Topics with nulls, headers, all codecs, a broker's time stamps, deleted records."""
+    """Create topics with nulls, headers, all codecs, log append time, and deleted records."""
     with Admin(address) as admin:
         admin.create_topic("numbers", 2, configs={"retention.ms": "-1"})
         admin.create_topic("live", 1)
@@ -181,29 +178,8 @@ def fill(address: str) -> None:
         admin.delete_records({TopicPartition("cut", 0): 11})
 
 
-@contextmanager
-def traffic(address: str, topic: str) -> Iterator[None]:
-    """A record after the other in a partition while this lasts."""
-    ended = threading.Event()
-
-    def send() -> None:
-        with Producer(address, linger_ms=0) as producer:
-            for number in itertools.count():
-                producer.send(topic, b"%d" % number, partition=0)
-                if ended.wait(LIVE_PAUSE):
-                    return
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 class Side:
-    """One of the two sources on one session."""
+    """One of the two sources in the session."""
 
     def __init__(self, spark: Any, address: str, name: str, folder: Path) -> None:
         self.spark, self.address, self.name, self.folder = spark, address, name, folder
@@ -218,7 +194,7 @@ class Side:
             if case.live:
                 return self._live(case, options)
             return self._stream(case, options) if case.stream else self._batch(case, options)
-        except Exception as error:  # any refusal is a result
+        except Exception as error:  # any error is a result
             return Result(error=reason(error))
 
     def _batch(self, case: Case, options: Mapping[str, str]) -> Result:
@@ -237,14 +213,14 @@ class Side:
         query = writer.trigger(availableNow=True).start()
         try:
             if not query.awaitTermination(SECONDS):
-                return Result(error=f"not done in {SECONDS} s")
+                return Result(error=f"not finished within {SECONDS} s")
         finally:
             query.stop()
         ends = [progress.sources[0].endOffset for progress in query.recentProgress if progress.numInputRows]
         return Result(_rows(found), tuple(offsets_json(by_partition(topics_of(json.loads(end)))) for end in ends))
 
     def _live(self, case: Case, options: Mapping[str, str]) -> Result:
-        """A query from the latest offsets on, which dies in the first batch that has rows, and then goes on."""
+        """Run a query from the latest offsets that fails in its first batch with rows, then restart it."""
         died: list[int] = []
         seen: list[int] = []
 
@@ -252,13 +228,13 @@ class Side:
             found = sorted(row.offset for row in batch.select("offset").collect())
             if found and not died:
                 died.extend(found)
-                raise RuntimeError("dies in its first batch")
+                raise RuntimeError("fails in its first batch")
             seen.extend(found)
 
         frame = self.spark.readStream.format(self.name).options(**options).load()
         checkpoint = str(self.folder / f"{self.name}-live")
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
-        with traffic(self.address, "live"):
+        with traffic(self.address, "live", LIVE_PAUSE):
             query = writer.start()
             try:
                 if query.awaitTermination(SECONDS):
@@ -276,8 +252,8 @@ class Side:
         if failed is not None:
             return Result(error=reason(failed))
         if seen[: len(died)] != died or seen != list(range(seen[0], seen[0] + len(seen))):
-            return Result(outcome=f"died with {died[0]} to {died[-1]}, went on with {seen[:1]} to {seen[-1:]}")
-        return Result(outcome="the first batch again, then on without a gap")
+            return Result(outcome=f"failed with {died[0]} to {died[-1]}, continued with {seen[:1]} to {seen[-1:]}")
+        return Result(outcome="the first batch again, then no gap")
 
 
 def _rows(rows: list[Any]) -> tuple[Any, ...]:
@@ -286,7 +262,7 @@ def _rows(rows: list[Any]) -> tuple[Any, ...]:
 
 
 def reason(error: Exception) -> str:
-    """The line of an error that says why."""
+    """Return the line of an error that gives the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kinds = r"(?:: |Caused by: )?((?:pylogd|java|org)\.[\w.]*(?:Error|Loss|Exception|Topic|TimedOut)\b.*)"
     own = [found[1] for line in lines if (found := re.match(kinds, line))]
@@ -296,7 +272,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def both() -> Iterator[list[Side]]:
-    """The two sources, over one broker that has been filled."""
+    """Yield the two sources, with a broker that has been filled."""
     libraries = ",".join(map(str, jars()))
     with tempfile.TemporaryDirectory(prefix="conformance-spark-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -310,7 +286,7 @@ def both() -> Iterator[list[Side]]:
 
 
 def compare(sides: list[Side]) -> tuple[list[str], list[str]]:
-    """Lines of the table, and the differences that nobody knew of."""
+    """Run all cases. Return the lines of the table and the unexpected differences."""
     lines, faults = [], []
     for case in [*BATCH, *REFUSED, *STREAM]:
         first, second = (side.run(case) for side in sides)
@@ -335,7 +311,7 @@ def _told(result: Result) -> str:
 
 
 def main(write: Callable[[str], Any] = (HERE / "SPARK.md").write_text) -> int:
-    """Run, compare, write the table."""
+    """Run all cases and write the table. Return 1 if there are unexpected differences."""
     try:
         with both() as sides:
             lines, faults = compare(sides)
@@ -348,15 +324,15 @@ def main(write: Callable[[str], Any] = (HERE / "SPARK.md").write_text) -> int:
         "Written by `make conformance-spark`. Each query is run by both sources over the same pylogd broker, in one "
         f"session of PySpark {pyspark.__version__}; Spark's source is spark-sql-kafka-0-10 {version()} "
         f"(with the token provider of {version('token')} and kafka-clients {version('kafka')}). Rows are compared "
-        "whole: key, value, topic, partition, offset, time stamp and its type, headers. Of streams, so is where each "
-        "micro-batch ends. Where both refuse, the texts may differ: here they are.",
+        "whole: key, value, topic, partition, offset, time stamp and its type, headers. For streams, the ends of the "
+        "micro-batches are compared too. If both refuse a query, the texts may differ: both are given.",
         "",
         "| query | Spark's | pylogd's | |",
         "| --- | --- | --- | --- |",
     ]
     write("\n".join(head + lines) + "\n")
     for fault in faults:
-        say(f"not as known: {fault}")
+        say(f"unexpected: {fault}")
     return 1 if faults else 0
 
 

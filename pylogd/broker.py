@@ -9,25 +9,26 @@ which ends the registration, and the logs, which marks the stop as clean.
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, maybeDeferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from pylogd.api.dispatch import Dispatcher
+from pylogd import __version__
+from pylogd.api.authentication_gate import guarded
+from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
+from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaner import Cleaner
 from pylogd.log.files import FileSystem, most_partitions
 from pylogd.log.log_directory import machine_boot_id
@@ -35,12 +36,12 @@ from pylogd.log.manager import LogManager
 from pylogd.metadata.consumers import committed_offsets
 from pylogd.metadata.errors import NodeIdInUse, StoreError
 from pylogd.metadata.image import Broker as BrokerInfo
-from pylogd.metadata.image import Endpoint
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.page_cache import read_into_page_cache
+from pylogd.net.pipeline import RequestHandler
 from pylogd.net.sender import Slice
-from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.outages import OutageReporter
@@ -48,10 +49,19 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
-from pylogd.security.authorizer import Authorizer
+from pylogd.security.acl_store import AclStore
+from pylogd.security.audit import AuditLog
+from pylogd.security.delegation_tokens import make_tokens
+from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
+from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
+from pylogd.security.principal import ANONYMOUS
+from pylogd.security.rules import AclAuthorizer
+from pylogd.security.scram_users import StoredUsers
 
 log = Logger()
 
+#: Threads that check credentials. They are apart from the others, so that clients who log in do not delay the disks.
+_LOGIN_THREADS = 4
 #: How long a controller may take to deal with a broker that comes, beyond the time in which a dead one is found out.
 _ACCEPT_SECONDS = 10
 
@@ -67,15 +77,13 @@ class Broker:
     _stopping: Deferred[None] | None = None
     _leaving: Deferred[None] | None = None  # while other brokers take over what this one leads
     _may_hand_over = True
-    authorizer: Authorizer | None = None
 
     def __init__(
         self, settings: Settings, reactor: Any, fs: FileSystem | None = None, open_files: int = sys.maxsize
     ) -> None:
         self.settings = settings
-        self.clock = reactor
         self.node_id = settings.integer("node.id")
-        self._reactor = reactor
+        self.clock = self._reactor = reactor
         self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
         self.logs = self._make_logs(fs, most_partitions(open_files))
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
@@ -85,21 +93,16 @@ class Broker:
         self.topics = self.metadata.topics
         self.topic_admin = self.metadata.topic_admin
         self.broker_configs = self.metadata.broker_configs
-        self.replica_parts = Replicas(
-            self.logs, self.topics, self.metadata.isr_writer.alter, settings, reactor, self.node_id, self.in_thread,
-            now_ms=wall_ms,
-        )  # fmt: skip
-        self.partitions = self.replica_parts.partitions
-        self.hosting = self.replica_parts.hosting
-        self.replicas = self.replica_parts.manager
-        if settings.text("replica.selector.class") is not None:
-            self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
+        self._make_authorization(settings)
+        self.entity_configs = self.metadata.entity_configs
+        self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
+        self._make_replicas()
         self.outages = OutageReporter(
             self.partitions, self.logs, self.cluster.report_outages, reactor, self.in_thread,
             settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
         self.replication = Replication(
-            self.replicas, self.partitions, self._connect, settings, reactor, self.node_id,
+            self.replicas, self.partitions, self.replica_throttle, self._connect, settings, reactor, self.node_id,
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
@@ -112,14 +115,39 @@ class Broker:
             self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
-        self._listen_nowhere()
+        self._make_listeners()
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
 
-    def _listen_nowhere(self) -> None:
-        self.listeners: tuple[Listener, ...] = ()  # as they were bound
-        self._advertised: dict[str, tuple[str, int]] = {}
-        self._ports: list[Any] = []
-        self._factories: list[BrokerFactory] = []
+    def _make_replicas(self) -> None:
+        parts = self.replica_parts = Replicas(
+            self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, self.node_id,
+            self.in_thread, now_ms=wall_ms,
+        )  # fmt: skip
+        self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
+        self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
+        self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
+        by_rack = self.settings.text("replica.selector.class") is not None
+        self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
+
+    def _make_authorization(self, settings: Settings) -> None:
+        self.authorizer = make_authorizer(settings)
+        self.principal_builder = make_principal_builder(settings)
+        self.acls: AclStore | None = None
+        if isinstance(self.authorizer, AclAuthorizer):
+            self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
+        self.audit: AuditLog | None = None
+        path = settings.text("audit.log.path")
+        if path is not None:
+            self.audit = AuditLog(
+                path, wall_ms, self._reactor.seconds, max_queued=settings.integer("audit.log.max.queued"),
+                denials_per_minute=settings.integer("audit.log.denials.per.minute"),
+            )  # fmt: skip
+
+    def _make_listeners(self) -> None:
+        self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
+        self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
+        self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
+        self._listeners = Listeners(self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread)
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer
@@ -133,19 +161,49 @@ class Broker:
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
 
+    @cached_property
+    def peers(self) -> Peers:
+        """The brokers of the cluster, as they prove who they are."""
+        return Peers(lambda: self.cluster.known)
+
+    @cached_property
+    def _secret(self) -> BrokerSecret:
+        return BrokerSecret()
+
     @property
     def cluster_id(self) -> str:
         """The cluster's id, 22 characters."""
         return self.cluster.cluster_id
 
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The listeners as they were bound; empty before that."""
+        return self._listeners.bound
+
     def advertised(self, listener: str) -> tuple[str, int]:
         """The (host, port) that a client of `listener` should connect to."""
-        return self._advertised[listener]
+        return self._listeners.advertised(listener)
+
+    def read_certificates(self) -> None:
+        """Read the certificates of listeners again, if they have changed."""
+        self._listeners.read_certificates()
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         """Run `function` in a thread of the broker's own; its result, or its failure."""
         deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, function, *args)
         return deferred
+
+    def _in_login_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._login_pool, function, *args)
+        return deferred
+
+    async def _make_handler(self, listener: Listener) -> RequestHandler:
+        """Return what answers the requests of a listener."""
+        dispatcher = Dispatcher(self) if self.audit is None else AuditingDispatcher(self, self.audit)
+        if not listener.protocol.sasl:
+            return dispatcher
+        values = self.settings.for_listener(listener.name)
+        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._in_login_thread, wall_ms)
 
     # -- start
 
@@ -163,16 +221,24 @@ class Broker:
 
     async def _start_parts(self) -> None:
         self._pool.start()
+        self._login_pool.start()
         self._undo.append(self._stop_pool)
+        if self.audit is not None:
+            await self.in_thread(self.audit.start)
+            self._undo.append(partial(self.in_thread, self.audit.stop))
         await self.in_thread(self.logs.load, self._loaded)
         self._undo.append(lambda: self.in_thread(self.logs.close))
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
+        if self.settings.text("zookeeper.connect"):
+            warn_unless_brokers_may_follow(self.authorizer, ANONYMOUS, "127.0.0.1")
+        await self.scram_users.start(self.metadata.store)
+        self.delegation_tokens.start(self._reactor)
+        self._undo.append(self._stop_tokens)
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
-        self._undo.append(self._stop_listening)
-        for listener in self.settings.listeners:
-            await self._bind(listener)
+        self._undo.append(self._listeners.stop)
+        await self._listeners.bind()
         await self._register()
         self.groups.start()
         await self.replica_parts.start()
@@ -185,26 +251,30 @@ class Broker:
         self.smooth_joins.start()
         self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
-        for port in self._ports:
-            port.startReading()
+        self._listeners.accept()
 
     def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
-        """A connection to another broker, by the listener that clients of our first one use."""
+        """A connection to another broker, by its listener for brokers."""
         found = self.cluster.brokers.get(node_id)
         if found is None:
             return fail(BrokerUnavailable(f"broker {node_id} is not registered"))
-        endpoint = found.endpoint(self.listeners[0].name) or found.endpoints[0]
+        name = self.settings.inter_broker_listener.name
+        endpoint = found.endpoint(name)
+        if endpoint is None:
+            return fail(BrokerUnavailable(f"broker {node_id} has no listener {name} (inter.broker.listener.name)"))
         return connect(
             self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
             timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
+            software=(SOFTWARE_NAME, self._secret.software_version(__version__, self.node_id)),
+            security=self._listeners.between_brokers,
         )  # fmt: skip
 
     async def _register(self) -> None:
         """Make this broker known, and wait until the controller, which it may become itself, has dealt with that."""
-        endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
         broker = BrokerInfo(
-            self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id,
-            partition_limit=self.logs.partition_limit,
+            self.node_id, self._listeners.endpoints, self.settings.text("broker.rack"),
+            directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
+            proof=self._secret.digest,
         )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)
@@ -220,40 +290,6 @@ class Broker:
         if done == total or done % 100 == 0:  # called in a thread of the loader's
             self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
-    async def _bind(self, listener: Listener) -> None:
-        factory = BrokerFactory(self._reactor, Dispatcher(self), self._read_ahead, self._limits(), listener.name)
-        description = listener.endpoint
-        if description.startswith("tcp") and "backlog=" not in description:
-            description += f":backlog={self.settings.integer('socket.listen.backlog.size')}"
-        port = await serverFromString(self._reactor, description).listen(factory)
-        port.stopReading()  # connections wait in the backlog until the broker has started
-        self._ports.append(port)
-        self._factories.append(factory)
-        number = getattr(port.getHost(), "port", listener.port)
-        bound = Listener(listener.name, listener.host, number, listener.endpoint)
-        self.listeners += (bound,)
-        self._advertised[listener.name] = self._advertise(bound)
-
-    def _advertise(self, bound: Listener) -> tuple[str, int]:
-        for told in self.settings.advertised_listeners:
-            if told.name == bound.name:
-                return told.host, told.port or bound.port
-        return socket.gethostname() if bound.wildcard else bound.host, bound.port
-
-    def _limits(self) -> ServerLimits:
-        integer = self.settings.integer
-        return ServerLimits(
-            max_request_bytes=integer("socket.request.max.bytes"),
-            max_in_flight=integer("connection.max.inflight.requests"),
-            max_unsent_bytes=integer("connection.max.queued.response.bytes"),
-            max_sendfile_bytes=integer("sendfile.max.bytes"),
-            max_idle_ms=integer("connections.max.idle.ms"),
-            max_connections=integer("max.connections"),
-            max_connections_per_host=integer("max.connections.per.ip"),
-            send_buffer_bytes=integer("socket.send.buffer.bytes"),
-            receive_buffer_bytes=integer("socket.receive.buffer.bytes"),
-        )
-
     def _directory_failed(self, keys: list[tuple[str, int]]) -> None:
         self.hosting.went_offline(keys)
         if not self.logs.healthy and self.logs.directories:
@@ -265,7 +301,7 @@ class Broker:
     def _ousted(self, error: NodeIdInUse) -> None:
         """Another broker is the one of this number: serve nobody from now on, and touch nothing of its."""
         self._may_hand_over = False
-        Deferred.fromCoroutine(self._stop_listening())
+        Deferred.fromCoroutine(self._listeners.stop())
         self.abort_connections()
         self.on_end(f"{error}; this broker stops")
 
@@ -309,35 +345,27 @@ class Broker:
         except (TimeoutError, CancelledError, StoreError) as error:
             log.warn("Stopping before all leaderships were handed over to other brokers: {error!r}", error=error)
 
-    async def _stop_listening(self) -> None:
-        ports, self._ports = self._ports, []
-        for port in ports:
-            await maybeDeferred(port.stopListening)
-
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
         self.groups.stop()
         await self.replica_parts.stop()
-        seconds = self.settings.integer("controlled.shutdown.drain.ms") / 1000
-        for factory in self._factories:
-            drained = factory.drain()
-            abort = self._reactor.callLater(seconds, factory.abort)
-            await drained
-            if abort.active():
-                abort.cancel()
+        await self._listeners.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
 
     def abort_connections(self) -> None:
         """Close every connection at once, whatever is still owed on it; hand over no more."""
         if self._leaving is not None:
             self._leaving.cancel()
-        for factory in self._factories:
-            factory.abort()
+        self._listeners.abort()
 
     async def _stop_smooth_joins(self) -> None:
         self.smooth_joins.stop()
 
+    async def _stop_tokens(self) -> None:
+        self.delegation_tokens.stop()
+
     async def _stop_pool(self) -> None:
         self._pool.stop()
+        self._login_pool.stop()
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:

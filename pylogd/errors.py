@@ -258,6 +258,17 @@ class UnsupportedByBroker(ClientError):
     """The broker serves the API not at all, or at no version that we speak."""
 
 
+class AuthenticationFailed(ClientError):
+    """The broker does not accept this client's credentials, or this client does not trust the broker.
+
+    Trying again helps only once credentials, certificates or settings have been corrected.
+    """
+
+
+class TlsFailed(AuthenticationFailed):
+    """No encrypted connection: one side does not trust the other's certificate, or they have no TLS in common."""
+
+
 def is_retriable(error: BaseException) -> bool:
     """Whether the same request, sent again a little later and perhaps to another broker, may succeed."""
     return isinstance(error, ClientError | KafkaError) and error.retriable

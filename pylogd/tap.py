@@ -11,13 +11,14 @@ from pathlib import Path
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
-from twisted.logger import ILogObserver, Logger, textFileLogObserver
+from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.logfile import LogFile
 
 from pylogd.config import ConfigError, Settings
 from pylogd.process import options
 from pylogd.process.broker import BrokerShell
+from pylogd.process.logs import file_observer
 from pylogd.process.shell import process_reactor
 
 log = Logger()
@@ -48,7 +49,7 @@ class TwistdLog:
         if signal.getsignal(signal.SIGUSR1) in (None, signal.SIG_DFL):
             reactor = process_reactor()
             signal.signal(signal.SIGUSR1, lambda *_: reactor.callFromThread(file.rotate))
-        return textFileLogObserver(file)
+        return file_observer(file)
 
     def reopen(self) -> None:
         """Reopen the file, if there is one. Raises OSError."""

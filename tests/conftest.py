@@ -1,7 +1,7 @@
 """What every test shares: which pylogd is under test, and a guard that it is the installed one.
 
-`make test` sets PYLOGD_TEST_INSTALLED: then a pylogd that came from the checkout stops the run, because a file that the
-wheel forgets would go unseen.
+`make test` sets PYLOGD_TEST_INSTALLED: then the run stops if pylogd was imported from the checkout, which would hide
+files that are missing in the wheel.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FROM_CHECKOUT = Path(pylogd.__file__).resolve().parent.parent == CHECKOUT
 
-# The benchmarks' own code is under test too. It is not installed, and the checkout on the path would hide what is.
+# The benchmarks' code is tested too. It is not installed, and a checkout on the path would hide the installed pylogd.
 _BENCH = ModuleType("bench")
 _BENCH.__path__ = [str(CHECKOUT / "bench")]
 sys.modules["bench"] = _BENCH
 
-# Where a machine is slow, a test is slow: that is no fault. In CI each run tries the same examples.
+# Slow machines are not an error. In CI each run uses the same examples.
 settings.register_profile(
     "pylogd", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")),
     print_blob=True,
@@ -36,12 +36,12 @@ settings.load_profile("pylogd")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make test` run two parts side by side."""
+    """Let `make test` run the parts side by side."""
     parser.addoption("--part", choices=PARTS, help="run the files of one part of the suite only: see tests/parts.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what belongs to the other part."""
+    """Leave out what belongs to other parts."""
     part = config.getoption("--part")
     other = part is not None and collection_path.suffix == ".py" and part_of(collection_path) != part
     return True if other else None

@@ -1,7 +1,7 @@
 """The three faces of `pylogd.client` behind one, so that one suite proves all: calls wait, whatever the face.
 
-The Deferred face runs on a reactor of its own and the asyncio face on a loop of its own, turned by hand in the test's
-thread while a call waits: no thread is started, and the process's reactor is neither installed nor run.
+The Deferred face runs on a reactor of its own and the asyncio face on an event loop of its own, which run in the test's
+thread while a call waits. No thread is started, and the process's reactor is neither installed nor run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BlockingFace:
         return made
 
     def take(self, records: Any, count: int) -> list[Record]:
-        """So many records of an iterator that has no end."""
+        """Return the next `count` records of an endless iterator."""
         return list(itertools.islice(records, count))
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class BlockingFace:
 
 
 class DeferredFace:
-    """`pylogd.client.deferred`: what returns a Deferred there, waits for it here."""
+    """`pylogd.client.deferred` as a blocking interface: calls wait for their Deferreds."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -76,33 +76,24 @@ class DeferredFace:
         return Patient(made, self)
 
     def take(self, records: Any, count: int) -> list[Record]:
-        """So many records of an asynchronous iterator that has no end."""
-        found: list[Record] = []
-
-        async def take() -> None:
-            async for record in records.target if isinstance(records, Patient) else records:
-                found.append(record)
-                if len(found) == count:
-                    break
-
-        self.wait(take())
+        found: list[Record] = self.wait(_take(records, count))
         return found
 
     def wait(self, awaited: Deferred[Any] | Coroutine[Any, Any, Any]) -> Any:
-        """What a Deferred or a coroutine comes to."""
+        """Return the result of a Deferred or coroutine, or raise its error."""
         pending = awaited if isinstance(awaited, Deferred) else Deferred.fromCoroutine(awaited)
         results: list[Any] = []
         pending.addBoth(results.append)
         deadline = time.monotonic() + WAIT_SECONDS
         while not results:
-            assert time.monotonic() < deadline, f"nothing came in {WAIT_SECONDS:g} s"
+            assert time.monotonic() < deadline, f"no result within {WAIT_SECONDS:g} s"
             self.turn()
         if isinstance(results[0], Failure):
             results[0].raiseException()
         return results[0]
 
     def turn(self, longest: float = 0.2) -> None:
-        """One turn of the reactor."""
+        """Run one iteration of the reactor."""
         self.reactor.runUntilCurrent()
         timeout = self.reactor.timeout()
         self.reactor.doIteration(longest if timeout is None else min(timeout, longest))
@@ -113,7 +104,7 @@ class DeferredFace:
             if isinstance(closing, Deferred):
                 self.wait(closing)
         deadline = time.monotonic() + WAIT_SECONDS
-        while len(self.reactor.getReaders()) > 1 and time.monotonic() < deadline:  # all but its own waker
+        while len(self.reactor.getReaders()) > 1 and time.monotonic() < deadline:  # all except its own waker
             self.turn()
 
 
@@ -145,7 +136,7 @@ class Patient:
 
 
 class AioFace:
-    """`pylogd.client.aio`: what is awaited there, waits for it here."""
+    """`pylogd.client.aio` as a blocking interface: calls wait for their awaitables."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -170,20 +161,11 @@ class AioFace:
         return Patient(made, self)
 
     def take(self, records: Any, count: int) -> list[Record]:
-        """So many records of an asynchronous iterator that has no end."""
-        found: list[Record] = []
-
-        async def take() -> None:
-            async for record in records.target if isinstance(records, Patient) else records:
-                found.append(record)
-                if len(found) == count:
-                    break
-
-        self.wait(take())
+        found: list[Record] = self.wait(_take(records, count))
         return found
 
     def wait(self, awaited: Any) -> Any:
-        """What an awaitable comes to."""
+        """Return the result of an awaitable, or raise its error."""
         return self.loop.run_until_complete(asyncio.wait_for(awaited, WAIT_SECONDS))
 
     def close(self) -> None:
@@ -194,6 +176,16 @@ class AioFace:
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+
+async def _take(records: Any, count: int) -> list[Record]:
+    """Return the next `count` records of an endless asynchronous iterator."""
+    found: list[Record] = []
+    async for record in records.target if isinstance(records, Patient) else records:
+        found.append(record)
+        if len(found) == count:
+            break
+    return found
 
 
 Face = BlockingFace | DeferredFace | AioFace

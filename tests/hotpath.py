@@ -1,8 +1,8 @@
 """A broker's request path without a network or a clock, from the bytes of a request to those of its reply.
 
-What a request costs is counted here and not timed: bytecode instructions, and calls of Python and of C functions, in
-this thread. The same Python counts the same, however busy the machine is. tests/unit/test_hotpath.py holds the counts
-to what bench/micro.json has; bench/micro.py times the same requests, and bench/profiling.py takes them apart.
+The cost of a request is counted, not timed: bytecode instructions, and calls of Python and C functions, in this thread.
+The counts of a Python version do not depend on the machine or its load. tests/unit/test_hotpath.py compares them with
+bench/micro.json; bench/micro.py times the same requests, and bench/profiling.py profiles them by function.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tests.fakes.parts import Parts, batch
 from tests.fakes.transport import ManualReactor, PairTransport
 
 TOPIC = "t"
-PRODUCE_VERSION, FETCH_VERSION = 10, 16  # what librdkafka 2.16 asks for
-#: The cases that cost something else where the record codec could not be compiled.
+PRODUCE_VERSION, FETCH_VERSION = 10, 16  # as librdkafka 2.16 requests it
+#: Cases with other counts if the compiled record codec is missing.
 COMPILED = ("codec: make a batch of 50", "codec: read a batch of 50")
 _BUFFER_BYTES = 4 << 20
 _MARK = 0x0102030405060708  # an offset that is found again in a frame
-_LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
+_LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1)
 
 
 class _RealParts(Parts):
@@ -155,7 +155,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     one, fifty = path.produce_frame(1, 200), path.produce_frame(50, 200)
     for _ in range(110):
         path.ask(fifty)
-    path.ask(path.fetch_frame(0, 1 << 16))  # six batches: the others go on behind it, as readers do
+    path.ask(path.fetch_frame(0, 1 << 16))  # six batches; the following fetches continue after it, as readers do
     forty, replies = one * 40, path.ask(one) * 40
     small, large = path.fetch_frame(300, 1 << 16), path.fetch_frame(300, 1 << 20)
     waiting = bytearray(path.fetch_frame(_MARK, 1 << 20))

@@ -31,17 +31,19 @@ class Rule(NamedTuple):
 
     imports: tuple[str, ...] = ()
     twisted: Twisted = Twisted.NAMES
-    #: modules of the package that may import all of Twisted nevertheless
+    #: modules of the package that may import all of Twisted as exceptions
     reactor: tuple[str, ...] = ()
 
 
 #: Modules that every package may import.
 EVERYWHERE = ("errors", "clock", "machine")
-#: What `Twisted.NAMES` allows: names for what is passed in. Nothing in them touches a reactor.
+#: Modules that `Twisted.NAMES` allows: types of arguments. They do not use a reactor.
 TWISTED_NAMES = (
     "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
 )  # fmt: skip
 _NEVER = Twisted.NEVER
+#: What clients authenticate with.
+_CREDENTIALS = ("security.sasl", "security.principal")
 #: Package, or module outside of packages, -> its rule, from the bottom up. A package inside of another, such as
 #: `wire.messages`, has the rule of the outer one.
 RULES: Mapping[str, Rule] = {
@@ -50,31 +52,45 @@ RULES: Mapping[str, Rule] = {
     "machine": Rule(twisted=_NEVER),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
-    "wire": Rule(("protocol",), _NEVER),
-    "log": Rule(("wire.records", "wire.compression", "wire.validation", "wire.exceptions"), _NEVER),
+    "limits": Rule(twisted=_NEVER),
+    "wire": Rule(("protocol", "limits"), _NEVER),
+    "log": Rule(
+        ("wire.records", "wire.compression", "wire.validation", "wire.timestamps", "wire.exceptions"), _NEVER
+    ),
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "metadata")),
+    "security.sasl": Rule(("security.principal",), _NEVER),
+    "quotas": Rule(("config", "metadata")),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
         ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
         reactor=("replica.housekeeping",),
     ),
-    "groups": Rule(("config", "wire.records", "log.errors", "metadata", "replica")),
-    "api": Rule(("config", "wire", "log", "metadata", "security", "controller", "replica", "groups")),
-    "net": Rule(("wire", "security"), Twisted.ALL),
+    "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),
+    "api": Rule(
+        ("config", "limits", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups")
+    ),
+    "net": Rule(("limits", "wire", "security"), Twisted.ALL),
+    "listening": Rule(("config", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
-        ("config", "wire", "log", "metadata", "security", "controller", "replica", "groups", "api", "net"), Twisted.ALL
+        (
+            "config", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups", "api", "net",
+            "listening",
+        ),
+        Twisted.ALL,
     ),
     "process": Rule(("config", "log.files", "broker"), Twisted.ALL),
     "tap": Rule(("config", "process"), Twisted.ALL),
-    "client": Rule(("wire",), _NEVER),
-    "client.core": Rule(("wire",), _NEVER),
-    "client.evented": Rule(("wire", "client.core"), _NEVER),
+    "client": Rule(("wire", *_CREDENTIALS), _NEVER),
+    "client.core": Rule(("wire", *_CREDENTIALS), _NEVER),
+    "client.tokens": Rule(("client.core",), _NEVER),
+    "client.properties": Rule((*_CREDENTIALS, "client.core", "client.tokens"), _NEVER),
+    "client.evented": Rule(("wire", *_CREDENTIALS, "client.core"), _NEVER),
     "client.zookeeper": Rule(("client.core", "metadata"), Twisted.ALL),
-    "client.blocking": Rule(("wire", "client.core", "client.evented", "client.zookeeper"), _NEVER),
-    "client.aio": Rule(("wire", "client.core", "client.evented"), _NEVER),
+    "client.blocking": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper"), _NEVER),
+    "client.aio": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented"), _NEVER),
     "client.deferred": Rule(
-        ("wire", "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
+        ("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
     ),
     "schemas": Rule(("client", "wire"), Twisted.ALL),
     "spark": Rule(("client", "schemas.avro"), _NEVER),
@@ -125,7 +141,8 @@ def imports(name: str, path: Path) -> Iterator[str]:
 def import_graph(roots: Mapping[str, Path]) -> dict[str, set[str]]:
     """Return for each module below the packages `roots`, by full name, the modules among them that it imports.
 
-    That importing `a.b` also runs `a/__init__.py` is not counted.
+
+    An import of `a.b` does not count as one of `a`, although it runs `a/__init__.py`.
     """
     paths = {
         f"{root}.{name}".rstrip("."): path for root, folder in roots.items() for name, path in modules(folder).items()

@@ -93,9 +93,9 @@ class Preload:
     def lose_power(self, folders: list[Path], rng: random.Random) -> int:
         """Truncate the files of a killed process as a loss of power may leave them. Return how many bytes are lost.
 
-        What was synced stays. Of what was written later a random part stays, from the file's start on; mostly none.
-        Names of files stay. Both are more than a file system promises, so whoever survives a real loss survives this.
-        Afterwards all that is left counts as synced, since it is on the disk then.
+
+        Synced bytes and names of files are kept. Of later bytes a random part is kept, from the file's start on; mostly
+        none. A real failure may keep less. Afterwards everything that is left counts as synced.
         """
         durable = self._durable()
         lost = 0

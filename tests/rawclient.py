@@ -1,7 +1,7 @@
 """A client of the lowest level for tests that misbehave: bytes in, frames out, and what /proc says about the broker.
 
-Strategy: a blocking socket with a time-out, so that a broker that does not answer is a failure and not a hang.
-Messages are made and read by `pylogd.wire`; the golden frames say whether that is right.
+Strategy: a blocking socket with a time-out, so that a broker that does not answer fails the test instead of hanging it.
+Messages are encoded and decoded by `pylogd.wire`, which the golden frames test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.schema import request_codec, request_header_version, response_codec, response_header_version
 
-PATIENCE = 120.0  # seconds: how long anything at all may take before it counts as hung
+PATIENCE = 120.0  # seconds after which any operation counts as hung
 _CHUNK = 1 << 18
 _LATEST = -1
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -1,14 +1,16 @@
 """A real Spark for the tests: one session on two threads of this machine, and nothing of it left behind.
 
-Its Python workers find pylogd as a user's do, by the interpreter's site-packages; only where the checkout itself is
-under test are they pointed there.
+Its Python workers find pylogd in the interpreter's site-packages, as a user's do. Only if the checkout itself is under
+test are they pointed there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
 import pylogd
+from pylogd.client import Producer
 
 T = TypeVar("T")
 STOP_SECONDS = 180
@@ -25,8 +28,9 @@ _PACKAGES = Path(pylogd.__file__).resolve().parent.parent
 
 
 def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
-    """What `action` returns. Spark gives the Python process of a streaming query ten seconds to start, by a number in
-    its code; a machine that is busy does not always keep to that, and then the action is done again.
+    """Return the result of `action`, and repeat it if a Python process of Spark started too slowly.
+
+    Spark gives the Python process of a streaming query a fixed ten seconds to start, too few on a busy machine.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -37,16 +41,37 @@ def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
                 raise
 
 
+@contextlib.contextmanager
+def traffic(address: str, topic: str, pause: float) -> Iterator[None]:
+    """Write the numbers from 0 on to partition 0, one every `pause` seconds, while the context lasts."""
+    ended = threading.Event()
+
+    def send() -> None:
+        with Producer(address, linger_ms=0) as producer:
+            for number in itertools.count():
+                producer.send(topic, b"%d" % number, partition=0)
+                if ended.wait(pause):
+                    return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def is_slow_start(error: BaseException | None) -> bool:
     """Whether a query failed only because its Python process did not start in time."""
-    text = str(error)  # what is said depends on how Spark and the process are to talk
+    text = str(error)  # the message depends on how Spark and the process communicate
     return "Python worker failed to connect back" in text or "Python worker to connect back" in text
 
 
 @contextlib.contextmanager
 def running_spark(folder: Path, settings: Mapping[str, str] | None = None, master: str = "local[2]") -> Iterator[Any]:
     """A session; its JVM has ended when this returns. `folder` takes its files."""
-    # Safe path: the folder that the tests run in, a checkout, must not hide the package that is installed.
+    # Safe path: the checkout in which the tests run must not hide the installed package.
     environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
     if "site-packages" not in _PACKAGES.parts:
         environment["PYTHONPATH"] = str(_PACKAGES)

@@ -1,7 +1,7 @@
 """Fixtures with a real ZooKeeper server; `tests/conftest.py` makes them known to every test.
 
-One server serves the whole run, and each test has a chroot of its own in it. A test that stops, pauses or kills a
-server takes one of its own.
+One server is shared by the whole run, and each test has its own chroot. A test that stops, pauses or kills a server
+uses another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.metadata.zookeeper import ZooKeeperStore
 
-#: How long a test waits for what has to happen.
+#: How many seconds a test waits for a condition.
 PATIENCE_SECONDS: Final = 180
 
 _NUMBERS = itertools.count(1)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Find Java 17 or newer, for the tests with real ZooKeeper and Spark: $JAVA_HOME's, the one on the PATH, or one below
-# /usr/lib/jvm. If there is none, install Debian's headless runtime with apt-get, as root only. Print what was found. If
-# there is no Java, print one line on standard error; exit status 1.
+# /usr/lib/jvm. If there is none, root installs Debian's headless runtime with apt-get. Print the path. If there is no
+# Java, print one line on standard error and exit with status 1.
 #
 # Usage: sh tools/find-java.sh
 set -eu

@@ -1,6 +1,6 @@
 """Write docs/state-machines.md from the machine tables of the package. A test checks that the file is current.
 
-Every module-level `NAME = MachineTable(...)` below pylogd/ is found by itself.
+All module-level `NAME = MachineTable(...)` below pylogd/ are included.
 
 Usage: python tools/generate_machine_docs.py [--check]
 """
@@ -77,7 +77,7 @@ def document() -> str:
 
 
 def main() -> int:
-    """Write the document, or with --check say whether it is current."""
+    """Write the document, or with --check compare it. Return 1 if it is out of date."""
     path = ROOT / DOCUMENT
     if "--check" in sys.argv[1:]:
         current = path.is_file() and path.read_text(encoding="utf-8") == document()

@@ -4,10 +4,10 @@
 
 With --check nothing is written, and the exit status is 1 if a file is out of date.
 
-Strategy: one message class serves all versions of its API: it has the fields of every version, each with the schema's
+Strategy: one message class serves all versions of its API. It has the fields of every version, each with the schema's
 default. The classes are checked in, so that type checkers and readers see them. Methods that `@dataclass` would compile
 at each start of a process are written out, or inherited from `Message`: compiling them took an eighth of a broker's
-start.
+start-up time.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _SCALARS = {
     "int16": ("int", "0"),
     "int32": ("int", "0"),
     "int64": ("int", "0"),
+    "float64": ("float", "0.0"),
     "string": ("str", '""'),
     "bytes": ("bytes", 'b""'),
     "uuid": ("bytes", "ZERO_UUID"),
@@ -181,7 +182,7 @@ def _docstring(title: str, rest: str) -> str:
 
 
 def main() -> int:
-    """Write the files, or with --check only compare them."""
+    """Write the files, or with --check compare them. Return 1 if one is out of date."""
     parser = argparse.ArgumentParser(description="Write pylogd/wire/messages/ from protocol/apis/.")
     parser.add_argument("--check", action="store_true", help="compare the files without writing them")
     check = parser.parse_args().check

@@ -67,7 +67,7 @@ def manual() -> str:
 
 
 def example() -> str:
-    """The text of etc/pylogd.toml."""
+    """Return the text of etc/pylogd.toml."""
     parts = [_EXAMPLE_HEAD]
     for group, settings in _groups(SETTINGS.values()):
         parts.append(f"\n# ---- {group} ----\n")
@@ -111,7 +111,7 @@ def _shown(setting: Setting) -> str:
 
 
 def _human(setting: Setting) -> str:
-    """Return a number again in a larger unit, such as " (4 s)"; "" if none fits."""
+    """Return a number converted to a larger unit, such as " (4 s)", or "" if none fits."""
     value = setting.default
     if setting.type in (ConfigType.BOOLEAN, ConfigType.DOUBLE) or not isinstance(value, int) or value <= 0:
         return ""
@@ -135,7 +135,7 @@ def _toml(value: Value) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write both files, or with --check say which is out of date."""
+    """Write both files, or with --check compare them. Return 1 if one is out of date."""
     stale = 0
     for path, text in ((MANUAL, manual()), (EXAMPLE, example())):
         if arguments == ["--check"]:

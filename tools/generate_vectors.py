@@ -1,10 +1,10 @@
-"""Write protocol/vectors/ from protocol/apis/: golden frames of every API at every version, and broken ones.
+"""Write protocol/vectors/ from protocol/apis/: golden frames of every API at every version, and malformed ones.
 
     python tools/generate_vectors.py [--check]
 
 Strategy: a simple encoder walks a schema and a JSON value. It imports nothing of pylogd, so that the vectors can test
-pylogd's codecs. It records the position of each length and tag section; broken frames are frames changed at such a
-position. Values are derived from the field's type and name, and are the same at every run.
+pylogd's codecs. It records the position of each length and tag section; malformed frames are valid ones changed at such
+a position. Values are derived from the field's type and name, and are the same at every run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 BATCH = bytes.fromhex(
     "0000000000000000"  # base offset
     "0000004d"  # bytes that follow
-    "ffffffff"  # leader epoch: the broker's to fill in
+    "ffffffff"  # leader epoch, filled in by the broker
     "02"  # magic
     "ced0c6c1"  # CRC-32C of all that follows
     "0000"  # attributes
@@ -63,7 +63,7 @@ _FORMS = {
 
 
 class Mark(NamedTuple):
-    """Where something lies in a body that can be broken. `kind` is string, array, bytes, or tags."""
+    """The position of a part of a body that can be made invalid. `kind` is string, array, bytes or tags."""
 
     kind: str
     at: int
@@ -72,7 +72,7 @@ class Mark(NamedTuple):
 
 
 class Encoder:
-    """Encodes values of one API at one version, and remembers marks."""
+    """Encode values of one API at one version, and record marks."""
 
     def __init__(self, api: Json, version: int) -> None:
         self.version = version
@@ -81,7 +81,7 @@ class Encoder:
         self.marks: list[Mark] = []
 
     def struct(self, fields: list[Json], value: Json, extra_tags: bool = False) -> None:
-        """A struct, with its tag section if the version is flexible."""
+        """Encode a struct, with its tag section if the version is flexible."""
         present = present_fields(fields, self.version)
         for field in present:
             if "tag" not in field:
@@ -146,7 +146,7 @@ class Maker:
         self._count = itertools.count(1)
 
     def empty(self, fields: list[Json]) -> Json:
-        """Null or zero everywhere, and no tagged field."""
+        """Return a message with null or zero in every field, and no tagged field."""
         value: Json = {}
         for field in present_fields(fields, self._version):
             kind: str = field["type"]
@@ -161,7 +161,7 @@ class Maker:
         return value
 
     def full(self, fields: list[Json]) -> Json:
-        """Something different from the default in every field of Kafka's; pylogd's own are not for others to check."""
+        """Return a message whose fields all differ from their defaults. pylogd's own fields are left out."""
         present = present_fields(fields, self._version)
         return {field["name"]: self._value(field) for field in present if not field.get("extension")}
 
@@ -188,13 +188,13 @@ class Maker:
             return number % 40 + 1
         if name.endswith("_ms"):
             return 1000 + number if kind == "int32" else 1_700_000_000_000 + number
-        base = {"int8": 1, "int16": 300, "int32": 70_000, "int64": 5_000_000_000}[kind]
+        base = {"int8": 1, "int16": 300, "int32": 70_000, "int64": 5_000_000_000, "float64": 1024.5}[kind]
         value = base + number % 100
         return -value if number % 3 == 0 else value
 
 
 def vectors_of(api: Json) -> Json:
-    """The vector file of an API."""
+    """Return the content of an API's vector file."""
     low, high = version_range(api)
     out: Json = {"api": api["api"], "key": api["key"], "request": [], "response": [], "malformed": []}
     flexible_from = int(api["flexible"].removesuffix("+"))
@@ -214,7 +214,7 @@ def vectors_of(api: Json) -> Json:
 
 
 def samples(api: Json, role: str, version: int, at_border: bool) -> Iterator[tuple[str, Json, bool]]:
-    """The messages for one version: name, value, and whether to add tagged fields that nobody knows."""
+    """Yield the messages for one version: name, value, and whether to add unknown tagged fields."""
     yield "empty", Maker(version).empty(api[role]), False
     yield "full", Maker(version).full(api[role]), False
     if at_border and _covers(api["flexible"], version):
@@ -223,7 +223,7 @@ def samples(api: Json, role: str, version: int, at_border: bool) -> Iterator[tup
 
 
 def header(api: Json, role: str, version: int) -> bytes:
-    """The header that stands in front of the body."""
+    """Return the header of a request or response."""
     flexible = _covers(api["flexible"], version)
     if role == "request":
         text = CLIENT_ID.encode()
@@ -234,7 +234,7 @@ def header(api: Json, role: str, version: int) -> bytes:
 
 
 def malformed(role: str, version: int, good: Encoder) -> Iterator[Json]:
-    """Broken forms of a good body, each with the kind of error that a decoder should find."""
+    """Yield malformed variants of a valid body, each with the kind of error that a decoder has to report."""
     body = bytes(good.body)
 
     def broken(error: str, about: str, data: bytes) -> Json:
@@ -296,12 +296,12 @@ def varint(value: int) -> bytes:
 
 
 def present_fields(fields: list[Json], version: int) -> list[Json]:
-    """The fields that exist at a version."""
+    """Return the fields that exist at a version."""
     return [field for field in fields if _covers(field.get("versions", "0+"), version)]
 
 
 def version_range(api: Json) -> tuple[int, int]:
-    """The first and the last version of an API."""
+    """Return the first and the last version of an API."""
     low, _, high = api["versions"].partition("-")
     return int(low), int(high or low)
 
@@ -318,7 +318,7 @@ def _zero(kind: str) -> Any:
 
 
 def render(vectors: Json) -> str:
-    """The file's text: one vector a line."""
+    """Return the text of a vector file, with one vector per line."""
     parts = [f'{{\n  "api": {json.dumps(vectors["api"])},\n  "key": {vectors["key"]}']
     for section in ("request", "response", "malformed"):
         rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in vectors[section])
@@ -327,7 +327,7 @@ def render(vectors: Json) -> str:
 
 
 def main() -> int:
-    """Write the files, or only compare them."""
+    """Write the files, or with --check compare them."""
     parser = argparse.ArgumentParser(description="Write protocol/vectors/ from protocol/apis/.")
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check

@@ -50,7 +50,7 @@ class Said:
 class Load(ABC):
     """A client of one kind of broker."""
 
-    #: whether a reader starts over at the log's end until it has as many messages as asked for
+    #: whether a reader starts over at the log's end until it has read `count` messages
     starts_over = False
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Load(ABC):
 
     @abstractmethod
     def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
-        """Read `work.count` messages with each of so many readers at once."""
+        """Read `work.count` messages with each of `readers` readers at once."""
 
     @abstractmethod
     def latency(self, peer: Peer, work: Work) -> Said:

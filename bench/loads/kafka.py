@@ -21,7 +21,8 @@ CLIENT = SOURCE.parents[1] / ".cache" / "bench" / "client"
 def build() -> None:
     """Compile bench/client.c against the librdkafka in confluent-kafka's wheel, or say what it needs.
 
-    The system's may be too old for some brokers; only its headers are used, which the newer library is compatible with.
+
+    The system's librdkafka may be too old for some brokers. Only its headers are used; the newer library is compatible.
     """
     CLIENT.parent.mkdir(parents=True, exist_ok=True)
     library = next((Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so*"), None)
@@ -41,7 +42,7 @@ def build() -> None:
 def _producing(work: Work) -> list[str]:
     settings = [f"acks={work.acks}", f"compression.codec={work.compression}", f"bench.partitions={work.partitions}"]
     settings += [f"batch.num.messages={work.batch}"] if work.batch else []
-    # room for one message of the size, and for a batch's worth of large ones
+    # enough for one message of the size, and for a batch of large ones
     return [*settings, f"message.max.bytes={max(1_000_000, 2 * work.size)}"]
 
 
@@ -57,7 +58,7 @@ class Librdkafka(Load):
         return f"bench/client.c on librdkafka {confluent_kafka.libversion()[0]}"
 
     def check(self, work: Work) -> None:
-        """Accept everything: librdkafka can do all experiments."""
+        """Accept every experiment."""
 
     def produce(self, peer: Peer, work: Work) -> Said:
         command = [str(CLIENT), "produce", peer.address, TOPIC, str(work.count), str(work.size), *_producing(work)]
@@ -74,7 +75,7 @@ class Librdkafka(Load):
 
 
 class JavaTools(Load):
-    """Java's ProducerPerformance and ConsumerPerformance, whose own figures these are."""
+    """Java's ProducerPerformance and ConsumerPerformance, whose figures are used."""
 
     def client(self) -> str:
         return f"Apache Kafka's {java_tools.version()} ProducerPerformance and ConsumerPerformance"

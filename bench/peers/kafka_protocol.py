@@ -12,11 +12,10 @@ from pathlib import Path
 import pylogd
 from bench.peers import fetching
 from bench.peers.base import Peer, Program
-from conformance import checks, java_tools
+from conformance import checks, java_tools, kafka_peer
 from conformance.checks import Missing
 from pylogd.local.broker import BrokerProcess, free_ports
 
-CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 KAFKA_HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")  # as kafka-server-start.sh has it
 
 
@@ -51,7 +50,7 @@ class Pylogd(Peer):
 
 
 class Ceiling(Program):
-    """bench/ceiling_broker.py: one topic `t`, one partition, and the least that can serve it."""
+    """bench/ceiling_broker.py: one topic `t` with one partition, and the least code that can serve it."""
 
     name = "ceiling"
     load = "kafka"
@@ -70,20 +69,7 @@ class Ceiling(Program):
         return "bench/ceiling_broker.py: a yardstick, not a product"
 
 
-PROPERTIES = """\
-process.roles=broker,controller
-node.id={node}
-controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-log.dirs={folder}/data
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-group.initial.rebalance.delay.ms=0
-message.max.bytes=16777216
-"""
+PROPERTIES = kafka_peer.PROPERTIES + "message.max.bytes=16777216\n"
 
 
 def kafka_java() -> list[str]:
@@ -108,7 +94,7 @@ class Kafka(Program):
         self._properties.write_text(
             PROPERTIES.format(
                 node=node,
-                voters=",".join(f"{number}@127.0.0.1:{place}" for number, place in voters.items()),
+                voters=",".join(f"{number}@127.0.0.1:{voter}" for number, voter in voters.items()),
                 port=self.port,
                 controller=voters[node],
                 folder=self.folder,
@@ -120,7 +106,7 @@ class Kafka(Program):
         """Make an empty formatted directory: format it once for each node, and copy it afterwards."""
         formatted = fetching.CACHE / "kafka" / f"{java_tools.version()}-{node}"
         if not formatted.exists():
-            storage = [*java_tools.java(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]
+            storage = [*java_tools.java(), "kafka.tools.StorageTool", "format", "-t", kafka_peer.CLUSTER_ID]
             checks.fetched([*storage, "-c", str(self._properties)], "a formatted Kafka directory", seconds=60)
             partial = formatted.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Brokers that speak other protocols: RabbitMQ, ActiveMQ, NATS JetStream and Redis, each as its users run it.
+"""Brokers with other protocols: RabbitMQ, ActiveMQ, NATS JetStream and Redis, in their usual configuration.
 
-Messages are persistent everywhere; none waits for the disk on each message where it can be told not to, as the paper
-measured (what each does is in bench/README.md).
+Messages are persistent everywhere. As in the paper, none waits for the disk on each message if that can be configured
+(bench/README.md has the details).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Redis(Program):
         return {"LD_LIBRARY_PATH": str(self._root / "usr" / "lib" / "x86_64-linux-gnu")}
 
     def prepare(self) -> None:
-        """Wait until the server serves; while it loads its file it only accepts connections."""
+        """Wait until the server answers: while it loads its file it only accepts connections."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with socket.create_connection((self.host, self.port), 10) as connection:
@@ -113,7 +113,7 @@ class ActiveMQ(Program):
 
 
 class Rabbit(Program):
-    """RabbitMQ on an Erlang of its own; one node, its own epmd."""
+    """RabbitMQ with a separate Erlang: one node and its epmd."""
 
     name = "rabbitmq classic"
     load = "rabbitmq"

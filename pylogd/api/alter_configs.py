@@ -13,8 +13,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, alter_each, broker_of, topic_of, unsupported
+from pylogd.api.resources import ResourceType, alter_each, broker_of, check_authorized, topic_of, unsupported
 from pylogd.metadata.errors import InvalidChange
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -33,11 +34,12 @@ async def _alter_all(context: RequestContext, request: AlterConfigsRequest) -> A
     async def alter(resource: AlterConfigsResource) -> None:
         await _alter(context, resource, request.validate_only)
 
-    answers = await alter_each(request.resources, alter)
+    answers = await alter_each(context, request.resources, alter)
     return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(*answer) for answer in answers])
 
 
 async def _alter(context: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+    check_authorized(context, AclOperation.ALTER_CONFIGS, resource)
     broker = context.broker
     configs: dict[str, str] = {}
     for config in resource.configs:

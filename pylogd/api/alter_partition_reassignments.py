@@ -17,6 +17,7 @@ from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -36,6 +37,9 @@ def alter_partition_reassignments(
 async def _move(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
+    if not context.may_use_cluster(AclOperation.ALTER):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return AlterPartitionReassignmentsResponse(error_code=refused, error_message=refused.text)
     targets = {
         (topic.name, partition.partition_index): partition.replicas
         for topic in request.topics

@@ -17,6 +17,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import StorageError, UnknownLogDirectory
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -37,8 +38,12 @@ def alter_replica_log_dirs(
 
 async def _alter(context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     results: list[AlterReplicaLogDirTopicResult] = []
+    allowed = context.may_use_cluster(AclOperation.ALTER)
+    reopened: dict[str, ErrorCode] = {}
     for directory in request.dirs:
-        failed = await _reopen(context, directory.path)
+        failed = reopened.get(directory.path) if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if failed is None:
+            failed = reopened[directory.path] = await _reopen(context, directory.path)
         for topic in directory.topics:
             codes = [failed or _where(context, directory.path, topic.name, index) for index in topic.partitions]
             found = map(AlterReplicaLogDirPartitionResult, topic.partitions, codes)
@@ -59,7 +64,7 @@ async def _reopen(context: RequestContext, path: str) -> ErrorCode:
 
 
 def _where(context: RequestContext, path: str, topic: str, index: int) -> ErrorCode:
-    partition = context.broker.replicas.partitions.get((topic, index))
+    partition = context.broker.partitions.by_name.get((topic, index))
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not partition.online:

@@ -2,7 +2,8 @@
 
 Behaviour: generated from what the handlers registered. A version that is not served is answered in version 0 with
 UNSUPPORTED_VERSION and the list, so that the client can choose again (KIP-511). From version 3 on the client sends its
-software's name and version; malformed ones are INVALID_REQUEST.
+software's name and version; malformed ones are INVALID_REQUEST. Those of another broker prove that it is one
+(`security.peers`).
 Gaps: no features are advertised, as there is no feature level to agree on.
 """
 
@@ -13,6 +14,7 @@ import re
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import REGISTRATIONS, handles
 from pylogd.errors import ErrorCode
+from pylogd.security.peers import read_claim
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _FIRST_WITH_SOFTWARE = 3
@@ -22,10 +24,11 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 @handles(ApiVersionsRequest, 0, 4)
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Return what is served, or INVALID_REQUEST for a malformed software name or version."""
-    if context.version >= _FIRST_WITH_SOFTWARE and not (
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
-    ):
-        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if context.version >= _FIRST_WITH_SOFTWARE:
+        name, version = request.client_software_name, request.client_software_version
+        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        context.connection.claim = read_claim(name, version)
     return ApiVersionsResponse(api_keys=_served())
 
 

@@ -1,21 +1,18 @@
 """Authorized operations, the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
 
-Every operation that a kind of resource has is authorized: nothing asks the authorizer yet. A client that doesn't ask
-gets `NOT_ASKED`.
+A client that doesn't ask gets `NOT_ASKED`. Without an authorizer every operation that a kind of resource has is
+authorized.
 """
 
 from __future__ import annotations
 
-from pylogd.security.authorizer import AclOperation
+from pylogd.api.context import RequestContext
+from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 
 NOT_ASKED = -(1 << 31)
 
 
-def _bits(*operations: AclOperation) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS = _bits(
+TOPIC_OPERATIONS = (
     AclOperation.READ,
     AclOperation.WRITE,
     AclOperation.CREATE,
@@ -25,8 +22,8 @@ TOPIC_OPERATIONS = _bits(
     AclOperation.DESCRIBE_CONFIGS,
     AclOperation.ALTER_CONFIGS,
 )
-GROUP_OPERATIONS = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
-CLUSTER_OPERATIONS = _bits(
+GROUP_OPERATIONS = (AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
+CLUSTER_OPERATIONS = (
     AclOperation.CREATE,
     AclOperation.ALTER,
     AclOperation.DESCRIBE,
@@ -35,3 +32,37 @@ CLUSTER_OPERATIONS = _bits(
     AclOperation.ALTER_CONFIGS,
     AclOperation.IDEMPOTENT_WRITE,
 )
+
+_EVERYTHING = {
+    resource: sum(1 << operation for operation in operations)
+    for resource, operations in (
+        (ResourceType.TOPIC, TOPIC_OPERATIONS),
+        (ResourceType.GROUP, GROUP_OPERATIONS),
+        (ResourceType.CLUSTER, CLUSTER_OPERATIONS),
+    )
+}
+
+
+def topic_operations(context: RequestContext, name: str) -> int:
+    """Return what the client may do to a topic."""
+    return _authorized(context, ResourceType.TOPIC, name, TOPIC_OPERATIONS)
+
+
+def group_operations(context: RequestContext, group_id: str) -> int:
+    """Return what the client may do to a group."""
+    return _authorized(context, ResourceType.GROUP, group_id, GROUP_OPERATIONS)
+
+
+def cluster_operations(context: RequestContext) -> int:
+    """Return what the client may do to the cluster; 0 if it may not DESCRIBE it, as Kafka has it."""
+    if not context.may_use_cluster(AclOperation.DESCRIBE):
+        return 0
+    return _authorized(context, ResourceType.CLUSTER, CLUSTER_NAME, CLUSTER_OPERATIONS)
+
+
+def _authorized(
+    context: RequestContext, resource: ResourceType, name: str, operations: tuple[AclOperation, ...]
+) -> int:
+    if context.broker.authorizer is None:
+        return _EVERYTHING[resource]
+    return sum(1 << operation for operation in operations if context.may(operation, resource, name, audited=False))

@@ -1,16 +1,22 @@
 """What a handler gets besides its request: the broker's parts, and the client.
 
 Rules: handlers use only the attributes of `BrokerParts`, so a test can give them a simple object with those it needs.
+Each is the part that a handler works with; a handler does not reach through one part for another.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.principal import Principal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
     from pylogd.config import Settings
@@ -19,11 +25,24 @@ if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
+    from pylogd.metadata.entity_configs import EntityConfigs
     from pylogd.metadata.topic_admin import TopicAdmin
     from pylogd.metadata.topics import TopicRegistry
+    from pylogd.quotas.clients import ClientQuotas
     from pylogd.replica.hosting import PartitionHosting
+    from pylogd.replica.isr_updater import IsrUpdater
     from pylogd.replica.manager import ReplicaManager
+    from pylogd.replica.partition_registry import PartitionRegistry
+    from pylogd.replica.purgatory import Purgatory
+    from pylogd.replica.selector import RackAwareSelector
+    from pylogd.replica.sessions import FetchSessions
+    from pylogd.replica.throttle import ReplicaThrottle
+    from pylogd.security.acl_store import AclStore
+    from pylogd.security.audit import AuditLog
+    from pylogd.security.authentication import Authentication
     from pylogd.security.authorizer import Authorizer
+    from pylogd.security.delegation_tokens import TokenManager
+    from pylogd.security.scram_users import StoredUsers
 
 
 class BrokerParts(Protocol):
@@ -40,7 +59,19 @@ class BrokerParts(Protocol):
     @property
     def broker_configs(self) -> BrokerConfigs: ...
     @property
+    def partitions(self) -> PartitionRegistry: ...
+    @property
     def replicas(self) -> ReplicaManager: ...
+    @property
+    def fetch_waits(self) -> Purgatory: ...
+    @property
+    def fetch_sessions(self) -> FetchSessions[Any]: ...
+    @property
+    def replica_selector(self) -> RackAwareSelector | None: ...  # None: consumers read from leaders
+    @property
+    def replica_throttle(self) -> ReplicaThrottle: ...
+    @property
+    def isr_updater(self) -> IsrUpdater: ...
     @property
     def hosting(self) -> PartitionHosting: ...
     @property
@@ -52,7 +83,21 @@ class BrokerParts(Protocol):
     @property
     def logs(self) -> LogManager: ...
     @property
+    def client_quotas(self) -> ClientQuotas: ...
+    @property
+    def entity_configs(self) -> EntityConfigs: ...
+    @property
     def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
+    @property
+    def acls(self) -> AclStore | None: ...  # None: nothing is decided by ACLs
+    @property
+    def audit(self) -> AuditLog | None: ...
+    @property
+    def scram_users(self) -> StoredUsers: ...
+    @property
+    def peers(self) -> Peers: ...
+    @property
+    def delegation_tokens(self) -> TokenManager: ...
     @property
     def node_id(self) -> int: ...
     @property
@@ -61,19 +106,40 @@ class BrokerParts(Protocol):
     def advertised(self, listener: str) -> tuple[str, int]:
         """Return the (host, port) that clients of `listener` should connect to."""
 
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        """Run `function` in one of the broker's threads; return a Deferred of its result."""
+
 
 class Connection(Protocol):
-    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is."""
+    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is.
 
+    on_lost: called when the connection has ended; set by whatever keeps something for it. claim: which broker of the
+    cluster it says that it comes from, if any.
+
+    authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
+    connection when all replies are sent.
+    """
+
+    authentication: Authentication | None
     host: str
     listener: str
     principal: Principal
+    on_lost: Callable[[], object] | None
+    claim: PeerClaim | None
+
+    def finish(self) -> None: ...
+
+    def mute(self, seconds: float) -> None:
+        """Take no further request from the client for so many seconds."""
 
 
 class RequestContext:
-    """The client of a request, and the version. Immutable: requests of one connection share it if they can."""
+    """The client of a request, and the version. Immutable: requests of one connection share it if they can.
 
-    __slots__ = ("broker", "client_id", "connection", "version")
+    api: the API's name; empty where requests of several APIs share the context, since there is no audit log.
+    """
+
+    __slots__ = ("api", "broker", "client_id", "connection", "version")
 
     def __init__(
         self,
@@ -81,21 +147,66 @@ class RequestContext:
         connection: Connection,
         version: int,
         client_id: str | None = None,
+        api: str = "",
     ) -> None:
         self.broker = broker
         self.connection = connection
         self.version = version
         self.client_id = client_id
+        self.api = api
 
     @property
     def principal(self) -> Principal:
         """Who the client is."""
         return self.connection.principal
 
-    def may(self, operation: AclOperation, resource: ResourceType, name: str) -> bool:
-        """Return whether the client may do `operation` to the resource `name`."""
+    def may(self, operation: AclOperation, resource: ResourceType, name: str, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to the resource `name`.
+
+        audited: whether a refusal goes to the audit log; False where the client did not ask for this resource, as in a
+        list of all topics, or where something else may allow the same.
+        """
         authorizer = self.broker.authorizer
+        if authorizer is None:
+            return True
         connection = self.connection
-        return authorizer is None or authorizer.authorize(
-            connection.principal, connection.host, operation, resource, name
+        allowed = authorizer.authorize(connection.principal, connection.host, operation, resource, name)
+        if not allowed and audited:
+            self._audit_denial(operation, resource, name)
+        return allowed
+
+    def may_use_topic(self, operation: AclOperation, name: str, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to a topic."""
+        return self.broker.authorizer is None or self.may(operation, ResourceType.TOPIC, name, audited=audited)
+
+    def may_use_group(self, operation: AclOperation, group_id: str, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to a group."""
+        return self.broker.authorizer is None or self.may(operation, ResourceType.GROUP, group_id, audited=audited)
+
+    def may_use_cluster(self, operation: AclOperation, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to the cluster."""
+        return self.broker.authorizer is None or self.may(
+            operation, ResourceType.CLUSTER, CLUSTER_NAME, audited=audited
         )
+
+    def may_any(self, operation: AclOperation, resource: ResourceType) -> bool:
+        """Return whether the client may do `operation` to at least one resource of a type."""
+        authorizer, connection = self.broker.authorizer, self.connection
+        if authorizer is None or authorizer.authorize_any(connection.principal, connection.host, operation, resource):
+            return True
+        self._audit_denial(operation, resource, "")
+        return False
+
+    def is_broker(self, node_id: int) -> bool:
+        """Return whether the client is broker `node_id` of this cluster, and may act for the cluster."""
+        return self.broker.peers.proven(self.connection.claim, node_id) and self.acts_for_cluster()
+
+    def acts_for_cluster(self) -> bool:
+        """Return whether the client may do what brokers do."""
+        return self.may_use_cluster(AclOperation.CLUSTER_ACTION)
+
+    def _audit_denial(self, operation: AclOperation, resource: ResourceType, name: str) -> None:
+        audit = self.broker.audit
+        if audit is not None:
+            connection = self.connection
+            audit.denied(connection.principal, connection.host, self.client_id, self.api, operation, resource, name)

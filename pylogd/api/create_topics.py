@@ -4,23 +4,29 @@ Behaviour: each topic is created or refused separately. -1 partitions or replica
 may assign the replicas instead. A topic is answered once its partitions can be used. From version 5 on the response has
 the topic's settings, with defaults. `validate_only` makes all checks and creates nothing. A name that a request has
 twice is INVALID_REQUEST, and so are the names of internal topics, which brokers create.
-Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later.
+A client needs CREATE on the cluster or on the topic; without DESCRIBE_CONFIGS it is not told the settings.
+Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later. A client over its
+`controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 6 on; before, it has to wait (KIP-599).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
+from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
+from pylogd.api.slices import SLICE_BYTES, Pace, answer_budget, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import InvalidReplicaAssignment
 from pylogd.metadata.image import INTERNAL_TOPICS, Topic
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -30,66 +36,109 @@ from pylogd.wire.messages.create_topics import (
 )
 
 _NO_ID = bytes(16)
+_FIRST_STRICT = 6  # THROTTLING_QUOTA_EXCEEDED is known from here on
 
 
 @handles(CreateTopicsRequest, 0, 7)
-def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse | bytes]:
     """Create every topic of the request."""
     return Deferred.fromCoroutine(_create_all(context, request))
 
 
-async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse | bytes:
+    everything = context.may_use_cluster(AclOperation.CREATE, audited=False)
     named = Counter(topic.name for topic in request.topics)
+    quota = MutationQuota(context, _FIRST_STRICT)
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     results = {name: _refused(name, timed_out, timed_out.text) for name in named}
+    configs = _Configs(context)
 
     async def create_each() -> None:
+        pace = Pace(context)
         for wanted in {topic.name: topic for topic in request.topics}.values():
+            await pace.step()
             try:
                 if named[wanted.name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
+                if not (everything or context.may_use_topic(AclOperation.CREATE, wanted.name)):
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if wanted.name in INTERNAL_TOPICS:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Brokers create this internal topic when it is needed.")
-                results[wanted.name] = await _create(context, wanted, request.validate_only)
+                results[wanted.name] = await _create(context, wanted, request.validate_only, quota, configs)
             except PylogdError as error:
                 results[wanted.name] = _refused(wanted.name, *explain(error))
 
     with suppress(KafkaError):
         await wait_for(context, request.timeout_ms, create_each())
-    return CreateTopicsResponse(topics=list(results.values()))
+    response = quota.applied(CreateTopicsResponse(topics=list(results.values())))
+    if configs.size <= SLICE_BYTES:
+        return response
+    return await encode_in_thread(context, request.API_KEY, response)
 
 
 def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=code, error_message=message, configs=[])
 
 
-async def _create(context: RequestContext, wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+async def _create(
+    context: RequestContext, wanted: CreatableTopic, validate_only: bool, quota: MutationQuota, configs: _Configs
+) -> CreatableTopicResult:
     broker = context.broker
     assignment = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
     if len(assignment) < len(wanted.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")
-    topic = await broker.topic_admin.create_topic(
+    create = partial(
+        broker.topic_admin.create_topic,
         wanted.name,
         partitions=wanted.num_partitions,
         replication_factor=wanted.replication_factor,
         assignment=assignment or None,
         configs={config.name: config.value for config in wanted.configs},
-        validate_only=validate_only,
     )
+    if quota.active and not validate_only:  # what can't be created is not counted
+        quota.charge(len((await create(validate_only=True)).partitions))
+    topic = await create(validate_only=validate_only)
     if not validate_only:
         await broker.hosting.settled(topic.name)
+    topic_id = _NO_ID if validate_only else topic.topic_id
+    if not context.may_use_topic(AclOperation.DESCRIBE_CONFIGS, topic.name, audited=False):
+        return CreatableTopicResult(
+            topic.name, topic_id, error_message=None, topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            configs=[],
+        )  # fmt: skip
+    listed = configs.of(topic)
     return CreatableTopicResult(
         topic.name,
-        _NO_ID if validate_only else topic.topic_id,
+        topic_id,
         error_message=None,
+        topic_config_error_code=ErrorCode.NONE if listed is not None else ErrorCode.INVALID_REQUEST,
         num_partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replicas),
-        configs=_configs(context, topic),
+        configs=listed,
     )
 
 
-def _configs(context: RequestContext, topic: Topic) -> list[CreatableTopicConfigs]:
-    return [
-        CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
-        for entry in context.broker.settings.describe_topic(topic.configs)
-    ]
+class _Configs:
+    """The settings of the topics in one answer. Topics with the same ones share a list, which is never changed."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._settings = context.broker.settings
+        self._budget = answer_budget(context)
+        self._known: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+
+    @property
+    def size(self) -> int:
+        """About how many bytes all that was returned takes."""
+        return self._budget.spent
+
+    def of(self, topic: Topic) -> list[CreatableTopicConfigs] | None:
+        """Return the settings of a topic, None if they do not fit into the answer."""
+        key = frozenset(topic.configs.items())
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = [
+                CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
+                for entry in self._settings.describe_topic(topic.configs)
+            ]
+        size = sum(8 + len(config.name) + len(config.value or "") for config in found)
+        return found if self._budget.take(size) else None

@@ -9,6 +9,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
+from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
@@ -20,7 +23,12 @@ def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> Defe
 
 async def _delete_all(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     results = []
+    pace = Pace(context)
     for group_id in dict.fromkeys(request.groups_names):
+        await pace.step()
+        if not context.may_use_group(AclOperation.DELETE, group_id):
+            results.append(DeletableGroupResult(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+            continue
         error = context.broker.groups.delete(group_id)
         results.append(DeletableGroupResult(group_id, await error if isinstance(error, Deferred) else error))
     return DeleteGroupsResponse(results=results)

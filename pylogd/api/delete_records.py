@@ -14,9 +14,11 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import OffsetOutOfRange
 from pylogd.replica.partition import Partition
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -36,11 +38,21 @@ def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> De
 
 async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
+    pace = Pace(context)
     for topic in request.topics:
-        results = [
-            await _delete_one(context, topic.name, wanted.partition_index, wanted.offset, request.timeout_ms)
-            for wanted in topic.partitions
-        ]
+        if not context.may_use_topic(AclOperation.DELETE, topic.name):
+            refused = [
+                DeleteRecordsPartitionResult(one.partition_index, _UNKNOWN, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                for one in topic.partitions
+            ]
+            topics.append(DeleteRecordsTopicResult(topic.name, refused))
+            continue
+        results = []
+        for wanted in topic.partitions:
+            await pace.step()
+            results.append(
+                await _delete_one(context, topic.name, wanted.partition_index, wanted.offset, request.timeout_ms)
+            )
         topics.append(DeleteRecordsTopicResult(topic.name, results))
     return DeleteRecordsResponse(topics=topics)
 
@@ -49,12 +61,12 @@ async def _delete_one(
     context: RequestContext, topic: str, index: int, offset: int, timeout_ms: int
 ) -> DeleteRecordsPartitionResult:
     replicas = context.broker.replicas
-    partition = replicas.partitions.get((topic, index))
+    partition = context.broker.partitions.by_name.get((topic, index))
     if partition is None:
         return DeleteRecordsPartitionResult(index, _UNKNOWN, why_absent(context.broker, topic, index))
     try:
         wanted = _check(partition, offset)
-        start: int = await replicas.in_thread(partition.log.delete_records_before, wanted)
+        start: int = await context.broker.in_thread(partition.log.delete_records_before, wanted)
         replicas.became_visible(partition)
         if partition.followers and not await replicas.wait_for_log_starts(partition, wanted, timeout_ms):
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)

@@ -3,7 +3,9 @@
 Behaviour: each topic is deleted or refused separately. It is answered once this broker no longer has it: its name is
 free again, and fetches that waited on it have been answered. Unknown ids are UNKNOWN_TOPIC_ID. A topic that a request
 names twice, or by both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid deletion.
-Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted later.
+A client needs DELETE; one that may not DESCRIBE a topic either is not told the name of its id.
+Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted later. A client over its
+`controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 5 on; before, it has to wait (KIP-599).
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
+from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -26,6 +31,7 @@ from pylogd.wire.messages.delete_topics import (
 )
 
 _FIRST_BY_ID = 6
+_FIRST_STRICT = 5  # THROTTLING_QUOTA_EXCEEDED is known from here on
 _NO_ID = bytes(16)
 
 
@@ -41,19 +47,24 @@ async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> 
     else:
         asked = [(name, _NO_ID) for name in request.topic_names]
     counts = Counter(asked)
+    quota = MutationQuota(context, _FIRST_STRICT)
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     results = {topic: DeletableTopicResult(*topic, timed_out, timed_out.text) for topic in counts}
 
     async def delete_each() -> None:
+        pace = Pace(context)
         for topic, count in counts.items():
-            results[topic] = await _delete(context, DeleteTopicState(*topic), count)
+            await pace.step()
+            results[topic] = await _delete(context, DeleteTopicState(*topic), count, quota)
 
     with suppress(KafkaError):
         await wait_for(context, request.timeout_ms, delete_each())
-    return DeleteTopicsResponse(responses=list(results.values()))
+    return quota.applied(DeleteTopicsResponse(responses=list(results.values())))
 
 
-async def _delete(context: RequestContext, wanted: DeleteTopicState, count: int) -> DeletableTopicResult:
+async def _delete(
+    context: RequestContext, wanted: DeleteTopicState, count: int, quota: MutationQuota
+) -> DeletableTopicResult:
     registry = context.broker.topics
     result = DeletableTopicResult(wanted.name, wanted.topic_id)
     try:
@@ -66,9 +77,16 @@ async def _delete(context: RequestContext, wanted: DeleteTopicState, count: int)
             topic = registry.by_id(wanted.topic_id)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            result.name = name = topic.name
+            name = topic.name
+            if not context.may_use_topic(AclOperation.DESCRIBE, name):
+                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            result.name = name
         else:
             topic = registry.get(name)
+        if not context.may_use_topic(AclOperation.DELETE, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if topic is not None:
+            quota.charge(len(topic.partitions))
         await context.broker.topic_admin.delete_topic(name)
         if topic is not None:
             result.topic_id = topic.topic_id

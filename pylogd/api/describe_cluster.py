@@ -7,7 +7,7 @@ administrative requests; no broker is ever fenced, so `include_fenced_brokers` c
 
 from __future__ import annotations
 
-from pylogd.api.authorized import CLUSTER_OPERATIONS, NOT_ASKED
+from pylogd.api.authorized import NOT_ASKED, cluster_operations
 from pylogd.api.brokers import reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
@@ -36,6 +36,6 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
         controller_id=broker.cluster.controller_id,
         brokers=[DescribeClusterBroker(*found) for found in reachable_brokers(context)],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            cluster_operations(context) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )

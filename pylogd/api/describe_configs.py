@@ -4,20 +4,29 @@ Behaviour: every setting is listed, defaults too; an empty or null list of names
 the topic, a dynamic setting of the broker, the configuration file or command line, or the default; synonyms (on
 request) are all sources that have a value, the one in force first. Types and documentation come
 with version 3 (the latter on request). A broker is named by its id; the empty name is for settings of all brokers, of
-which only those are listed that have been set.
+which only those are listed that have been set. A resource that is named more than once is answered once. Resources that
+no longer fit into `response.max.bytes` are INVALID_REQUEST.
 Gaps: broker loggers (type 8), client metrics (16) and groups (32) have no settings here: INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, broker_of, topic_of, unsupported
+from pylogd.api.resources import ResourceType, broker_of, check_authorized, topic_of, unsupported
+from pylogd.api.slices import answer_budget, in_slices
 from pylogd.config import ConfigEntry, ConfigSource
-from pylogd.errors import PylogdError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.answers import AnswerBudget
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -27,40 +36,82 @@ from pylogd.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+_LEAST_WORK = 1000  # for each resource, in bytes of the answer that take as long
+
+#: What is equal for all topics with the same settings of their own: the results, and about how many bytes they take.
+_Results = tuple[list[DescribeConfigsResourceResult], int]
+
 
 @handles(DescribeConfigsRequest, 0, 4)
-def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def describe_configs(
+    context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse | Deferred[Any]:
     """Return the settings of every resource of the request."""
-    return DescribeConfigsResponse(results=[_describe(context, request, resource) for resource in request.resources])
+    response = DescribeConfigsResponse()
+    return in_slices(context, request.API_KEY, _describe_all(context, request, response.results), response)
+
+
+def _describe_all(
+    context: RequestContext, request: DescribeConfigsRequest, results: list[DescribeConfigsResult]
+) -> Iterator[int]:
+    budget = answer_budget(context)
+    known: dict[tuple[object, frozenset[str]], _Results] = {}
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    for resource in resources.values():
+        before = budget.spent
+        results.append(_describe(context, request, resource, known, budget))
+        yield budget.spent - before + _LEAST_WORK
 
 
 def _describe(
-    context: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    context: RequestContext,
+    request: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+    known: dict[tuple[object, frozenset[str]], _Results],
+    budget: AnswerBudget,
 ) -> DescribeConfigsResult:
+    """Return the answer for one resource. known: the results of earlier ones, which are shared and never changed."""
     result = DescribeConfigsResult(
         error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     try:
-        entries = _entries(context, resource)
+        check_authorized(context, AclOperation.DESCRIBE_CONFIGS, resource)
+        kind, list_entries = _source(context, resource)
+        wanted = frozenset(resource.configuration_keys or ())
+        found = known.get((kind, wanted))
+        if found is None:
+            entries = [entry for entry in list_entries() if not wanted or entry.name in wanted]
+            configs = [_result(context.version, request, entry) for entry in entries]
+            found = known[kind, wanted] = configs, sum(map(_size, configs))
+        if not budget.take(found[1]):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, budget.refusal)
+        result.configs = found[0]
     except PylogdError as error:
         result.error_code, result.error_message = explain(error)
-        return result
-    wanted = frozenset(resource.configuration_keys or ())
-    result.configs = [
-        _result(context.version, request, entry) for entry in entries if not wanted or entry.name in wanted
-    ]
     return result
 
 
-def _entries(context: RequestContext, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+def _source(
+    context: RequestContext, resource: DescribeConfigsResource
+) -> tuple[object, Callable[[], list[ConfigEntry]]]:
+    """Return a key that resources with the same settings share, and a function that lists the settings."""
     settings = context.broker.settings
     if resource.resource_type == ResourceType.TOPIC:
-        return settings.describe_topic(topic_of(context, resource.resource_name).configs)
+        overrides: Mapping[str, str] = topic_of(context, resource.resource_name).configs
+        return frozenset(overrides.items()), partial(settings.describe_topic, overrides)
     if resource.resource_type != ResourceType.BROKER:
         raise unsupported(resource.resource_type)
     if broker_of(context, resource.resource_name) is not None:
-        return settings.describe()
-    return [entry for entry in map(_for_all_brokers, settings.describe()) if entry is not None]
+        return "this broker", settings.describe
+    return "all brokers", lambda: [entry for entry in map(_for_all_brokers, settings.describe()) if entry is not None]
+
+
+def _size(result: DescribeConfigsResourceResult) -> int:
+    """Return about how many bytes a setting takes in the answer."""
+    texts = [result.name, result.value, result.documentation]
+    for synonym in result.synonyms:
+        texts += (synonym.name, synonym.value)
+    return 16 + sum(2 + len(text) for text in texts if text)
 
 
 def _for_all_brokers(entry: ConfigEntry) -> ConfigEntry | None:

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -34,8 +35,10 @@ def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) 
 
 
 async def _describe(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    if not context.may_use_cluster(AclOperation.DESCRIBE):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     broker = context.broker
-    usage: list[DirectoryUsage] = await broker.replicas.in_thread(broker.logs.usage)
+    usage: list[DirectoryUsage] = await broker.in_thread(broker.logs.usage)
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

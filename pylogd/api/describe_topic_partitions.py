@@ -3,6 +3,8 @@
 Behaviour: topics come in order of their names, all of them where none is named. A page holds at most
 `response_partition_limit` partitions, and never more than 2,000; where it ends before the last one, a cursor says where
 the next page begins. A cursor whose topic is gone continues with the next name.
+Topics that the client may not DESCRIBE are TOPIC_AUTHORIZATION_FAILED, whether they exist or not; in a list of all
+topics they are missing.
 The leader is -1 where there is none, or it is not alive or has no address for the client's listener. As in Kafka's
 KRaftMetadataCache, and other than in Metadata, the partition has no error code then.
 The lists of eligible leader replicas are empty, never null, since the Java client does not expect null.
@@ -10,13 +12,14 @@ The lists of eligible leader replicas are empty, never null, since the Java clie
 
 from __future__ import annotations
 
-from pylogd.api.authorized import TOPIC_OPERATIONS
+from pylogd.api.authorized import topic_operations
 from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.metadata.errors import InvalidTopicName
 from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, check_topic_name
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -37,7 +40,12 @@ def describe_topic_partitions(
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         return _refuse(request)
-    names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in registry.all()]
+    asked = sorted({topic.name for topic in request.topics})
+    names = asked or [
+        topic.name
+        for topic in registry.all()
+        if context.may_use_topic(AclOperation.DESCRIBE, topic.name, audited=False)
+    ]
     reachable = frozenset(found[0] for found in reachable_brokers(context))
     left = max(1, min(request.response_partition_limit, _MOST))
     answers: list[DescribeTopicPartitionsResponseTopic] = []
@@ -45,6 +53,9 @@ def describe_topic_partitions(
         if cursor is not None and name < cursor.topic_name:
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        if asked and not context.may_use_topic(AclOperation.DESCRIBE, name):
+            answers.append(DescribeTopicPartitionsResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name))
+            continue
         topic = registry.get(name)
         if topic is None:
             answers.append(_unknown(name))
@@ -80,7 +91,7 @@ def _describe(
             )
             for state in page
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=topic_operations(context, topic.name),
     )
 
 

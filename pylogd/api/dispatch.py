@@ -8,17 +8,26 @@ Must not know: connections beyond what handlers see of them, the order of replie
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from twisted.internet.defer import Deferred
 
 from pylogd.api.api_versions import unsupported_api_versions
+from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
-from pylogd.api.registry import HANDLERS, overlapping_apis, served_versions
+from pylogd.api.metering import metered_batch, metered_handlers
+from pylogd.api.registry import HANDLERS, REGISTRATIONS, overlapping_apis, served_versions
 from pylogd.errors import CloseConnection
+from pylogd.security.audit import AuditLog
 from pylogd.wire.fast.produce import FIRST_FLEXIBLE, LAST
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+
+T = TypeVar("T")
 
 
 class ClientConnection(Connection, Protocol):
@@ -35,10 +44,15 @@ class Dispatcher:
     batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
     """
 
-    __slots__ = ("_broker", "batched", "overlapping", "versions")
+    __slots__ = ("_broker", "_handlers", "batched", "handle_batch", "overlapping", "versions")
+
+    #: Answers the request in a frame, and up to `most - 1` of those unread in the session; or leaves them.
+    handle_batch: Callable[[ClientConnection, memoryview, ServerSession, int], BatchReply]
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
+        self._count_usage(broker.client_quotas.active)
+        broker.client_quotas.subscribe(self._count_usage)
         self.versions = served_versions()
         self.overlapping = overlapping_apis()
         self.batched = frozenset(ProduceRequest.API_KEY << 16 | version for version in range(FIRST_FLEXIBLE, LAST + 1))
@@ -60,8 +74,48 @@ class Dispatcher:
         if context is None or context.version != event.version or context.client_id != event.client_id:
             context = RequestContext(self._broker, connection, event.version, event.client_id)
             connection.context = context
-        return HANDLERS[event.api_key](context, event.request)
+        return self._handlers[event.api_key](context, event.request)
 
-    def handle_batch(self, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
-        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
-        return answer_batch(self._broker, frame, session, most)
+    def _count_usage(self, active: bool) -> None:
+        """Count what clients use if any quota is set: otherwise quotas cost nothing."""
+        self._handlers = metered_handlers() if active else HANDLERS
+        self.handle_batch = partial(metered_batch if active else answer_batch, self._broker)
+
+
+class AuditingDispatcher(Dispatcher):
+    """A dispatcher that tells the audit log of administrative requests, and handlers the name of their API."""
+
+    __slots__ = ("_audit",)
+
+    def __init__(self, broker: BrokerParts, audit: AuditLog) -> None:
+        super().__init__(broker)
+        self._audit = audit
+
+    def handle(self, connection: ClientConnection, event: RequestReceived | UnsupportedRequest) -> Any:
+        """See `Dispatcher`."""
+        if isinstance(event, UnsupportedRequest):
+            return super().handle(connection, event)
+        api = REGISTRATIONS[event.api_key].name
+        context = connection.context
+        if (
+            context is None
+            or context.version != event.version
+            or context.client_id != event.client_id
+            or context.api != api
+        ):
+            context = RequestContext(self._broker, connection, event.version, event.client_id, api)
+            connection.context = context
+        request = event.request
+        result = self._handlers[event.api_key](context, request)
+        if api not in ADMINISTRATIVE:
+            return result
+        if isinstance(result, Deferred):
+            return result.addCallback(partial(self._record, context, request))
+        return self._record(context, request, result)
+
+    def _record(self, context: RequestContext, request: Any, response: T) -> T:
+        self._audit.administrative(
+            context.principal, context.connection.host, context.client_id, context.api,
+            partial(describe, request, response),
+        )  # fmt: skip
+        return response

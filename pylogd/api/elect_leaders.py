@@ -15,6 +15,7 @@ from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -32,6 +33,8 @@ def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Defe
 
 
 async def _elect(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    if not context.may_use_cluster(AclOperation.ALTER):
+        return _refuse(request)
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     partitions = None
@@ -49,3 +52,12 @@ async def _elect(context: RequestContext, request: ElectLeadersRequest) -> Elect
         found = results.setdefault(topic, ReplicaElectionResult(topic))
         found.partition_result.append(PartitionResult(index, code, message))
     return ElectLeadersResponse(replica_election_results=list(results.values()))
+
+
+def _refuse(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    refused = [
+        ReplicaElectionResult(topic.topic, [PartitionResult(index, code, code.text) for index in topic.partitions])
+        for topic in request.topic_partitions or ()
+    ]
+    return ElectLeadersResponse(error_code=code, replica_election_results=refused)

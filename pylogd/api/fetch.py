@@ -10,12 +10,15 @@ read_committed changes nothing, since there are no transactions: none is aborted
 watermark is stable.
 Fairness: a session serves first the partition that it served longest ago; without one the first partition is chosen at
 random, so that a client that always asks in the same order starves none of them.
-A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has.
+A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. Clients
+that are not the broker whose id they send (`security.peers`), or may not CLUSTER_ACTION, get
+CLUSTER_AUTHORIZATION_FAILED.
 From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
 in their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
 Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
 the first such batch, and UNSUPPORTED_COMPRESSION_TYPE where that is nothing (KIP-110). Kafka's KafkaApis decides by the
 topic's `compression.type` alone; here batches are stored as they were produced, whatever the setting, so they decide.
+A consumer without READ for a topic gets TOPIC_AUTHORIZATION_FAILED for each of its partitions.
 Gaps: none.
 
 Cost: the most frequent request is answered by `fast.fetch`. Any other that can be answered makes one object for each
@@ -26,8 +29,8 @@ any without being filed under each (`replica.sessions`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sized
+from itertools import chain, islice
 from random import randrange
 from typing import Any, TypeAlias
 
@@ -38,14 +41,18 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.fast import fetch as fast
 from pylogd.api.fetch_cold import ColdPartition, Read, read_all
+from pylogd.api.fetch_request import broker_epoch_of, check_sender, continued_session, named_entries, replica_id_of
 from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.registry import handles
+from pylogd.api.slices import next_turn
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.names import MAX_RACK
 from pylogd.log.errors import ColdRead
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     EpochEndOffset,
@@ -62,13 +69,14 @@ _FIRST_WITH_ZSTD = 10
 _FIRST_FROM_FOLLOWERS = 11
 _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
-_FIRST_WITH_REPLICA_STATE = 15
 _LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NO_RECORDS = b""
+_MANY = 500  # partitions: looking at them takes some milliseconds
 
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
 
 Entry: TypeAlias = SessionPartition[FetchPartition]
+ReadEntry: TypeAlias = Callable[[Entry], "PartitionData | None"]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
@@ -83,46 +91,48 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     if not found.at_end:
+        if job.follower < 0 and job.to_look_at > _MANY:
+            return Deferred.fromCoroutine(_fetch_many(context, request, job))
         job.read()
+    return _answer_or_wait(context, request, job, found.at_end)
+
+
+async def _fetch_many(context: RequestContext, request: FetchRequest, job: FetchJob) -> FetchResponse:
+    """Do as `fetch` for many partitions, with turns of the reactor for other connections in between."""
+    for _ in job.read_in_steps():
+        await next_turn(context)
+    answer = _answer_or_wait(context, request, job, False)
+    return await answer if isinstance(answer, Deferred) else answer
+
+
+def _answer_or_wait(
+    context: RequestContext, request: FetchRequest, job: FetchJob, at_end: bool
+) -> FetchResponse | Deferred[FetchResponse]:
+    """Return the response after the first read. at_end: whether there was nothing to read."""
     if job.follower >= 0:
         job.record_progress()
     min_bytes = min(request.min_bytes, job.max_bytes)
     if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
-        return job.read_and_answer(None) if found.at_end else job.answer()
+        return job.read_and_answer(None) if at_end else job.answer()
     wait = FetchWait(job, min_bytes)
-    context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
+    context.broker.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
     if job.session is not None:
         job.session.wait_with(wait)
     return wait.done.addCallback(job.read_and_answer)
 
 
 def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
-    """Return a job for what the request asks for, by itself or together with its session.
-
-    Raises KafkaError for an unknown session or epoch, and for a cluster id, which brokers send, other than ours.
-    """
-    if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
-        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    """Return a job for what the request asks for, by itself or together with its session. Raises KafkaError."""
+    check_sender(context, request)
     by_id = context.version >= _FIRST_WITH_TOPIC_ID
-    sessions = context.broker.replicas.sessions
+    sessions = context.broker.fetch_sessions
     epoch = request.session_epoch
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id:
             sessions.close(request.session_id)
-        entries = [
-            SessionPartition(topic.topic_id if by_id else topic.topic, wanted)
-            for topic in request.topics
-            for wanted in topic.partitions
-        ]
-        return FetchJob(context, request, entries, None, epoch == INITIAL_EPOCH)
-    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, epoch, by_id)
-    for gone in request.forgotten_topics_data:
-        session.forget(gone.topic_id if by_id else gone.topic, gone.partitions)
-    for topic in request.topics:
-        for wanted in topic.partitions:
-            session.want(topic.topic_id if by_id else topic.topic, wanted)
-    if not session.partitions:
-        sessions.close(session.session_id)  # the client has dropped all: nothing to be incremental about
+        return FetchJob(context, request, named_entries(request, by_id), None, epoch == INITIAL_EPOCH)
+    session = continued_session(sessions, request, by_id)
+    if session is None:
         return FetchJob(context, request, [], None, False)
     return FetchJob(context, request, session, session, False)
 
@@ -158,16 +168,14 @@ class FetchJob:
         self._opens_session = opens_session
         self._aborted = fast.NONE_ABORTED if request.isolation_level == fast.READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
-        replicas = broker.replicas
-        by_state = context.version >= _FIRST_WITH_REPLICA_STATE
-        self.follower = request.replica_state.replica_id if by_state else request.replica_id
-        self.rack = request.rack_id and (request.rack_id if replicas.selector is not None else "")
+        self.follower = replica_id_of(context, request)
+        self.rack = request.rack_id if broker.replica_selector is not None and len(request.rack_id) <= MAX_RACK else ""
         self._progress: list[tuple[Partition, bool]] | None = None
         if self.follower >= 0:
             self._progress = []
-            self._now = replicas.seconds()
-            self._broker_epoch = request.replica_state.replica_epoch if by_state else NO_EPOCH
-        self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
+            self._now = broker.clock.seconds()
+            self._broker_epoch = broker_epoch_of(context, request)
+        self.find: Find = broker.partitions.by_id.get if self._by_id else broker.partitions.by_name.get
         self.entries = entries
         if session is not None:
             self._continue_session(session)
@@ -178,20 +186,44 @@ class FetchJob:
 
     def _continue_session(self, session: FetchSession[FetchPartition]) -> None:
         """Have the session look at all its partitions if this fetch sees them differently from the one before."""
-        replicas = self._context.broker.replicas
-        live = replicas.selector.brokers if self.rack and replicas.selector is not None else None
-        session.see((self._context.version, self.follower, self._request.isolation_level, self.rack, live))
+        selector = self._context.broker.replica_selector
+        live = selector.brokers if self.rack and selector is not None else None
+        authorizer = self._context.broker.authorizer
+        acls = 0 if authorizer is None else authorizer.version
+        session.see((self._context.version, self.follower, self._request.isolation_level, self.rack, live, acls))
         if self.follower >= 0:
             session.fetched_at = self._now
 
     def read(self) -> None:
         """Read every partition, or those of the session that have changed. Fill `served` with those to report."""
-        self.served = served = []
+        self._begin_read()
+        self._look_at(self._in_turn())
+
+    def read_in_steps(self) -> Iterator[None]:
+        """As `read`, but yield after each so many partitions: the caller may let others run then."""
+        self._begin_read()
+        entries = iter(self._in_turn())
+        while some := list(islice(entries, _MANY)):
+            self._look_at(some)
+            yield
+
+    @property
+    def to_look_at(self) -> int:
+        """How many partitions `read` would look at."""
+        return len(self.entries) if self.session is None else len(self.session.dirty)
+
+    def _begin_read(self) -> None:
+        self.served = []
         self._cold = []
         self.total = 0
         self.due = not self.entries
-        read = self._read_for_client if self.follower < 0 else self._read_for_follower
-        for entry in self._in_turn():
+
+    def _look_at(self, entries: Iterable[Entry]) -> None:
+        served = self.served
+        read: ReadEntry = self._read_for_client if self.follower < 0 else self._read_for_follower
+        if self._context.broker.authorizer is not None and self.follower < 0:
+            read = self._read_if_allowed
+        for entry in entries:
             data = read(entry)
             if data is not None:
                 served.append((entry, data))
@@ -209,7 +241,7 @@ class FetchJob:
     def answer(self) -> FetchResponse | Deferred[FetchResponse]:
         """Return the response after the last `read`; a Deferred if some records have to be read from the disk."""
         if self._cold:
-            done = self._context.broker.replicas.in_thread(read_all, self._cold)
+            done = self._context.broker.in_thread(read_all, self._cold)
             return done.addCallback(lambda _: self._respond())
         return self._respond()
 
@@ -221,6 +253,21 @@ class FetchJob:
             start = randrange(len(entries))
             return chain(entries[start:], entries[:start])
         return entries
+
+    def _read_if_allowed(self, entry: Entry) -> PartitionData | None:
+        """As `_read_for_client`, if the client may read the topic."""
+        name = self._name_of(entry)
+        if name is not None and not self._context.may_use_topic(AclOperation.READ, name):
+            self.due = True
+            return _failed(entry.wanted.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return self._read_for_client(entry)
+
+    def _name_of(self, entry: Entry) -> str | None:
+        """Return the name of an entry's topic, None for an id that is unknown here."""
+        if not isinstance(entry.topic, bytes):
+            return entry.topic
+        topic = self._context.broker.topics.by_id(entry.topic)
+        return None if topic is None else topic.name
 
     def _read_for_client(self, entry: Entry) -> PartitionData | None:
         wanted = entry.wanted
@@ -294,7 +341,7 @@ class FetchJob:
 
     def _preferred_replica(self, partition: Partition, offset: int) -> PartitionData | None:
         """Return the data that sends a consumer to a replica in its rack, None where there is none."""
-        selector = self._context.broker.replicas.selector
+        selector = self._context.broker.replica_selector
         assert selector is not None
         preferred = selector.preferred(partition, self.rack, offset)
         if preferred == NO_PREFERENCE:
@@ -325,14 +372,13 @@ class FetchJob:
                 if diverging is not None:
                     self.due = True
                     return self._data(partition, log_start, _NO_RECORDS, EpochEndOffset(*diverging))
-            throttled = not idle and self._context.broker.replicas.throttle.holds_back(partition, node_id)
+            throttled = not idle and self._context.broker.replica_throttle.holds_back(partition, node_id)
             records = None if idle or throttled else self._read_limited(partition, wanted, partition.read_for_follower)
         except PylogdError as error:
             self.due = True
             return self._error(partition, explain(error)[0])
         if self._progress is not None:
-            replicas = self._context.broker.replicas
-            came = replicas.selector is not None and partition.followers[node_id].log_end != offset
+            came = self._context.broker.replica_selector is not None and partition.followers[node_id].log_end != offset
             moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now, self._broker_epoch)
             moved = moved or came
             if moved or node_id not in partition.isr:
@@ -350,23 +396,23 @@ class FetchJob:
             entry.sent_log_start != partition.log.log_start_offset
             or (
                 entry.sent_high_watermark != partition.high_watermark
-                and self._context.broker.replicas.selector is not None
+                and self._context.broker.replica_selector is not None
             )
         )
 
     def is_throttled(self, partition: Partition) -> bool:
         """Return whether the follower gets no records of a partition for now."""
-        return self._context.broker.replicas.throttle.holds_back(partition, self.follower)
+        return self._context.broker.replica_throttle.holds_back(partition, self.follower)
 
     def record_progress(self) -> None:
         """After a follower's first `read`: wake who waits for what it has, and propose it for the in-sync set."""
         progress, self._progress = self._progress, None
-        replicas = self._context.broker.replicas
+        broker = self._context.broker
         for partition, moved in progress or ():
             if moved:
-                replicas.became_visible(partition)
+                broker.replicas.became_visible(partition)
             if self.follower not in partition.isr:
-                replicas.isr.follower_came(partition, self.follower)
+                broker.isr_updater.follower_came(partition, self.follower)
 
     def _read_limited(self, partition: Partition, wanted: FetchPartition, read: Read) -> Sized | None:
         """Return the records within the limits, None if there are none, or `_COLD` if they must be read in a thread."""
@@ -399,7 +445,9 @@ class FetchJob:
         session = self.session
         if self._opens_session:
             assert isinstance(self.entries, list)
-            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id, self.follower >= 0)
+            session = self._context.broker.fetch_sessions.create(
+                self.entries, self._by_id, self.follower >= 0, self._context.connection
+            )
         if session is not None:
             for entry, data in self.served:
                 if data.error_code:
@@ -420,7 +468,7 @@ class FetchJob:
         for entry, data in self.served:
             partition = self.find((entry.topic, data.partition_index)) if data.records else None
             if partition is not None and data.records:
-                self._context.broker.replicas.throttle.note_sent(partition, self.follower, len(data.records))
+                self._context.broker.replica_throttle.note_sent(partition, self.follower, len(data.records))
 
     def _by_topic(self) -> list[FetchableTopicResponse]:
         topics: dict[TopicKey, FetchableTopicResponse] = {}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 @handles(HeartbeatRequest, 0, 4)
 def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Return NONE, or the error that tells the member what to do."""
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return HeartbeatResponse(0, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     error = context.broker.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )

@@ -13,9 +13,10 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, alter_each, broker_of, topic_of, unsupported
+from pylogd.api.resources import ResourceType, alter_each, broker_of, check_authorized, topic_of, unsupported
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -39,11 +40,12 @@ async def _alter_all(
     async def alter(resource: AlterConfigsResource) -> None:
         await _alter(context, resource, request.validate_only)
 
-    answers = await alter_each(request.resources, alter)
+    answers = await alter_each(context, request.resources, alter)
     return IncrementalAlterConfigsResponse(responses=[AlterConfigsResourceResponse(*answer) for answer in answers])
 
 
 async def _alter(context: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+    check_authorized(context, AclOperation.ALTER_CONFIGS, resource)
     broker = context.broker
     changes = [_change(config) for config in resource.configs]
     if resource.resource_type == ResourceType.TOPIC:

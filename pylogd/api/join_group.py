@@ -14,7 +14,10 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
 from pylogd.groups.values import JoinAnswer, JoinRequest
+from pylogd.limits.names import MAX_CLIENT_ID
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _FIRST_WITH_KNOWN_ID = 4
@@ -26,13 +29,15 @@ _FIRST_WITH_SKIP = 9
 def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
     """Return the response; a Deferred of it while the rebalance goes on."""
     version = context.version
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return _response(JoinAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""), version)
     rebalance_ms = request.rebalance_timeout_ms
     answer = context.broker.groups.join(
         request.group_id,
         JoinRequest(
             request.member_id,
             request.group_instance_id,
-            context.client_id or "",
+            (context.client_id or "")[:MAX_CLIENT_ID],
             "/" + context.connection.host,
             request.session_timeout_ms / 1000,
             max(rebalance_ms if version and rebalance_ms >= 0 else request.session_timeout_ms, 0) / 1000,

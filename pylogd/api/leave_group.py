@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
 from pylogd.groups.values import LeavingMember
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 _FIRST_WITH_MANY = 3
@@ -18,6 +20,8 @@ _FIRST_WITH_MANY = 3
 @handles(LeaveGroupRequest, 0, 5)
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove the members that the request names."""
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return LeaveGroupResponse(0, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     many = context.version >= _FIRST_WITH_MANY
     if many:
         leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]

@@ -2,13 +2,15 @@
 
 Behaviour: for all groups of a cluster a client asks every broker. While groups are still being loaded from the offsets
 topic, those loaded so far are returned with COORDINATOR_LOAD_IN_PROGRESS. The filters by state (version 4) and type
-(version 5) ignore case; every group is of type classic.
+(version 5) ignore case; every group is of type classic. A client that may not DESCRIBE the cluster is told the groups
+that it may DESCRIBE.
 """
 
 from __future__ import annotations
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _TYPE = "classic"
@@ -21,12 +23,16 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
     states = {state.lower() for state in request.states_filter}
     if request.types_filter and _TYPE not in {kind.lower() for kind in request.types_filter}:
         groups = []
+    if not context.may_use_cluster(AclOperation.DESCRIBE, audited=False):
+        groups = [
+            group for group in groups if context.may_use_group(AclOperation.DESCRIBE, group.group_id, audited=False)
+        ]
     return ListGroupsResponse(
         0,
         error,
         [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _TYPE)
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.kafka_name, _TYPE)
             for group in groups
-            if not states or group.state.value.lower() in states
+            if not states or group.state.kafka_name.lower() in states
         ],
     )

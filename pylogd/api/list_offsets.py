@@ -4,22 +4,30 @@ Behaviour: a time stamp is answered with the first record at or after it, and it
 the high watermark, -2 for the log start; from version 7 on -3 for the record with the largest time stamp, from 8 on -4
 for the start of what is stored locally. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what
 is still to be uploaded) are answered -1: there is no remote storage. Other negative numbers, and positions that the
-version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset. A new leader that does not know yet
-what is committed answers OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). Look-ups that would wait
-for the disk are done in a thread.
+version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset; a client that is not the broker
+whose id it sends gets CLUSTER_AUTHORIZATION_FAILED. A new leader that does not know yet what is committed answers
+OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). A partition that is named more than once is
+INVALID_REQUEST each time, as in Kafka. Look-ups that would wait for the disk, decompress records or walk far are done
+in a thread, for two requests of all clients at a time.
 Gaps: `timeout_ms` is for remote storage and has no use here.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
+from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
 from pylogd.replica.partition import NO_EPOCH, Partition
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -36,6 +44,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _FIRST_WITH_EPOCH = 4
 _NO_FOLLOWER = -1
+_LOOK_UP_WORK = 200  # for each partition, in bytes of an answer that take as long
 _FIRST_NOT_AVAILABLE = 5
 #: The first version that knows a position.
 _FIRST_VERSION = {
@@ -60,33 +69,54 @@ class _ColdLookup:
 
 
 @handles(ListOffsetsRequest, 1, 11)
-def list_offsets(
-    context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
+def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse | Deferred[Any]:
     """Return the offsets for every partition of the request."""
     cold: list[_ColdLookup] = []
+    response = ListOffsetsResponse()
+
+    def look_up_cold() -> Deferred[None] | None:
+        if not cold:
+            return None
+        broker = context.broker
+        with_epoch = context.version >= _FIRST_WITH_EPOCH
+        done: Deferred[None] = broker.replicas.look_ups.run(broker.in_thread, _look_up_cold, cold, with_epoch)
+        return done
+
+    return in_slices(
+        context, request.API_KEY, _answer_all(context, request, response, cold), response, finish=look_up_cold
+    )
+
+
+def _answer_all(
+    context: RequestContext, request: ListOffsetsRequest, response: ListOffsetsResponse, cold: list[_ColdLookup]
+) -> Iterator[int]:
     # With read_committed a follower is answered like a consumer: by the last stable offset.
     follower = request.replica_id if not request.isolation_level else _NO_FOLLOWER
-    response = ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                topic.name,
-                [_answer(context, follower, topic.name, wanted, cold) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-    if cold:
-        with_epoch = context.version >= _FIRST_WITH_EPOCH
-        return context.broker.replicas.in_thread(_look_up_cold, cold, with_epoch).addCallback(lambda _: response)
-    return response
+    # A broker that is not recognized yet must not take the high watermark for the end of the log: it would truncate.
+    forged = request.replica_id >= 0 and not context.is_broker(request.replica_id)
+    times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
+    for topic in request.topics:
+        answers: list[ListOffsetsPartitionResponse] = []
+        response.topics.append(ListOffsetsTopicResponse(topic.name, answers))
+        allowed = context.may_use_topic(AclOperation.DESCRIBE, topic.name)
+        for wanted in topic.partitions:
+            index = wanted.partition_index
+            if forged:
+                answers.append(ListOffsetsPartitionResponse(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+            elif times[topic.name, index] > 1:
+                answers.append(ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST))
+            elif not allowed:
+                answers.append(ListOffsetsPartitionResponse(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            else:
+                answers.append(_answer(context, follower, topic.name, wanted, cold))
+            yield _LOOK_UP_WORK
 
 
 def _answer(
     context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_ColdLookup]
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(wanted.partition_index)
-    partition = context.broker.replicas.partitions.get((topic, wanted.partition_index))
+    partition = context.broker.partitions.by_name.get((topic, wanted.partition_index))
     if partition is None:
         answer.error_code = why_absent(context.broker, topic, wanted.partition_index)
         return answer

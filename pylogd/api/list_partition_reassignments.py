@@ -7,11 +7,13 @@ Gaps: none; `timeout_ms` is ignored, since nothing is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
 from pylogd.metadata.image import Topic
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -25,13 +27,19 @@ def list_partition_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Return the reassignments under way."""
+    if not context.may_use_cluster(AclOperation.DESCRIBE):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ListPartitionReassignmentsResponse(error_code=refused, error_message=refused.text)
     registry = context.broker.topics
-    asked: list[tuple[Topic, Sequence[int]]]
+    asked: list[tuple[Topic, Collection[int]]]
     if request.topics is None:
-        asked = [(topic, [state.index for state in topic.partitions]) for topic in registry.all()]
+        asked = [(topic, range(len(topic.partitions))) for topic in registry.all()]
     else:
-        named = [(registry.get(topic.name), topic.partition_indexes) for topic in request.topics]
-        asked = [(topic, indexes) for topic, indexes in named if topic is not None]
+        wanted: dict[str, set[int]] = {}
+        for named in request.topics:
+            wanted.setdefault(named.name, set()).update(named.partition_indexes)
+        known = [(registry.get(name), indexes) for name, indexes in wanted.items()]
+        asked = [(topic, indexes) for topic, indexes in known if topic is not None]
     found = []
     for topic, indexes in asked:
         moving = [state for state in topic.partitions if state.moving and state.index in indexes]

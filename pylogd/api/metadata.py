@@ -7,23 +7,26 @@ need not ask twice. Internal topics are not created this way. Illegal names are 
 ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. Partitions without a live leader are
 LEADER_NOT_AVAILABLE; a live leader without the client's listener is LISTENER_NOT_FOUND from version 6 on, before that
 LEADER_NOT_AVAILABLE. Offline replicas are those of brokers that are not alive, and those whose log directory has failed
-(KIP-112).
+(KIP-112). A topic that is named more than once is answered once, as in Kafka.
+
+A topic that the client may not DESCRIBE is TOPIC_AUTHORIZATION_FAILED, whether it exists or not, and is missing where
+all are listed. To create one takes CREATE on it or on the cluster.
 
 Caching: the response for a topic is kept as long as the topic and the brokers do not change; entries of deleted topics
-are dropped when there are many. The response for all topics is kept encoded, for each version and listener, until
-anything in it changes.
+are dropped when there are many. The response for all topics is kept encoded, for each version, listener and set of
+topics that a client may see, until anything in it changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from pylogd.api.authorized import NOT_ASKED, cluster_operations, topic_operations
 from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
@@ -31,6 +34,7 @@ from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import InvalidTopicName, TopicExists
 from pylogd.metadata.image import INTERNAL_TOPICS, NO_LEADER, Topic, check_topic_name
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire import schema
 from pylogd.wire.messages.metadata import (
     MetadataRequest,
@@ -86,10 +90,12 @@ def metadata(
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
         return _everything(context, request)
-    missing = _to_create(context, request, asked)
+    asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
+    failed: dict[str, ErrorCode] = {}
+    missing = _to_create(context, request, asked, failed)
     if missing:
-        return Deferred.fromCoroutine(_create(context, request, asked, missing))
-    return _response(context, request, asked, {})
+        return Deferred.fromCoroutine(_create(context, request, asked, missing, failed))
+    return _response(context, request, asked, failed)
 
 
 def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
@@ -98,36 +104,71 @@ def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
     if cached is None or cached.generation != registry.generation:
         cached = _cached_responses[registry] = _CachedResponses(registry.generation)
     brokers = tuple(reachable_brokers(context))
+    topics = registry.all()
+    visible = None  # all of them
+    operations: Hashable = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+    if context.broker.authorizer is not None:
+        topics = [t for t in topics if context.may_use_topic(AclOperation.DESCRIBE, t.name, audited=False)]
+        visible = tuple(topic.name for topic in topics) if len(topics) < len(registry) else None
+        operations = _operations(context, request, topics)
     key = (
-        context.version, brokers, context.broker.cluster.generation, context.broker.cluster.controller_id,
-        request.include_topic_authorized_operations, request.include_cluster_authorized_operations,
+        context.version, brokers, context.broker.cluster.generation, context.broker.cluster.controller_id, visible,
+        operations,
     )  # fmt: skip
     found = cached.answers.get(key)
     if found is None:
         if len(cached.answers) == _MAX_CACHED_RESPONSES:
             cached.answers.clear()
         describe = _describer(context, brokers)
-        response = _assemble(context, request, brokers, [describe(topic) for topic in registry.all()])
+        response = _assemble(context, request, brokers, [describe(topic) for topic in topics])
         (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
         assert isinstance(encoded, bytes)
         found = cached.answers[key] = encoded
     return found
 
 
-def _to_create(context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]) -> list[str]:
+def _operations(context: RequestContext, request: MetadataRequest, topics: Iterable[Topic]) -> Hashable:
+    """Return what an encoded response tells of the client's authorized operations."""
+    return (
+        request.include_topic_authorized_operations
+        and tuple(topic_operations(context, topic.name) for topic in topics),
+        request.include_cluster_authorized_operations and cluster_operations(context),
+    )
+
+
+def _to_create(
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    failed: dict[str, ErrorCode],
+) -> list[str]:
+    """Return the topics to create; put into `failed` those that the client may not create."""
     broker = context.broker
     if not (request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]):
         return []
     names = dict.fromkeys(topic.name for topic in asked if topic.name is not None and topic.topic_id == _NO_ID)
-    return [
-        name for name in names if broker.topics.get(name) is None and name not in INTERNAL_TOPICS and _is_legal(name)
+    missing = [
+        name
+        for name in names
+        if context.may_use_topic(AclOperation.DESCRIBE, name, audited=False)
+        and broker.topics.get(name) is None
+        and name not in INTERNAL_TOPICS
+        and _is_legal(name)
     ]
+    if missing and not context.may_use_cluster(AclOperation.CREATE, audited=False):
+        refused = [name for name in missing if not context.may_use_topic(AclOperation.CREATE, name)]
+        failed.update(dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        missing = [name for name in missing if name not in failed]
+    return missing
 
 
 async def _create(
-    context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], names: list[str]
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    names: list[str],
+    failed: dict[str, ErrorCode],
 ) -> MetadataResponse:
-    failed: dict[str, ErrorCode] = {}
     for name in names:
         try:
             await context.broker.topic_admin.create_topic(name)
@@ -154,9 +195,15 @@ def _answers(
                 name = None if context.version >= _FIRST_BY_ID else wanted.name or ""
                 answers.append(MetadataResponseTopic(code, name, wanted.topic_id))
                 continue
+            if not context.may_use_topic(AclOperation.DESCRIBE, topic.name):
+                answers.append(MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, wanted.topic_id))
+                continue
         elif wanted.name is None:
             name = None if context.version >= _FIRST_BY_ID else ""
             answers.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, name))
+            continue
+        elif not context.may_use_topic(AclOperation.DESCRIBE, wanted.name):
+            answers.append(MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.name))
             continue
         else:
             topic = registry.get(wanted.name)
@@ -250,7 +297,9 @@ def _assemble(
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         topics = [
-            topic if topic.error_code else replace(topic, topic_authorized_operations=TOPIC_OPERATIONS)
+            topic
+            if topic.error_code or topic.name is None
+            else replace(topic, topic_authorized_operations=topic_operations(context, topic.name))
             for topic in topics
         ]
     broker = context.broker
@@ -260,6 +309,6 @@ def _assemble(
         controller_id=broker.cluster.controller_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            cluster_operations(context) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )

@@ -3,7 +3,8 @@
 Behaviour: answered when the offsets are committed in the offsets topic. Each partition is checked separately (it must
 exist, its metadata must not be too long); those that pass are stored together, all or none. A consumer that is not a
 member commits with generation -1. A generation of a group that does not exist is GROUP_ID_NOT_FOUND, before version 9
-ILLEGAL_GENERATION. Versions 2 to 4 may give the retention time. From version 10 on topics go by id.
+ILLEGAL_GENERATION. A client needs READ for the group and for each topic. Versions 2 to 4 may give the retention time.
+From version 10 on topics go by id.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import NEVER, Committed
 from pylogd.metadata.image import Topic
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -37,6 +39,8 @@ def offset_commit(
     context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
     """Store the offsets, and return the response; a Deferred of it where replicas are waited for."""
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return _refuse(request)
     now_ms = context.broker.groups.now_ms
     expires_ms = NEVER if request.retention_time_ms < 0 else min(now_ms + request.retention_time_ms, _LAST_MS)
     wanted: list[_Wanted] = []
@@ -62,6 +66,21 @@ def offset_commit(
     return result.addCallback(answered) if isinstance(result, Deferred) else answered(result)
 
 
+def _refuse(request: OffsetCommitRequest) -> OffsetCommitResponse:
+    refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return OffsetCommitResponse(
+        0,
+        [
+            OffsetCommitResponseTopic(
+                topic.name,
+                topic.topic_id,
+                [OffsetCommitResponsePartition(one.partition_index, refused) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
 def _answer(
     context: RequestContext, asked: OffsetCommitRequestTopic, times: tuple[int, int], wanted: list[_Wanted]
 ) -> OffsetCommitResponseTopic:
@@ -69,6 +88,9 @@ def _answer(
     topics = context.broker.topics
     topic = topics.by_id(asked.topic_id) if by_id else topics.get(asked.name)
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    name = asked.name if not by_id else None if topic is None else topic.name
+    if name is not None and not context.may_use_topic(AclOperation.READ, name):
+        topic, unknown = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     most = context.broker.settings.integer("offset.metadata.max.bytes")
     answers = []
     for one in asked.partitions:

@@ -2,7 +2,7 @@
 
 Behaviour: offsets of topics that a member subscribes to are kept (GROUP_SUBSCRIBED_TO_TOPIC). A group with members that
 are not consumers is refused (NON_EMPTY_GROUP), since their subscriptions are unknown. An offset that does not exist
-counts as deleted.
+counts as deleted. A client needs DELETE for the group and READ for each topic.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
@@ -26,6 +27,8 @@ def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
     """Delete the offsets, and return the response; a Deferred of it where replicas are waited for."""
+    if not context.may_use_group(AclOperation.DELETE, request.group_id):
+        return OffsetDeleteResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     known = {
         (topic.name, one.partition_index): _exists(context, topic, one.partition_index)
         for topic in request.topics
@@ -56,6 +59,8 @@ def offset_delete(
 
 
 def _exists(context: RequestContext, asked: OffsetDeleteRequestTopic, index: int) -> ErrorCode:
+    if not context.may_use_topic(AclOperation.READ, asked.name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = context.broker.topics.get(asked.name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -2,18 +2,26 @@
 
 Behaviour: an offset that was never committed is -1 without an error, also for an unknown group. No topics (null, from
 version 2 on) means all for which the group has offsets. From version 8 on a request may name many groups, from version
-10 on topics go by id.
+10 on topics go by id. What is named more than once is answered once. Groups that no longer fit into
+`response.max.bytes` are INVALID_REQUEST. A client needs DESCRIBE for the group and for each topic; where it asks for
+all topics, those that it may not DESCRIBE are missing.
 Gaps: there are no transactions, so every offset is stable; the member's id and epoch (KIP-848) are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import answer_budget, in_slices
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import NO_EPOCH, Committed
+from pylogd.limits.answers import AnswerBudget
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -30,15 +38,40 @@ _FIRST_WITH_GROUP_ERROR = 2
 _FIRST_WITH_GROUPS = 8
 _FIRST_BY_ID = 10
 _NOTHING = Committed(-1, NO_EPOCH, "", -1)
+_PARTITION_BYTES = 24  # of a partition in the answer, without its metadata
 
 _Offsets = Mapping[tuple[str, int], Committed]
+#: A topic of an answer, a partition of it, its offset, and an error instead of that.
+_Found = tuple[OffsetFetchResponseTopics, int, Committed, int]
 
 
 @handles(OffsetFetchRequest, 1, 10)
-def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | Deferred[Any]:
     """Return the offsets of the group, or of each of the groups."""
+    response = OffsetFetchResponse()
     if context.version >= _FIRST_WITH_GROUPS:
-        return OffsetFetchResponse(groups=[_group(context, group) for group in request.groups])
+        steps = _answer_groups(context, request.groups, response.groups)
+    else:
+        steps = _answer_one(context, request, response)
+    return in_slices(context, request.API_KEY, steps, response)
+
+
+def _answer_groups(
+    context: RequestContext, asked: Iterable[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
+) -> Iterator[int]:
+    groups: dict[str, OffsetFetchRequestGroup] = {}
+    for group in asked:
+        known = groups.setdefault(group.group_id, group)
+        if known is not group and known.topics is not None:
+            known.topics = None if group.topics is None else known.topics + group.topics
+    budget = answer_budget(context)
+    for group in groups.values():
+        answer = OffsetFetchResponseGroup(group.group_id)
+        answers.append(answer)
+        yield from _fill(context, group, answer, budget)
+
+
+def _answer_one(context: RequestContext, request: OffsetFetchRequest, response: OffsetFetchResponse) -> Iterator[int]:
     topics = request.topics
     asked = OffsetFetchRequestGroup(
         request.group_id,
@@ -46,67 +79,98 @@ def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> Offset
         if topics is None
         else [OffsetFetchRequestTopics(topic.name, partition_indexes=topic.partition_indexes) for topic in topics],
     )
-    found = _group(context, asked)
+    found = OffsetFetchResponseGroup()
+    yield from _fill(context, asked, found, answer_budget(context))
     if found.error_code and context.version < _FIRST_WITH_GROUP_ERROR:
         # These versions have no error code of the group: each partition gets it.
         for wanted in asked.topics or ():
             failed = [_partition(index, _NOTHING, found.error_code) for index in wanted.partition_indexes]
             found.topics.append(OffsetFetchResponseTopics(wanted.name, partitions=failed))
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponseTopic(
-                topic.name,
-                [
-                    OffsetFetchResponsePartition(
-                        one.partition_index, one.committed_offset, one.committed_leader_epoch, one.metadata,
-                        one.error_code,
-                    )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in found.topics
-        ],
-        error_code=found.error_code,
-    )  # fmt: skip
+    response.error_code = found.error_code
+    response.topics = [
+        OffsetFetchResponseTopic(
+            topic.name,
+            [
+                OffsetFetchResponsePartition(
+                    one.partition_index, one.committed_offset, one.committed_leader_epoch, one.metadata, one.error_code
+                )
+                for one in topic.partitions
+            ],
+        )
+        for topic in found.topics
+    ]
 
 
-def _group(context: RequestContext, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+def _fill(
+    context: RequestContext, asked: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup, budget: AnswerBudget
+) -> Iterator[int]:
+    """Fill a group's answer: all of it or, where that does not fit, none."""
+    if not context.may_use_group(AclOperation.DESCRIBE, asked.group_id):
+        answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        yield _PARTITION_BYTES
+        return
     offsets = context.broker.groups.fetch(asked.group_id)
     if isinstance(offsets, ErrorCode):
-        return OffsetFetchResponseGroup(asked.group_id, error_code=offsets)
-    topics = _all(context, offsets) if asked.topics is None else [_topic(context, offsets, t) for t in asked.topics]
-    return OffsetFetchResponseGroup(asked.group_id, topics)
+        answer.error_code = offsets
+        yield _PARTITION_BYTES
+        return
+    if asked.topics is None:
+        found = _find_all(context, offsets, answer.topics)
+    else:
+        found = _find(context, offsets, asked.topics, answer.topics)
+    for topic, index, committed, error in found:
+        size = _PARTITION_BYTES + len(committed.metadata)
+        if not budget.take(size):
+            answer.topics, answer.error_code = [], ErrorCode.INVALID_REQUEST
+            return
+        topic.partitions.append(_partition(index, committed, error))
+        yield size
 
 
-def _topic(context: RequestContext, offsets: _Offsets, asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    name, error = asked.name, 0
-    if context.version >= _FIRST_BY_ID:
-        topic = context.broker.topics.by_id(asked.topic_id)
-        name, error = ("", ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else (topic.name, 0)
-    return OffsetFetchResponseTopics(
-        asked.name,
-        asked.topic_id,
-        [_partition(index, offsets.get((name, index), _NOTHING), error) for index in asked.partition_indexes],
-    )
+def _find(
+    context: RequestContext,
+    offsets: _Offsets,
+    asked: Iterable[OffsetFetchRequestTopics],
+    answers: list[OffsetFetchResponseTopics],
+) -> Iterator[_Found]:
+    """Find what is asked for. Add each topic to `answers` before its partitions."""
+    topics: dict[tuple[str, bytes], dict[int, None]] = {}
+    for topic in asked:
+        topics.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
+    for (name, topic_id), indexes in topics.items():
+        answer, topic_name, error = OffsetFetchResponseTopics(name, topic_id), name, ErrorCode.NONE
+        answers.append(answer)
+        if context.version >= _FIRST_BY_ID:
+            known = context.broker.topics.by_id(topic_id)
+            error = ErrorCode.UNKNOWN_TOPIC_ID if known is None else ErrorCode.NONE
+            topic_name = "" if known is None else known.name
+        if not error and not context.may_use_topic(AclOperation.DESCRIBE, topic_name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for index in indexes:
+            yield answer, index, offsets.get((topic_name, index), _NOTHING), error
 
 
-def _all(context: RequestContext, offsets: _Offsets) -> list[OffsetFetchResponseTopics]:
-    by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
-    for (name, index), committed in sorted(offsets.items()):
-        by_topic.setdefault(name, []).append(_partition(index, committed))
-    return list(_named(context, by_topic))
+def _find_all(context: RequestContext, offsets: _Offsets, answers: list[OffsetFetchResponseTopics]) -> Iterator[_Found]:
+    """Find all offsets of a group. Add each topic to `answers` before its partitions."""
+    name: str | None = None
+    answer: OffsetFetchResponseTopics | None = None
+    for (topic_name, index), committed in sorted(offsets.items()):
+        if topic_name != name:
+            name, answer = topic_name, _named(context, topic_name)
+            if answer is not None:
+                answers.append(answer)
+        if answer is not None:
+            yield answer, index, committed, 0
 
 
-def _named(
-    context: RequestContext, by_topic: Mapping[str, list[OffsetFetchResponsePartitions]]
-) -> Iterable[OffsetFetchResponseTopics]:
-    for name, partitions in by_topic.items():
-        if context.version < _FIRST_BY_ID:
-            yield OffsetFetchResponseTopics(name, partitions=partitions)
-            continue
-        topic = context.broker.topics.get(name)
-        if topic is not None:  # a deleted topic has no id
-            yield OffsetFetchResponseTopics("", topic.topic_id, partitions)
+def _named(context: RequestContext, name: str) -> OffsetFetchResponseTopics | None:
+    """Return the empty answer for a topic; None if the client may not know it, or if it goes by id and is deleted."""
+    if not context.may_use_topic(AclOperation.DESCRIBE, name, audited=False):
+        return None
+    if context.version < _FIRST_BY_ID:
+        return OffsetFetchResponseTopics(name)
+    topic = context.broker.topics.get(name)
+    return None if topic is None else OffsetFetchResponseTopics("", topic.topic_id)
 
 
 def _partition(index: int, committed: Committed, error: int = 0) -> OffsetFetchResponsePartitions:

@@ -2,16 +2,24 @@
 
 Behaviour: for each partition the largest epoch that is not above the requested one, and the offset behind its last
 record. An epoch older than all in the log ends where the first one starts; -1 for both if the epoch is newer than all.
-From version 2 on the client's current leader epoch is checked.
+From version 2 on the client's current leader epoch is checked. A client needs CLUSTER_ACTION on the cluster, as brokers
+have, or DESCRIBE for each topic.
 Gaps: none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
-from pylogd.errors import PylogdError
+from pylogd.api.slices import in_slices
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -20,25 +28,38 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
+_LOOK_UP_WORK = 100  # for each partition, in bytes of an answer that take as long
+
 
 @handles(OffsetForLeaderEpochRequest, 0, 4)
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> OffsetForLeaderEpochResponse | Deferred[Any]:
     """Return the end of the epoch for every partition of the request."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic.topic, [_answer(context, topic.topic, wanted) for wanted in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+    response = OffsetForLeaderEpochResponse()
+    return in_slices(context, request.API_KEY, _answer_all(context, request, response), response)
+
+
+def _answer_all(
+    context: RequestContext, request: OffsetForLeaderEpochRequest, response: OffsetForLeaderEpochResponse
+) -> Iterator[int]:
+    everything = context.may_use_cluster(AclOperation.CLUSTER_ACTION, audited=False)
+    for topic in request.topics:
+        answers: list[EpochEndOffset] = []
+        response.topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        allowed = everything or context.may_use_topic(AclOperation.DESCRIBE, topic.topic)
+        for wanted in topic.partitions:
+            answers.append(_answer(context, topic.topic, wanted) if allowed else _refused(wanted))
+            yield _LOOK_UP_WORK
+
+
+def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
 
 
 def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition)
-    partition = context.broker.replicas.partitions.get((topic, wanted.partition))
+    partition = context.broker.partitions.by_name.get((topic, wanted.partition))
     if partition is None:
         answer.error_code = why_absent(context.broker, topic, wanted.partition)
         return answer

@@ -8,8 +8,8 @@ records may or may not be lost. Other acks are INVALID_REQUIRED_ACKS. Topics go 
 needs version 7 (KIP-110). A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
 the checks); single invalid records, such as those without a key for a compacted topic, are named from version 8 on
 (KIP-467). A transactional batch is INVALID_TXN_STATE. Compressed records that have to be checked are decompressed in a
-thread, and later appends to the same partition queue behind them. Only clients with the id `__admin_client` may write
-to internal topics (INVALID_TOPIC_EXCEPTION).
+thread, and later appends to the same partition queue behind them. Internal topics are for brokers: with an
+authorizer, clients that may do CLUSTER_ACTION can write to them too; all others get INVALID_TOPIC_EXCEPTION.
 Advertised from version 0, which is not served: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
 Gaps: transactions are refused with UNSUPPORTED_VERSION.
@@ -35,6 +35,7 @@ from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
+from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -64,8 +65,8 @@ _TRANSACTIONS = (
     ErrorCode.UNSUPPORTED_VERSION,
     "Transactions are not available on this broker; produce without a transactional id.",
 )
-_ADMIN = "__admin_client"
 _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not write to internal topics.")
+_UNAUTHORIZED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.text)
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
@@ -76,10 +77,10 @@ def produce(
     """Append, and return the response; a Deferred of it where something is waited for, or None for acks=0."""
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
-        return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
+        return _refuse(request, *_why_refused(context, request.transactional_id))
     by_id = context.version >= FIRST_TOPIC_ID
-    replicas = context.broker.replicas
-    find: Callable[[Any], Partition | None] = replicas.partitions_by_id.get if by_id else replicas.partitions.get
+    hosted = context.broker.partitions
+    find: Callable[[Any], Partition | None] = hosted.by_id.get if by_id else hosted.by_name.get
     pending: list[PendingAppend] = []
     inspected: list[Inspected] = []
     topics = []
@@ -89,10 +90,12 @@ def produce(
         answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
             partition = find((key, data.index))
-            if partition is None:
+            if context.broker.authorizer is not None and not _may_write(context, key, partition):
+                answer = _failure(data.index, *_UNAUTHORIZED)
+            elif partition is None:
                 code = why_absent(context.broker, key, data.index)
                 answer = _failure(data.index, code, code.text)
-            elif partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN:
+            elif partition.topic in INTERNAL_TOPICS and not _may_write_internal(context):
                 answer = _failure(data.index, *_INTERNAL)
             else:
                 size += len(data.records or b"")
@@ -108,6 +111,10 @@ def produce(
         answer_later = _once_inspected(context, request, response, pending, inspected)
         return shield(Deferred[ProduceResponse | None].fromCoroutine(answer_later))
     return _conclude(context, request, response, pending)
+
+
+def _may_write_internal(context: RequestContext) -> bool:
+    return context.broker.authorizer is not None and context.acts_for_cluster()
 
 
 async def _once_inspected(
@@ -163,7 +170,7 @@ def _append(
             except InspectionNeeded:
                 pass
     except PylogdError as error:
-        return _refused(partition, data.index, error)
+        return refusal(partition, data.index, error)
     return Deferred.fromCoroutine(_append_in_turn(context, partition, data.index, records, acks, pending, at_once))
 
 
@@ -180,7 +187,7 @@ async def _append_in_turn(
     try:
         result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once)
     except PylogdError as error:
-        return _refused(partition, index, error)
+        return refusal(partition, index, error)
     return _appended(partition, index, result, acks, pending)
 
 
@@ -194,7 +201,8 @@ def _appended(
     return answer
 
 
-def _refused(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
+def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
+    """Return the answer for a partition to which appending failed. Call it while `error` is handled."""
     answer = _failure(index, *explain(error))
     if isinstance(error, InvalidAppend):
         indexes = error.record_indexes[:_MAX_RECORD_ERRORS]
@@ -226,6 +234,31 @@ def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
         answers = [answer for topic in response.responses for answer in topic.partition_responses]
         leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
+
+
+def _may_write(context: RequestContext, key: str | bytes, partition: Partition | None) -> bool:
+    """Return whether the client may write to a topic, given by name or id; True also for an unknown id.
+
+    partition: one of the topic's, if it is here.
+    """
+    if partition is not None:
+        name: str | None = partition.topic
+    elif isinstance(key, bytes):
+        found = context.broker.topics.by_id(key)
+        name = None if found is None else found.name
+    else:
+        name = key
+    return name is None or context.may_use_topic(AclOperation.WRITE, name)
+
+
+def _why_refused(context: RequestContext, transactional_id: str | None) -> tuple[ErrorCode, str]:
+    """Return why a request with a transactional id, or with other acks than there are, is refused."""
+    if transactional_id is None:
+        return _ACKS
+    if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return refused, refused.text
+    return _TRANSACTIONS
 
 
 def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse | None:

@@ -9,9 +9,11 @@ from typing import Protocol, TypeVar
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import UnknownTopic
 from pylogd.metadata.image import Topic, check_topic_name
+from pylogd.security.authorizer import AclOperation
 
 
 class Resource(Protocol):
@@ -39,6 +41,18 @@ def unsupported(resource_type: int) -> KafkaError:
     )
 
 
+def check_authorized(context: RequestContext, operation: AclOperation, resource: Resource) -> None:
+    """Raise KafkaError unless the client may do `operation` to a topic, or, for brokers, to the cluster.
+
+    A resource without settings is for nobody: `unsupported` says so.
+    """
+    if resource.resource_type == ResourceType.TOPIC:
+        if not context.may_use_topic(operation, resource.resource_name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    elif resource.resource_type == ResourceType.BROKER and not context.may_use_cluster(operation):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
 def topic_of(context: RequestContext, name: str) -> Topic:
     """Return the topic of that name. Raises InvalidTopicName, UnknownTopic."""
     check_topic_name(name)
@@ -62,7 +76,7 @@ def broker_of(context: RequestContext, name: str) -> int | None:
 
 
 async def alter_each(
-    resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
+    context: RequestContext, resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
 ) -> list[tuple[ErrorCode, str | None, int, str]]:
     """Change the resources in order. Return error code, text, type and name of each.
 
@@ -70,7 +84,9 @@ async def alter_each(
     """
     count = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers: list[tuple[ErrorCode, str | None, int, str]] = []
+    pace = Pace(context)
     for resource in resources:
+        await pace.step()
         key = resource.resource_type, resource.resource_name
         try:
             if count[key] > 1:

@@ -10,13 +10,17 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
 from pylogd.groups.values import SyncAnswer
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 @handles(SyncGroupRequest, 0, 5)
 def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
     """Return the assignment; a Deferred of it while the leader is waited for."""
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return _response(SyncAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     answer = context.broker.groups.sync(
         request.group_id,
         request.member_id,

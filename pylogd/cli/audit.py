@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_time, json_option, print_json, print_table
+from pylogd.cli.common import bootstrap_option, format_time, json_option, kafka_options
+from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.blocking.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
@@ -102,14 +103,15 @@ def _compare(
 
     find_source(spark)
     address = received or bootstrap
-    stage = of_lake(spark, lake, address, topics) if lake else of_topics(spark, address, topics)
+    client = kafka_options()
+    stage = of_lake(spark, lake, address, topics, client) if lake else of_topics(spark, address, topics, client)
     if stage.unknown_topics:
-        click.echo(
+        note(
             f"{', '.join(stage.unknown_topics)}: the lake was loaded from another topic than that on {address}, or "
-            "nothing of it was: what is still to be loaded is not known. Name the cluster with --received",
-            err=True,
+            "nothing of it was: what is still to be loaded is not known. Name the cluster with --received"
         )
-    reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", bootstrap).option("subscribe", reports)
+    reader = spark.read.format("pylogd").options(**client)
+    reader = reader.option("kafka.bootstrap.servers", bootstrap).option("subscribe", reports)
     found = compare(reader.load(), stage, until_ms=until)
     return [window for window in found if window.topic in topics]
 
@@ -125,7 +127,7 @@ def _draw(windows: list[Completeness], picture: Path) -> None:
 
 def _print(windows: list[Completeness], as_json: bool) -> None:
     if not windows:
-        click.echo("nothing to compare: no window has ended yet", err=True)
+        note("nothing to compare: no window has ended yet")
     columns = [
         "topic", "window", "reported", "received", "missing", "duplicates", "unreported", "pending", "gaps", "complete",
         "verdict",

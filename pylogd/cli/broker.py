@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pylogd.cli.output import note, print_line
 from pylogd.config import ConfigError
 from pylogd.process import options
 from pylogd.process.tuning import pause_garbage_collector
@@ -47,7 +48,7 @@ def broker(
             assignments=assignments,
         )  # fmt: skip
     except ConfigError as error:
-        click.echo(f"pylogd broker: {error}", err=True)
+        note(f"pylogd broker: {error}")
         ctx.exit(BAD_SETTINGS)
     pause_garbage_collector()
     from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
@@ -56,6 +57,6 @@ def broker(
     try:
         log_file = None if logfile is None else LogFile(str(logfile.absolute()))
     except OSError as error:
-        click.echo(f"pylogd broker: can't write to {logfile}: {error.strerror}", err=True)
+        note(f"pylogd broker: can't write to {logfile}: {error.strerror}")
         ctx.exit(BAD_SETTINGS)
-    ctx.exit(run_broker(settings, click.echo, log_file=log_file))
+    ctx.exit(run_broker(settings, print_line, log_file=log_file))

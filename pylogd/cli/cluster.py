@@ -11,16 +11,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import (
-    assignments,
-    bootstrap_option,
-    connect,
-    format_bytes,
-    json_option,
-    note,
-    print_json,
-    print_table,
-)
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, json_option
+from pylogd.cli.output import note, print_json, print_line, print_table
 from pylogd.client import Admin
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Topic, TopicPartition
 from pylogd.errors import ErrorCode, UnsupportedByBroker
@@ -101,11 +93,11 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
         )
         return
     if sys.stdout.isatty() and not under_replicated:
-        click.echo(f"cluster {found.cluster_id}, controller is broker {found.controller}")
+        print_line(f"cluster {found.cluster_id}, controller is broker {found.controller}")
         columns = [">broker", "address", "rack", ">replicas", ">leads", ">should lead", ">not in sync"]
         print_table(columns, [list(one.values()) for one in summary])
         if not lagging:
-            click.echo("all replicas are in sync")
+            print_line("all replicas are in sync")
             return
     rows = []
     for topic, one in lagging:
@@ -179,11 +171,11 @@ def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
         signal.signal(number, lambda *_: interrupted.set())
     note(f"starting ZooKeeper and {count} brokers in {data.absolute()}")
     with LocalCluster(data, count, port=port, settings=settings) as running:
-        click.echo(f"zookeeper at {running.zookeeper.hosts}, pid {running.zookeeper.pid}")
+        print_line(f"zookeeper at {running.zookeeper.hosts}, pid {running.zookeeper.pid}")
         there = dict(running.brokers)
         for node, broker in there.items():
-            click.echo(f"broker {node} at {broker.address}, pid {broker.pid}, log {broker.log_path}")
-        click.echo(f"bootstrap servers: {running.bootstrap}")
+            print_line(f"broker {node} at {broker.address}, pid {broker.pid}, log {broker.log_path}")
+        print_line(f"bootstrap servers: {running.bootstrap}")
         sys.stdout.flush()
         zookeeper = True
         while there and not interrupted.wait(_CHECK_SECONDS):

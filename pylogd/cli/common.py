@@ -1,36 +1,45 @@
-"""Parts that the subcommands share: common options, times as users write them, output for people and for programs.
+"""Parts that the subcommands share: common options, times and sizes as users write them. Output is in `output`."""
 
-Rules: on a terminal, output is a table; in a pipe, a line for each row with tabs between the columns and no heading.
-"""
-
-# ruff: noqa: PLC0415 - rich and the client are imported only where they are needed, so that other commands start fast
+# ruff: noqa: PLC0415 - the client is imported only where it is needed, so that other commands start fast
 from __future__ import annotations
 
 import base64
-import json
 import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pylogd.cli.output import note as note  # noqa: PLC0414 - subcommands may import these from here too
+from pylogd.cli.output import print_json as print_json  # noqa: PLC0414
+from pylogd.cli.output import print_table as print_table  # noqa: PLC0414
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pylogd.client import Cluster
+    from pylogd.client import Cluster, SecurityOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable before
+_PROPERTIES = "pylogd.properties"  # where a command's context keeps them
+_SECURITY = "pylogd.security"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def bootstrap_option(function: Function) -> Function:
-    """Add the option `--bootstrap-server` to a command."""
+    """Add the options `--bootstrap-server` and `--command-config` to a command."""
+    with_config = click.option(
+        "--command-config",
+        metavar="FILE",
+        envvar="PYLOGD_COMMAND_CONFIG",
+        expose_value=False,
+        callback=_read_config,
+        help="Properties of TLS and SASL, named as in Kafka. Also from PYLOGD_COMMAND_CONFIG.",
+    )(function)
     return click.option(
         "-b",
         "--bootstrap-server",
@@ -41,7 +50,37 @@ def bootstrap_option(function: Function) -> Function:
         show_default=True,
         callback=_check_addresses,
         help="Brokers to connect to first. Also from PYLOGD_BOOTSTRAP_SERVER.",
-    )(function)
+    )(with_config)
+
+
+def _read_config(ctx: click.Context, _parameter: click.Parameter, path: str | None) -> None:
+    """Keep the properties of `--command-config` for the rest of the command."""
+    from pylogd.client.properties import is_security, parse_properties, security_from
+
+    if not path:
+        return
+    try:
+        properties = parse_properties(Path(path).read_text("utf-8"))
+        found = security_from(properties)
+    except OSError as error:
+        raise click.BadParameter(f"can't read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise click.BadParameter(f"{path}: {error}") from None
+    ctx.meta[_PROPERTIES] = {name: value for name, value in properties.items() if is_security(name)}
+    ctx.meta[_SECURITY] = found
+
+
+def security() -> SecurityOptions | None:
+    """Return what the command's `--command-config` says of TLS and SASL; None if nothing."""
+    ctx = click.get_current_context(silent=True)
+    found: SecurityOptions | None = None if ctx is None else ctx.meta.get(_SECURITY)
+    return found
+
+
+def kafka_options() -> dict[str, str]:
+    """Return the same as options of the Spark source."""
+    properties: dict[str, str] = click.get_current_context().meta.get(_PROPERTIES, {})
+    return {f"kafka.{name}": value for name, value in properties.items()}
 
 
 def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
@@ -54,6 +93,7 @@ def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
         retry_timeout=_PATIENCE,
         bootstrap_timeout=0.0,
         auto_create_topics=auto_create_topics,
+        security=security(),
     )
 
 
@@ -127,34 +167,3 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
-
-
-def print_json(value: Any) -> None:
-    """Print a JSON value on standard output; indented on a terminal."""
-    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, for_people: bool = False) -> None:
-    """Print rows as a table on a terminal, or always with `for_people`; as lines with tabs in a pipe.
-
-    `>` before a column's name aligns the column to the right.
-    """
-    if not for_people and not sys.stdout.isatty():
-        for row in rows:
-            click.echo("\t".join(str(cell) for cell in row))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    Console().print(table)
-
-
-def note(text: str) -> None:
-    """Print a message to the user on standard error."""
-    click.echo(text, err=True)

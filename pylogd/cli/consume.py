@@ -12,9 +12,11 @@ from typing import BinaryIO, Literal
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, format_time, note, parse_time, text_or_base64
+from pylogd.cli.common import bootstrap_option, connect, format_time, parse_time, text_or_base64
+from pylogd.cli.output import note
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.client import Consumer, Record, TopicPartition
+from pylogd.process.printable import printable, printable_json
 
 _NUMBER = re.compile(r"-?\d+")
 _POLL_SECONDS = 1.0
@@ -44,6 +46,9 @@ Render = Callable[[Record], bytes]
               help="Stop when no record arrives for this long.")  # fmt: skip
 @click.option("-o", "--format", "form", type=click.Choice(["plain", "key-value", "json"]), default="plain",
               show_default=True, help="Output format. json has offset, time and headers as well.")  # fmt: skip
+@click.option("--raw", is_flag=True,
+              help="On a terminal, print keys and values as they are. By default control characters are escaped "
+              "there.")  # fmt: skip
 @click.option(
     "-K", "--key-separator", default="\t", metavar="TEXT", help="Text between key and value  [default: a tab]"
 )
@@ -52,7 +57,7 @@ Render = Callable[[Record], bytes]
 @bootstrap_option
 def consume(
     topics: Sequence[str], partitions: Sequence[int], group: str | None, start: str, count: int | None,
-    follow: bool, timeout: float | None, form: str, key_separator: str, rack: str | None, bootstrap: str,
+    follow: bool, timeout: float | None, form: str, raw: bool, key_separator: str, rack: str | None, bootstrap: str,
 ) -> None:  # fmt: skip
     """Print the records of TOPICS as they arrive, one per line.
 
@@ -64,9 +69,12 @@ def consume(
     pylogd consume events --from 15m --count 100
     pylogd consume events --group billing                  as a member of a group, which shares the partitions
 
+    In a pipe or a file, keys and values are written as they are. On a terminal, control characters in them are shown
+    as escapes such as \\x1b, unless --raw is given.
+
     On SIGTERM or Ctrl-C the command prints what it has read, commits and leaves its group, and ends.
     """
-    render = _renderer(form, key_separator.encode())
+    render = _renderer(form, key_separator.encode(), escaped=sys.stdout.isatty() and not raw)
     if group is not None:
         _check_for_group(partitions, start)
         reset: Literal["earliest", "latest"] = "earliest" if start == "beginning" else "latest"
@@ -195,12 +203,22 @@ def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> 
     return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}
 
 
-def _renderer(form: str, separator: bytes) -> Render:
+def _renderer(form: str, separator: bytes, *, escaped: bool) -> Render:
     if form == "json":
         return _as_json
+    shown = _escaped if escaped else _raw
     if form == "key-value":
-        return lambda record: b"%b%b%b\n" % (record.key or b"", separator, record.value or b"")
-    return lambda record: b"%b\n" % (record.value or b"")
+        return lambda record: b"%b%b%b\n" % (shown(record.key), separator, shown(record.value))
+    return lambda record: b"%b\n" % shown(record.value)
+
+
+def _raw(data: bytes | None) -> bytes:
+    return data or b""
+
+
+def _escaped(data: bytes | None) -> bytes:
+    """Return what a terminal can show safely: UTF-8 whose line ends and tabs are kept, all else escaped."""
+    return printable((data or b"").decode("utf-8", "backslashreplace"), keep="\n\t").encode()
 
 
 def _as_json(record: Record) -> bytes:
@@ -215,4 +233,4 @@ def _as_json(record: Record) -> bytes:
     }
     if record.headers:
         fields["headers"] = [{"name": name, **text_or_base64("value", value)} for name, value in record.headers]
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return printable_json(json.dumps(fields, ensure_ascii=False)).encode() + b"\n"

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import click
 
-from pylogd.cli.common import format_bytes, print_table
+from pylogd.cli.common import format_bytes
 from pylogd.cli.demo_events import Event, airlines, flights, lines
 from pylogd.cli.demo_readers import Message, Reader, find_reader
+from pylogd.cli.output import print_line, print_table
 from pylogd.client import Admin, AuditedProducer, Cluster, Delivery, NewTopic, Producer
 from pylogd.client.blocking.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
@@ -59,19 +60,19 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
     reader = find_reader()
     began = time.monotonic()
     events = list(_events(source))
-    click.echo(f"events    {len(events):,} parsed before the clock starts ({time.monotonic() - began:.1f} s)")
+    print_line(f"events    {len(events):,} parsed before the clock starts ({time.monotonic() - began:.1f} s)")
     run = _Run(source, "flights" if source is None else "lines", partitions)
     counted = "as the reader counted them"
     with tempfile.TemporaryDirectory(prefix="pylogd-demo-") as directory:
         with _broker(Path(directory)) as address:
-            click.echo(f"broker    listens on {address}, keeps its log in {directory}")
+            print_line(f"broker    listens on {address}, keeps its log in {directory}")
             run.publish(address, compression, events)
             run.read(address, reader)
             if spark and _explore(address, run.topic, Path(directory), picture, run.findings):
                 counted = "as Spark counted them in the lake, and the reader in the topic"
-        click.echo("broker    stopped cleanly")
+        print_line("broker    stopped cleanly")
     if source is None:
-        click.echo(f"report    delays by carrier and by hour, {counted}:")
+        print_line(f"report    delays by carrier and by hour, {counted}:")
     run.findings.show()
     _compare(run.sent, run.received)
 
@@ -83,14 +84,14 @@ def _explore(address: str, topic: str, directory: Path, picture: Path | None, fi
     if not isinstance(findings, _Flights):
         return False
     if missing := demo_spark.what_is_missing():
-        click.echo(f"spark     not run: {missing}")
+        print_line(f"spark     not run: {missing}")
         return False
-    found = demo_spark.explore(address, topic, directory, picture, click.echo)
+    found = demo_spark.explore(address, topic, directory, picture, print_line)
     if found.counts != findings.counts:
         raise click.ClickException("Spark's counts of delays in the lake differ from those of the topic's reader")
     if not found.complete:
         raise click.ClickException("the audit found lost or duplicate events")
-    click.echo("spark     same counts as the reader; audit complete: the lake has each delivered event once")
+    print_line("spark     same counts as the reader; audit complete: the lake has each delivered event once")
     return True
 
 
@@ -111,9 +112,9 @@ class _Run:
             # The flights are of 2013: retention by age would delete them at once.
             keep = {"retention.ms": "-1"}
             admin.create_topics([NewTopic(self.topic, self._partitions, 1, keep), NewTopic(AUDIT_TOPIC, 1, 1, keep)])
-            click.echo(f"topic     {self.topic}, {self._partitions} partitions")
+            print_line(f"topic     {self.topic}, {self._partitions} partitions")
             _publish(cluster, self.topic, compression, events, self.sent)
-        click.echo(f"published {self.sent.summary()}, by pylogd's client, from {self._from}")
+        print_line(f"published {self.sent.summary()}, by pylogd's client, from {self._from}")
 
     def read(self, address: str, reader: Reader) -> None:
         """Read the topic from the beginning with another project's client."""
@@ -126,7 +127,7 @@ class _Run:
             for message in messages:
                 self.received.add(message.partition if message.key is None else message.key, message)
             self.findings.add(messages)
-        click.echo(f"read      {self.received.summary()}, by {reader.name}, from the beginning")
+        print_line(f"read      {self.received.summary()}, by {reader.name}, from the beginning")
 
 
 class _Account:
@@ -201,7 +202,7 @@ def _compare(sent: _Account, received: _Account) -> None:
     if len(sent.hashes) != len(received.hashes):
         raise click.ClickException(f"{len(received.hashes) - len(sent.hashes)} {kind}s were read that were not sent")
     keys = f"{len(sent.hashes):,} {kind}{'' if len(sent.hashes) == 1 else 's'}"
-    click.echo(f"checked   count, order within each of {keys}, and content: the same")
+    print_line(f"checked   count, order within each of {keys}, and content: the same")
 
 
 # Reports on the events

@@ -8,16 +8,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import (
-    bootstrap_option,
-    connect,
-    format_time,
-    json_option,
-    note,
-    parse_time,
-    print_json,
-    print_table,
-)
+from pylogd.cli.common import bootstrap_option, connect, format_time, json_option, parse_time
+from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.model import GroupDescription, OffsetAndMetadata, OffsetSpec
@@ -84,8 +76,9 @@ def describe(names: Sequence[str], members: bool, as_json: bool, bootstrap: str)
         if sys.stdout.isatty():
             lag = sum(row[4] for row in rows[group.group_id] if isinstance(row[4], int))
             protocol = f", by {group.protocol}" if group.protocol else ""
-            click.echo(click.style(group.group_id, bold=True) + f"  {group.state}{protocol}, coordinated by broker "
-                       f"{group.coordinator}, {len(group.members)} members, lag {lag:,}")  # fmt: skip
+            print_line(group.group_id, bold=True)
+            print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
+                       f"{len(group.members)} members, lag {lag:,}")  # fmt: skip
         table = _member_rows(group) if members else rows[group.group_id]
         if sys.stdout.isatty():
             print_table(_MEMBER_COLUMNS if members else _OFFSET_COLUMNS, table)
@@ -301,7 +294,7 @@ def _show_plan(
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete groups without members, and their committed offsets. On a terminal, asks for confirmation."""
-    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)}?", err=True):
+    if not yes and not confirmed(f"Delete {', '.join(names)}?"):
         raise click.exceptions.Exit(1)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.delete_groups(names)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, print_json, print_table
+from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, kafka_options
+from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             by=given["by"],
             gather=given["gather"],
             restart_recreated=given["on_recreated"] == "restart",
+            client=kafka_options(),
         )
         if given["follow"]:
             loading.follow(
@@ -102,7 +104,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             )  # fmt: skip
         done = loading.load(spark, root, plan)
     if done is None:
-        click.echo("nothing to do: the lake is up to date", err=True)
+        note("nothing to do: the lake is up to date")
     else:
         _tell_loaded(root, done, as_json)
 
@@ -110,10 +112,9 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
 def _tell_loaded(root: str, commit: Commit, as_json: bool) -> None:
     _tell([commit], as_json)
     if quarantined := sum(file.rows for file in commit.quarantined):
-        click.echo(
+        note(
             f"{quarantined} records were not loaded, but written to {root.rstrip('/')}/_pylogd/quarantine with the "
-            "reason",
-            err=True,
+            "reason"
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pylogd.cli.common import note, print_json
+from pylogd.cli.output import note, print_json, print_line
 from pylogd.log.dump import dump_file
 from pylogd.log.verify import Severity, verify_log_dir
 
@@ -44,7 +44,7 @@ def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> No
                 }
             )
         elif not quiet:
-            click.secho(str(finding), fg=_COLOURS[finding.severity] if sys.stdout.isatty() else None)
+            print_line(str(finding), colour=_COLOURS[finding.severity] if sys.stdout.isatty() else None)
     if as_json and not quiet:
         print_json(found)
     if damage:
@@ -65,6 +65,6 @@ def dump_log(file: Path, records: bool) -> None:
     """
     try:
         for line in dump_file(str(file), records=records):
-            click.echo(line)
+            print_line(line)
     except ValueError as error:
         raise click.ClickException(str(error)) from error

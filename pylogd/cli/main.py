@@ -9,6 +9,7 @@ Rules: results go to standard output, everything else to standard error; an erro
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from pylogd import __version__
+from pylogd.cli.output import note
 from pylogd.cli.stopping import Terminated
 from pylogd.errors import PylogdError
 
@@ -41,7 +43,9 @@ COMMANDS: Mapping[str, _Lazy] = {
     "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
     "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show the first and the end offset of partitions."),
     "groups": _Lazy("pylogd.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
+    "acls": _Lazy("pylogd.cli.acls", "acls", "List, add and remove access control lists."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
+    "quotas": _Lazy("pylogd.cli.quotas", "quotas", "List, set and remove client quotas."),
     "reassign": _Lazy("pylogd.cli.reassign", "reassign", "Move replicas between brokers."),
     "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what brokers and consumers registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
@@ -114,7 +118,8 @@ def pylogd() -> None:
     pylogd consume events --until-end                               read it
 
     Commands that talk to a broker take --bootstrap-server HOST:PORT or the environment variable
-    PYLOGD_BOOTSTRAP_SERVER (default: localhost:9092). `pylogd COMMAND --help` has examples.
+    PYLOGD_BOOTSTRAP_SERVER (default: localhost:9092), and --command-config FILE or PYLOGD_COMMAND_CONFIG with Kafka's
+    properties for TLS and SASL. `pylogd COMMAND --help` has examples.
     """
 
 
@@ -124,7 +129,18 @@ def main(arguments: list[str] | None = None) -> None:
         code = pylogd.main(arguments, prog_name="pylogd", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         sys.exit(error.exit_code)
     except click.Abort:  # Ctrl-C at a prompt
         sys.exit(INTERRUPTED)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print an error on standard error. Errors of usage, which click words, may have several lines."""
+    if not isinstance(error, click.UsageError):
+        note(f"Error: {error.format_message()}")
+        return
+    text = io.StringIO()
+    error.show(text)
+    for line in text.getvalue().splitlines():
+        note(line)

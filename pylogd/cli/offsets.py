@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option, parse_time, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, json_option, parse_time
+from pylogd.cli.output import print_json, print_table
 from pylogd.client import Admin
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 

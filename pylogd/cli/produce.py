@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, cast
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, format_bytes, note
+from pylogd.cli.common import bootstrap_option, connect, format_bytes
+from pylogd.cli.output import note
 from pylogd.client import BatchResult, Producer
 from pylogd.errors import PylogdError
 

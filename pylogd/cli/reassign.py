@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, json_option
+from pylogd.cli.output import note, print_json, print_table
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.replica_plan import Placement, plan
 from pylogd.errors import KafkaError
@@ -66,7 +67,7 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
     changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
     moves = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
     note(f"{len(changed)} of {len(current)} partitions change, {moves} replicas are copied")
-    click.echo(json.dumps({"version": 1, "partitions": [_entry(*item) for item in sorted(changed.items())]}, indent=2))
+    print_json({"version": 1, "partitions": [_entry(*item) for item in sorted(changed.items())]}, indented=True)
 
 
 @reassign.command()

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
 from pylogd.cli.common import bootstrap_option
+from pylogd.cli.common import security as client_security
+from pylogd.cli.output import note, print_line, secret
 
 _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE"))]
+
+_FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command()
@@ -19,17 +26,38 @@ _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") f
 @click.option("--topic", default="_schemas", show_default=True, help="The compacted topic that holds the schemas.")
 @click.option("--compatibility", type=click.Choice(_LEVELS, case_sensitive=False), default="BACKWARD",
               show_default=True, help="Compatibility level of subjects without one of their own.")  # fmt: skip
+@click.option("--tls-certificate", type=_FILE, metavar="FILE",
+              help="Serve HTTPS with this certificate and its chain (PEM), read again when it changes.")  # fmt: skip
+@click.option("--tls-key", type=_FILE, metavar="FILE",
+              help="The certificate's key (PEM, not encrypted), if it is in another file.")  # fmt: skip
+@click.option("--tls-client-ca", type=_FILE, metavar="FILE",
+              help="Require certificates of clients, signed by one of these authorities (PEM).")  # fmt: skip
+@click.option("--users", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Require a user of this file, with a password (HTTP Basic).")  # fmt: skip
+@click.option("--add-user", metavar="NAME",
+              help="Ask for a password, write it hashed to the file of --users, and end.")  # fmt: skip
+@click.option("--jwks", metavar="FILE|URL",
+              help="Require a bearer token that is signed with one of these keys (JSON web key set).")  # fmt: skip
+@click.option("--token-issuer", metavar="TEXT", help="The issuer (iss) that tokens must name.")
+@click.option("--token-audience", metavar="TEXT", help="The audience (aud) that tokens must name.")
 @click.pass_context
-def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str, compatibility: str) -> None:
+def schema_registry(
+    ctx: click.Context, /, bootstrap: str, listen: str, topic: str, compatibility: str, **security: Any
+) -> None:
     """Run a schema registry for Avro, until SIGTERM or Ctrl-C.
 
     It serves the HTTP API of Confluent's clients and keeps the schemas in a topic. Several registries may share the
-    topic. Needs the extra `pylogd-broker[avro]`.
+    topic. Needs the extra `pylogd-broker[avro]`; with TLS also `[tls]`, with bearer tokens `[oauth]`.
 
     \b
     pylogd schema-registry --bootstrap-server localhost:9092 --listen 127.0.0.1:8081
     curl -X POST -d '{"schema": "\\"string\\""}' localhost:8081/subjects/names-value/versions
+    pylogd schema-registry --users users --add-user ada
+    pylogd schema-registry --users users --tls-certificate registry.pem --listen 0.0.0.0:8081
     """
+    if security["add_user"] is not None:
+        _add_user(security["users"], security["add_user"])
+        return
     try:
         from pylogd.schemas.parsing import Compatibility
         from pylogd.schemas.service import SchemaRegistryService
@@ -46,10 +74,62 @@ def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str,
     except ValueError as error:
         raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
     log_to(sys.stderr)
-    service = SchemaRegistryService(reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility))
-    shell = Shell(reactor, service, lambda: "pylogd schema-registry answers on http://{}:{}".format(*service.address))
-    shell.announce = click.echo
+    tls, authenticator = _tls(reactor, security), _authenticator(reactor, security)
+    service = SchemaRegistryService(
+        reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility), client_security(),
+        authenticator=authenticator, tls=tls,
+    )  # fmt: skip
+    scheme = "http" if tls is None else "https"
+    shell = Shell(
+        reactor, service, lambda: "pylogd schema-registry answers on {}://{}:{}".format(scheme, *service.address)
+    )
+    shell.announce = print_line
     ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry"))
+
+
+def _add_user(users: Path | None, name: str) -> None:
+    from pylogd.schemas.passwords import add_user
+
+    if users is None:
+        raise click.UsageError("--add-user needs --users FILE")
+    password = secret(f"Password of {name}")
+    try:
+        add_user(users, name, password)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--add-user") from None
+
+
+def _tls(reactor: Any, security: Mapping[str, Any]) -> Any:
+    """Return what serves TLS by the options, None without."""
+    if security["tls_certificate"] is None:
+        if security["tls_key"] or security["tls_client_ca"]:
+            raise click.UsageError("--tls-key and --tls-client-ca need --tls-certificate")
+        return None
+    try:
+        from pylogd.schemas.tls import ReloadedTls, TlsFiles
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[tls]'") from error
+    files = TlsFiles(*(security[name] for name in ("tls_certificate", "tls_key", "tls_client_ca")))
+    return ReloadedTls(reactor, files)
+
+
+def _authenticator(reactor: Any, security: Mapping[str, Any]) -> Any:
+    """Return what checks credentials, by the options."""
+    from pylogd.schemas.authentication import Authenticator
+    from pylogd.schemas.passwords import UsersFile
+    from pylogd.schemas.tokens import IssuerKeys, TokenCheck
+
+    users = None if security["users"] is None else UsersFile(str(security["users"]))
+    tokens = None
+    if security["jwks"] is not None:
+        issuer, audience = security["token_issuer"], security["token_audience"]
+        try:
+            tokens = TokenCheck(IssuerKeys(security["jwks"]), issuer=issuer, audience=audience)
+        except ImportError as error:
+            raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[oauth]'") from error
+    if (users or tokens) and security["tls_certificate"] is None:
+        note("passwords and tokens are sent in clear text: set --tls-certificate, or put a proxy with TLS in front")
+    return Authenticator(reactor, users, tokens)
 
 
 def _endpoint(listen: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import json_option, print_json, print_table
+from pylogd.cli.common import json_option
+from pylogd.cli.output import print_json, print_line, print_table
 from pylogd.config import SETTINGS, TOPIC_SETTINGS, Setting
 
 
@@ -57,11 +58,12 @@ def _first(doc: str) -> str:
 
 
 def _explain(setting: Setting) -> None:
-    click.echo(click.style(setting.name, bold=True))
-    click.echo(click.wrap_text(setting.doc, width=100, initial_indent="  ", subsequent_indent="  "))
+    print_line(setting.name, bold=True)
+    for line in click.wrap_text(setting.doc, width=100, initial_indent="  ", subsequent_indent="  ").splitlines():
+        print_line(line)
     for label, value in _as_json(setting).items():
         if label not in ("name", "doc") and value not in (None, [], ""):
-            click.echo(f"  {label.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}")
+            print_line(f"  {label.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}")
 
 
 def _as_json(setting: Setting) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import click
 
-from pylogd.cli.common import assignments, connect, note
+from pylogd.cli.common import assignments, connect
+from pylogd.cli.output import note
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

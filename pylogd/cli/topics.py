@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import assignments, bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.cli.common import assignments, bootstrap_option, connect, json_option
+from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
 from pylogd.client import Admin, NewTopic
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
@@ -71,7 +72,7 @@ def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
         print_json(names)
     else:
         for name in names:
-            click.echo(name)
+            print_line(name)
 
 
 @topics.command()
@@ -97,9 +98,9 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
         print_json([_as_json(topic, settings[topic.name]) for topic in found])
     elif sys.stdout.isatty():
         for topic in found:
-            click.echo(click.style(topic.name, bold=True) + f"  id {topic.topic_id.hex()}")
+            print_line(f"{topic.name}  id {topic.topic_id.hex()}", bold=True)
             for name, value in settings[topic.name].items():
-                click.echo(f"  {name} = {value}")
+                print_line(f"  {name} = {value}")
             print_table([">partition", ">leader", "replicas", "in sync"], _rows(topic))
     else:
         print_table([], ([topic.name, *row] for topic in found for row in _rows(topic)))
@@ -112,7 +113,7 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete topics with all their records. On a terminal, asks for confirmation."""
-    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)} with all records?", err=True):
+    if not yes and not confirmed(f"Delete {', '.join(names)} with all records?"):
         raise click.exceptions.Exit(1)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.delete_topics(names)

@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import json_option, print_json, print_table
+from pylogd.cli.common import json_option
+from pylogd.cli.output import print_json, print_line, print_table
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
 
@@ -185,7 +186,7 @@ def zookeeper(
 def _print(name: str, found: Any) -> None:
     rows = _ROWS[name](found)
     if sys.stdout.isatty():
-        click.echo(click.style(name, bold=True) + ("" if rows else ": none"))
+        print_line(name if rows else f"{name}: none", bold=True)
         if rows:
             print_table(_HEADINGS[name], rows)
     else:

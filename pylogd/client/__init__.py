@@ -20,10 +20,12 @@ from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.client.blocking.producer import Delivery, Producer
+from pylogd.client.core.admin.acl_operations import Acl, AclFilter
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.errors import (
+    AuthenticationFailed,
     BrokerUnavailable,
     BufferFull,
     ClientError,
@@ -36,6 +38,7 @@ from pylogd.client.core.errors import (
     LogTruncation,
     RequestTimedOut,
     SerializationFailed,
+    TlsFailed,
     UnknownTopic,
     UnsupportedByBroker,
 )
@@ -43,6 +46,7 @@ from pylogd.client.core.model import NewTopic, OffsetAndTime, TopicPartition
 from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
 from pylogd.client.core.producer.metrics import ProducerMetrics
+from pylogd.client.core.security import SecurityOptions
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.records import NewRecord, Record
 
@@ -50,8 +54,11 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "Acl",
+    "AclFilter",
     "Admin",
     "AuditedProducer",
+    "AuthenticationFailed",
     "BatchResult",
     "BrokerUnavailable",
     "BufferFull",
@@ -80,7 +87,9 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "RequestTimedOut",
+    "SecurityOptions",
     "SerializationFailed",
+    "TlsFailed",
     "TopicPartition",
     "UnknownTopic",
     "UnsupportedByBroker",

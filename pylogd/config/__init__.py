@@ -1,13 +1,16 @@
 """The settings: their tables, files, and the order in which values override each other.
 
-Reading guide: `broker` and `topic` are the tables; `values` is what one setting is; `listeners` and `source` read
-addresses and files; `settings` is what a broker holds. Imports nothing of the project but `errors`.
+Reading guide: `broker` and `topic` are the tables; `values` is what one setting is; `lookup` finds one by its name;
+`listeners` and `source` read addresses and files; `settings` is what a broker holds. Imports nothing of the project but
+`errors`.
 """
 
 from pylogd.config.broker import SETTINGS
-from pylogd.config.listeners import Listener, parse_listeners
+from pylogd.config.listeners import Listener, SecurityProtocol, parse_listeners
+from pylogd.config.lookup import ListenerValues, broker_setting
 from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym, Replaced, Settings
 from pylogd.config.source import parse_assignments
+from pylogd.config.tls import TlsOptions
 from pylogd.config.topic import TOPIC_SETTINGS
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
 
@@ -20,11 +23,15 @@ __all__ = [
     "ConfigSynonym",
     "ConfigType",
     "Listener",
+    "ListenerValues",
     "Mode",
     "Replaced",
+    "SecurityProtocol",
     "Setting",
     "Settings",
+    "TlsOptions",
     "Value",
+    "broker_setting",
     "parse_assignments",
     "parse_listeners",
 ]

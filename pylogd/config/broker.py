@@ -13,9 +13,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from pylogd.config.authorization import AUTHORIZATION_SETTINGS
+from pylogd.config.connections import CONNECTION_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
+from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
+from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
+from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
+from pylogd.config.sasl import SASL_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
+from pylogd.config.tls import TLS_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 from pylogd.config.zookeeper import ZOOKEEPER_SETTINGS
 
@@ -45,11 +52,40 @@ _IDENTITY_SETTINGS: Final = [
     Setting(
         "listeners",
         _LIST,
-        ("PLAINTEXT://:9092",),
+        ("PLAINTEXT://127.0.0.1:9092",),
         "Where the broker listens: `NAME://host:port`, `host:port`, "
         "or a Twisted endpoint string such as `tcp:9092:interface=127.0.0.1`. An empty host means every IPv4 "
-        "interface; port 0 picks a free one. Names must differ.",
+        "interface; port 0 picks a free one. Names must differ; `listener.security.protocol.map` says how each is "
+        "protected. (Kafka's default is every interface: clients on other machines need an address here, and "
+        "better TLS with it.)",
         _IDENTITY,
+    ),
+    Setting(
+        "listener.security.protocol.map",
+        _LIST,
+        OWN_NAMES,
+        "How the connections of a listener are protected, by its name: `NAME:PROTOCOL` with PLAINTEXT, SSL, "
+        "SASL_PLAINTEXT or SASL_SSL. A value replaces the default map, so list all names in use.",
+        _IDENTITY,
+    ),
+    Setting(
+        "inter.broker.listener.name",
+        _STRING,
+        None,
+        "The name of the listener by which other brokers connect to this one, and this one to them. Unset: "
+        "`security.inter.broker.protocol`, or else the first listener.",
+        _IDENTITY,
+        nullable=True,
+    ),
+    Setting(
+        "security.inter.broker.protocol",
+        _STRING,
+        None,
+        "The name of the listener between brokers, if it is that of its protocol. Can't be used with "
+        "`inter.broker.listener.name`. (Kafka's default is PLAINTEXT.)",
+        _IDENTITY,
+        choices=tuple(SecurityProtocol.__members__),
+        nullable=True,
     ),
     Setting(
         "advertised.listeners",
@@ -157,32 +193,6 @@ _NETWORK_SETTINGS: Final = [
         "Connections that the kernel queues before they are accepted.",
         _NETWORK,
         minimum=1,
-    ),
-    Setting(
-        "max.connections",
-        _INT,
-        INT_MAX,
-        "Most client connections at a time; further ones are closed at once.",
-        _NETWORK,
-        minimum=0,
-        mode=_DYNAMIC,
-    ),
-    Setting(
-        "max.connections.per.ip",
-        _INT,
-        INT_MAX,
-        "Most client connections at a time from one address.",
-        _NETWORK,
-        minimum=0,
-        mode=_DYNAMIC,
-    ),
-    Setting(
-        "connections.max.idle.ms",
-        _LONG,
-        10 * MINUTE_MS,
-        "Idle time after which a connection is closed; -1 for never.",
-        _NETWORK,
-        minimum=-1,
     ),
     Setting(
         "connection.max.inflight.requests",
@@ -399,11 +409,18 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_METADATA_SETTINGS,
             *ZOOKEEPER_SETTINGS,
             *_TOPIC_SETTINGS,
+            *CONNECTION_SETTINGS,
+            *TLS_SETTINGS,
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
+            *AUTHORIZATION_SETTINGS,
+            *REQUEST_LIMITS,
             *STORAGE_SETTINGS,
+            *SASL_SETTINGS,
             *_IN_SYNC_SETTINGS,
+            *PRODUCER_LIMITS,
             *REPLICATION_SETTINGS,
+            *QUOTA_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
             *_THREAD_SETTINGS,

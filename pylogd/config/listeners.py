@@ -1,4 +1,4 @@
-"""Parse listener addresses, and make Twisted's endpoint descriptions from them.
+"""Parse listener addresses, make Twisted's endpoint descriptions from them, and choose the one between brokers.
 
 Three spellings of a listener: Kafka's `NAME://host:port`, plain `host:port`, and a Twisted endpoint string
 (`tcp:9092:interface=127.0.0.1`, `systemd:domain=INET:index=0`). IPv6 hosts stand in brackets. Must not know: Twisted
@@ -7,14 +7,17 @@ Three spellings of a listener: Kafka's `NAME://host:port`, plain `host:port`, an
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import Any, Final
 
 from pylogd.config.values import ConfigError
 
 DEFAULT_NAME: Final = "PLAINTEXT"
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
 
 _ENDPOINT: Final = re.compile(r"(?P<kind>tcp6?|unix|systemd):(?!//)(?P<rest>.+)")
 _TCP: Final = re.compile(r"(?P<port>[0-9]{1,5})(?::.*)?")
@@ -23,8 +26,31 @@ _ADDRESS: Final = re.compile(
     r"(?:(?P<name>[A-Za-z][A-Za-z0-9_.-]*)://)?"
     r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9_.-]*)):(?P<port>[0-9]{1,5})"
 )
-_UNSUPPORTED: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+_UNNAMED: Final = re.compile(rf"{DEFAULT_NAME}[0-9]*")
 _MAX_PORT: Final = 65535
+
+
+class SecurityProtocol(Enum):
+    """How the connections of a listener are protected, and how their clients say who they are."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def sasl(self) -> bool:
+        """Whether clients authenticate with SASL before anything else."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+#: The default of `listener.security.protocol.map`: each protocol under its own name.
+OWN_NAMES: Final = tuple(f"{protocol.value}:{protocol.value}" for protocol in SecurityProtocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +65,68 @@ class Listener:
     host: str
     port: int
     endpoint: str = ""
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
     @property
     def wildcard(self) -> bool:
         """Whether the host stands for all interfaces, and so is no address for clients."""
         return self.host in ("", "0.0.0.0", "::")
 
+    @property
+    def exposed(self) -> bool:
+        """Whether other machines may be able to connect, as far as the address tells."""
+        if self.host in ("", "localhost"):
+            return not self.host and self.endpoint.startswith("tcp")
+        try:
+            return not ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+        except ValueError:
+            return True  # a name
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
 
 
-def parse_listeners(texts: Iterable[str], setting: str = "listeners") -> tuple[Listener, ...]:
+def parse_protocols(texts: Iterable[str]) -> dict[str, SecurityProtocol]:
+    """Parse `NAME:PROTOCOL` words of `listener.security.protocol.map`. Names are in capitals. Raises ConfigError."""
+    found: dict[str, SecurityProtocol] = {}
+    for text in texts:
+        name, colon, protocol = text.partition(":")
+        name, protocol = name.strip().upper(), protocol.strip().upper()
+        if not (name and colon) or protocol not in SecurityProtocol.__members__:
+            allowed = ", ".join(SecurityProtocol.__members__)
+            raise ConfigError(
+                f'{PROTOCOL_MAP}: "{text}" is not allowed; write NAME:PROTOCOL with one of {allowed}', PROTOCOL_MAP
+            )
+        if name in found:
+            raise ConfigError(f'{PROTOCOL_MAP}: the listener "{name}" is named twice', PROTOCOL_MAP)
+        found[name] = SecurityProtocol[protocol]
+    return found
+
+
+def parse_listeners(
+    texts: Iterable[str], protocols: Mapping[str, SecurityProtocol] | None = None, setting: str = "listeners"
+) -> tuple[Listener, ...]:
     """Parse addresses to listen on. Unnamed ones are called PLAINTEXT, PLAINTEXT2 and so on.
 
-    Raises `ConfigError` for a malformed address, an unsupported protocol, a name or a port used twice.
+    protocols: the security protocol by the name of the listener, as `parse_protocols` returns it; by default each
+    protocol has its own name.
+
+    Raises `ConfigError` for a malformed address, a name without a protocol, a name or a port used twice.
     """
+    protocols = parse_protocols(OWN_NAMES) if protocols is None else protocols
     listeners: list[Listener] = []
     for text in texts:
         endpoint = _ENDPOINT.fullmatch(text)
         parsed = _parse_endpoint(text, endpoint, setting) if endpoint else _parse_address(text, setting)
         name = parsed.name or _free_name({listener.name for listener in listeners})
         description = parsed.endpoint or _endpoint(parsed.host, parsed.port)
-        listeners.append(Listener(name, parsed.host, parsed.port, description))
+        protocol = protocols.get(name)
+        if protocol is None:
+            if not _UNNAMED.fullmatch(name):
+                raise ConfigError(f'{setting}: "{text}": {PROTOCOL_MAP} has no protocol for {name}', setting)
+            protocol = SecurityProtocol.PLAINTEXT
+        listeners.append(Listener(name, parsed.host, parsed.port, description, protocol))
     if not listeners:
         raise ConfigError(f"{setting} is empty: name at least one address", setting)
     _check_distinct([listener.name for listener in listeners], "name", setting)
@@ -90,6 +155,26 @@ def parse_advertised(
     return tuple(advertised)
 
 
+def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[Listener, ...]) -> Listener:
+    """Return the listener that other brokers connect to. Raises ConfigError if there is none of the name given.
+
+    values: the settings by name. Without a name or a protocol it is the first listener.
+    """
+    by_name, by_protocol = values["inter.broker.listener.name"], values["security.inter.broker.protocol"]
+    if by_name and by_protocol:
+        raise ConfigError(
+            "inter.broker.listener.name and security.inter.broker.protocol can't both be set",
+            "security.inter.broker.protocol",
+        )
+    wanted = (by_name or by_protocol or listeners[0].name).upper()
+    for listener in listeners:
+        if listener.name == wanted:
+            return listener
+    setting = "inter.broker.listener.name" if by_name else "security.inter.broker.protocol"
+    names = ", ".join(listener.name for listener in listeners)
+    raise ConfigError(f'{setting}: there is no listener "{wanted}"; listeners are {names}', setting)
+
+
 def _parse_address(text: str, setting: str) -> Listener:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > _MAX_PORT:
@@ -97,8 +182,6 @@ def _parse_address(text: str, setting: str) -> Listener:
             f'{setting}: "{text}" is no address; write NAME://host:port, host:port or a Twisted endpoint', setting
         )
     name = (match["name"] or "").upper()
-    if name in _UNSUPPORTED:
-        raise ConfigError(f'{setting}: "{text}": {name} listeners are not supported, only plain text ones', setting)
     return Listener(name, match["v6"] or match["host"], int(match["port"]))
 
 

@@ -19,9 +19,20 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from pylogd.config.broker import FORMER_NAMES, SETTINGS
-from pylogd.config.listeners import Listener, parse_advertised, parse_listeners
+from pylogd.config.authorization import check_authorization
+from pylogd.config.broker import SETTINGS
+from pylogd.config.connections import check_connections
+from pylogd.config.listeners import (
+    PROTOCOL_MAP,
+    Listener,
+    inter_broker_listener,
+    parse_advertised,
+    parse_listeners,
+    parse_protocols,
+)
+from pylogd.config.lookup import ListenerValues, TypedValues, known, known_broker_setting
 from pylogd.config.source import read_file
+from pylogd.config.tls import TlsOptions, check_tls_values, tls_options
 from pylogd.config.topic import TOPIC_SETTINGS, fallback_value
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
 from pylogd.config.zookeeper import ZooKeeperSecurity, check_zookeeper, zookeeper_security
@@ -86,7 +97,7 @@ class ConfigEntry:
     synonyms: tuple[ConfigSynonym, ...]
 
 
-class Settings:
+class Settings(TypedValues):
     """All settings of one broker.
 
     Read one with `settings["log.segment.bytes"]` or, for type checkers, with `integer(name)`, `number(name)`,
@@ -129,42 +140,25 @@ class Settings:
         return self._effective[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(SETTINGS)
-
-    def integer(self, name: str) -> int:
-        """Return the value of an INT, SHORT or LONG setting that can't be unset."""
-        value = self._effective[name]
-        assert isinstance(value, int), name
-        return value
-
-    def number(self, name: str) -> float:
-        """Return the value of a DOUBLE setting."""
-        value = self._effective[name]
-        assert isinstance(value, float), name
-        return value
-
-    def flag(self, name: str) -> bool:
-        """Return the value of a BOOLEAN setting."""
-        value = self._effective[name]
-        assert isinstance(value, bool), name
-        return value
-
-    def text(self, name: str) -> str | None:
-        """Return the value of a STRING setting, None if unset."""
-        value = self._effective[name]
-        assert value is None or isinstance(value, str), name
-        return value
-
-    def words(self, name: str) -> tuple[str, ...]:
-        """Return the members of a LIST setting, () if unset."""
-        value = self._effective[name]
-        assert value is None or isinstance(value, tuple), name
-        return value or ()
+        return iter(self._effective)
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
         """Where to listen, each with its Twisted endpoint description."""
-        return parse_listeners(self.words("listeners"))
+        return _listeners(self._effective)
+
+    @property
+    def inter_broker_listener(self) -> Listener:
+        """The listener that other brokers connect to."""
+        return inter_broker_listener(self._effective, self.listeners)
+
+    def for_listener(self, name: str) -> ListenerValues:
+        """Return the settings as they are now for one listener: its own values over the broker's."""
+        return ListenerValues(self._effective, name)
+
+    def tls_options(self, listener: str) -> TlsOptions:
+        """Return the TLS settings of a listener as they are now. Raises ConfigError if they are incomplete."""
+        return tls_options(self.for_listener(listener).__getitem__, listener)
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
@@ -186,7 +180,7 @@ class Settings:
 
     def origin(self, name: str) -> str:
         """Return the source of the effective value, in words for a user."""
-        source = self._candidates(SETTINGS[name])[0].source
+        source = self._candidates(known_broker_setting(name))[0].source
         if source is ConfigSource.STATIC_BROKER:
             return "command line" if name in self._from_command_line else "configuration file"
         return "default" if source is ConfigSource.DEFAULT else "changed at run time"
@@ -200,7 +194,7 @@ class Settings:
         """
         checked: dict[str, str] = {}
         for name, raw in overrides.items():
-            setting = _known(TOPIC_SETTINGS, name, "topic setting")
+            setting = known(TOPIC_SETTINGS.get, TOPIC_SETTINGS, name, "topic setting")
             checked[name] = setting.format(setting.parse(raw)) or ""
         values = self.topic_config(checked)
         _check_lag(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -243,7 +237,7 @@ class Settings:
     def describe(self) -> list[ConfigEntry]:
         """Return every broker setting as DescribeConfigs shows it."""
         entries = []
-        for setting in SETTINGS.values():
+        for setting in map(known_broker_setting, self._effective):
             synonyms = self._candidates(setting)
             own = [synonym for synonym in synonyms if synonym.name == setting.name]
             entries.append(_entry(setting, own[0].value, [s for s in synonyms if s.value is not None], own[0].source))
@@ -257,7 +251,7 @@ class Settings:
         """
         checked: dict[str, str] = {}
         for name, raw in overrides.items():
-            setting = _known(SETTINGS, name, "setting")
+            setting = known_broker_setting(name)
             if setting.mode is not Mode.DYNAMIC:
                 raise ConfigError(f"{name} can't be changed while the broker runs", name)
             if raw is None:
@@ -277,7 +271,9 @@ class Settings:
 
         Raises ConfigError, with nothing changed, if they contradict the dynamic ones.
         """
-        dynamic = {name for name, setting in SETTINGS.items() if setting.mode is Mode.DYNAMIC}
+        dynamic = {
+            name for name in {*self._effective, *fresh._effective} if known_broker_setting(name).mode is Mode.DYNAMIC
+        }
         static = {name: value for name, value in self._static.items() if name not in dynamic}
         static.update((name, value) for name, value in fresh._static.items() if name in dynamic)
         before, old = self._effective, self._static
@@ -287,26 +283,30 @@ class Settings:
         changed = self._apply(layers, effective)
         moved = {name for name in dynamic if static.get(name) != old.get(name)}
         return Replaced(
-            {name: (before[name], effective[name]) for name in sorted(changed)},
+            {name: (before.get(name), effective.get(name)) for name in sorted(changed)},
             {
-                name: (before[name], fresh._effective[name])
-                for name in SETTINGS
-                if name not in dynamic and fresh._effective[name] != before[name]
+                name: (before.get(name), fresh._effective.get(name))
+                for name in {**before, **fresh._effective}
+                if name not in dynamic and fresh._effective.get(name) != before.get(name)
             },
             frozenset(name for name in moved if name in own or name in shared),
         )
 
     def _apply(self, layers: Layers, effective: dict[str, Value]) -> frozenset[str]:
-        changed = frozenset(name for name, value in effective.items() if value != self._effective[name])
+        before = self._effective
+        changed = frozenset(name for name in {**before, **effective} if effective.get(name) != before.get(name))
         self._layers, self._effective = layers, effective
         self._topic_defaults = _topic_defaults(layers)
-        if changed:
-            for subscriber in list(self._subscribers):
-                subscriber(changed)
+        for subscriber in list(self._subscribers):
+            subscriber(changed)
         return changed
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Call `listener` with the names of settings that change at run time. Return a function that ends this."""
+        """Call `listener` each time settings were applied at run time, with the names of those that changed.
+
+        The names may be none: the same values were set again, which is how certificates are read again. Return a
+        function that ends this.
+        """
         self._subscribers.append(listener)
         return lambda: self._subscribers.remove(listener)
 
@@ -314,13 +314,17 @@ class Settings:
         self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]
     ) -> tuple[Layers, dict[str, Value]]:
         """Return what `set_dynamic` would apply. Raises what it would raise."""
-        own, shared = self.check_dynamic(this_broker), self.check_dynamic(all_brokers)
-        return _checked_layers(_parse_all(own), _parse_all(shared), self._static)
+        ignored = self.words("ignored.dynamic.settings")
+        own, shared = (
+            {name: value for name, value in _parse_all(self.check_dynamic(layer)).items() if name not in ignored}
+            for layer in (this_broker, all_brokers)
+        )
+        return _checked_layers(own, shared, self._static)
 
     def _candidates(self, setting: Setting) -> list[ConfigSynonym]:
         names = [setting.name, *(name for name, _ in setting.synonyms)]
         return [
-            ConfigSynonym(name, SETTINGS[name].format(values[name]), source)
+            ConfigSynonym(name, known_broker_setting(name).format(values[name]), source)
             for source, values in self._layers
             for name in names
             if name in values
@@ -328,6 +332,7 @@ class Settings:
 
     def _check_together(self) -> None:
         parse_advertised(self.words("advertised.listeners"), self.listeners)
+        inter_broker_listener(self._effective, self.listeners)
         directories = self.words("log.dirs")
         if not directories:
             raise ConfigError("log.dirs is empty: name at least one directory", "log.dirs")
@@ -337,22 +342,26 @@ class Settings:
         if url is not None and not (url.startswith(SQLITE_SCHEME) and len(url) > len(SQLITE_SCHEME)):
             raise ConfigError(f'metadata.store = "{url}" is not allowed: write sqlite:/path/to/file', "metadata.store")
         check_zookeeper(self._effective)
-        _check_lag(self._effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+        check_authorization(self._effective)
+        _check_values(self._effective)
 
 
-def _known(table: Mapping[str, Setting], name: str, what: str) -> Setting:
-    setting = table.get(name)
-    if setting is not None:
-        return setting
-    import difflib  # noqa: PLC0415 - for this error
+def _listeners(values: Mapping[str, Any]) -> tuple[Listener, ...]:
+    return parse_listeners(values["listeners"], parse_protocols(values[PROTOCOL_MAP]))
 
-    nearest = [FORMER_NAMES[name]] if name in FORMER_NAMES else difflib.get_close_matches(name, table, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest and nearest[0] in table else ""
-    raise ConfigError(f'unknown {what} "{name[:200]}"{hint}', name)
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if values that may change at run time contradict each other."""
+    _check_lag(values, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    check_connections(values)
+    check_tls_values(values)
+    for listener in _listeners(values):
+        if listener.protocol.tls:
+            tls_options(ListenerValues(values, listener.name).__getitem__, listener.name)
 
 
 def _parse_all(raw: Mapping[str, object]) -> dict[str, Value]:
-    return {name: _known(SETTINGS, name, "setting").parse(value) for name, value in raw.items()}
+    return {name: known_broker_setting(name).parse(value) for name, value in raw.items()}
 
 
 def _stack(broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static: Mapping[str, Value]) -> Layers:
@@ -369,7 +378,7 @@ def _checked_layers(
 ) -> tuple[Layers, dict[str, Value]]:
     layers = _stack(broker, all_brokers, static)
     effective = _resolve(layers)
-    _check_lag(effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    _check_values(effective)
     return layers, effective
 
 
@@ -384,7 +393,9 @@ def _resolve_one(setting: Setting, layers: Layers) -> Value:
 
 
 def _resolve(layers: Layers) -> dict[str, Value]:
-    return {name: _resolve_one(setting, layers) for name, setting in SETTINGS.items()}
+    own = dict.fromkeys(name for _, values in layers for name in values if name not in SETTINGS)  # of single listeners
+    settings = [*SETTINGS.values(), *map(known_broker_setting, sorted(own))]
+    return {setting.name: _resolve_one(setting, layers) for setting in settings}
 
 
 def _topic_defaults(layers: Layers) -> dict[str, Value]:

@@ -75,7 +75,8 @@ class Setting:
     `minimum` and `maximum` are inclusive and bound numbers; `choices` bounds text and the members of lists.
     A `nullable` setting may be unset, which is None. `synonyms` are the broker settings that supply the value of an
     unset topic setting, or of an unset setting in finer units, in order of precedence, each with the factor that
-    converts its value to the unit of this setting.
+    converts its value to the unit of this setting. `per_listener`: a listener may have a value of its own, in the
+    setting `listener.name.<listener>.<name>`.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Setting:
     mode: Mode = Mode.READ_ONLY
     nullable: bool = False
     synonyms: tuple[tuple[str, int], ...] = ()
+    per_listener: bool = False
 
     @property
     def attribute(self) -> str:

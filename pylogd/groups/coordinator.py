@@ -34,7 +34,6 @@ from pylogd.groups.loader import GroupLoader
 from pylogd.groups.membership import Membership
 from pylogd.groups.offsets import expired, may_commit, may_delete
 from pylogd.groups.records import (
-    MOST_TEXT,
     Committed,
     PartitionId,
     group_key,
@@ -45,6 +44,7 @@ from pylogd.groups.records import (
 from pylogd.groups.states import GroupState
 from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
 from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.limits.names import MAX_GROUP_ID, MAX_INSTANCE_ID
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -57,7 +57,6 @@ log = Logger()
 
 #: How many groups are searched for expired offsets in one turn of the reactor.
 _SWEPT_AT_ONCE: Final = 100
-_MOST_INSTANCE_ID: Final = 249
 _MINUTE_MS: Final = 60_000
 _NONE = ErrorCode.NONE
 
@@ -194,6 +193,8 @@ class GroupCoordinator:
 
     def coordinator_of(self, group_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
         """Return the node id of a group's coordinator, or an error code. Creates the offsets topic if it is missing."""
+        if len(group_id) > MAX_GROUP_ID:
+            return ErrorCode.INVALID_GROUP_ID
         if self._topic.get() is None or self._topic.is_being_created:
             made = self._topic.ensure()
             return shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_created))
@@ -219,7 +220,7 @@ class GroupCoordinator:
 
         `named`: whether an empty group id is an error.
         """
-        if (named and not group_id) or (len(group_id) * 4 > MOST_TEXT and len(group_id.encode()) > MOST_TEXT):
+        if (named and not group_id) or len(group_id) > MAX_GROUP_ID:
             return ErrorCode.INVALID_GROUP_ID
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -252,7 +253,10 @@ class GroupCoordinator:
         if not low <= round(request.session * 1000) <= high:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         names = [request.protocol_type, *(name for name, _ in request.protocols)]
-        if any(len(name) > _MOST_INSTANCE_ID for name in (request.instance_id or "", *names)):
+        if any(len(name) > MAX_INSTANCE_ID for name in (request.instance_id or "", *names)):
+            return ErrorCode.INVALID_REQUEST
+        # What does not fit into a record of the offsets topic could never be stored.
+        if sum(len(metadata) for _, metadata in request.protocols) > self._settings.integer("message.max.bytes"):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.INVALID_REQUEST if request.instance_id == "" else _NONE
 

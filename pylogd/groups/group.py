@@ -4,7 +4,7 @@ Strategy: this is bookkeeping only. `membership` decides what happens to members
 offsets are kept. All requests that wait for the group are in `waiting_joins` and `waiting_syncs`, so one can see that
 none is left unanswered.
 
-Rules: the state changes only along `TRANSITIONS`. `votes` counts the members that support each protocol, so that the
+Rules: the state changes only along `CLASSIC_GROUP`. `votes` counts the members that support each protocol, so that the
 protocols supported by all members are known without asking each.
 Must not know: the clock, the reactor, logs, requests.
 """
@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import Committed, PartitionId, StoredGroup, StoredMember, consumer_topics
-from pylogd.groups.states import TRANSITIONS, GroupState
+from pylogd.groups.states import CLASSIC_GROUP, GroupEvent, GroupState
 from pylogd.groups.values import JoinAnswer, JoinedMember, Protocols, SyncAnswer
 
 #: The protocol type whose members send subscriptions as their metadata.
@@ -92,7 +92,7 @@ class ClassicGroup:
         """Make an empty group, which has been Empty since `since_ms` (milliseconds since 1970)."""
         self.group_id = group_id
         self.partition_index = partition_index
-        self.state = GroupState.EMPTY
+        self.state = CLASSIC_GROUP.initial
         self.since_ms = since_ms
         self.generation = 0
         self.protocol_type: str | None = None
@@ -118,11 +118,9 @@ class ClassicGroup:
 
     # -- state
 
-    def become(self, state: GroupState, now_ms: int) -> None:
-        """Change state. Raises ValueError for a transition that is not in `TRANSITIONS`."""
-        if state not in TRANSITIONS[self.state]:
-            raise ValueError(f"group {self.group_id!r} can't go from {self.state.value} to {state.value}")
-        self.state = state
+    def handle(self, event: GroupEvent, now_ms: int) -> None:
+        """Change the state as `CLASSIC_GROUP` says. Raises UnexpectedEvent."""
+        self.state = CLASSIC_GROUP.next(self.state, event)
         self.since_ms = now_ms
 
     @property

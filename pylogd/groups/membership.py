@@ -26,7 +26,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -34,12 +34,11 @@ from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.group import NEVER, ClassicGroup, Member
-from pylogd.groups.states import GroupState
-from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.groups.states import GroupEvent, GroupState
+from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, next_generation
 
 log = Logger()
 
-_MOST_CLIENT_ID: Final = 255  # characters of the client id that become part of a member id
 _NONE = ErrorCode.NONE
 _STABLE = GroupState.STABLE
 _COMPLETING = GroupState.COMPLETING
@@ -93,7 +92,7 @@ class Membership:
         return self._join_again(group, member, request)
 
     def _join_new(self, group: ClassicGroup, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
-        stem = request.instance_id if request.instance_id is not None else request.client_id[:_MOST_CLIENT_ID]
+        stem = request.instance_id if request.instance_id is not None else request.client_id
         member_id = f"{stem}-{uuid.uuid4()}"
         if request.instance_id is not None and request.instance_id in group.instances:
             return self._rejoin_static(group, request, member_id)
@@ -218,7 +217,7 @@ class Membership:
         if group.state is _COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
-        group.become(_PREPARING, self._now_ms())
+        group.handle(GroupEvent.REBALANCE, self._now_ms())
         group.sync_at, group.pending_syncs, group.storing = NEVER, set(), False
         longest = group.longest_rebalance
         delay = min(self._first_delay(), longest) if was_empty else 0.0
@@ -265,12 +264,12 @@ class Membership:
         if not group.members:
             self._become_empty(group)
             return
-        group.generation += 1
+        group.generation = next_generation(group.generation)
         joins, group.waiting_joins = group.waiting_joins, {}
         if group.leader not in joins:
             group.leader = next(iter(joins))
         group.protocol = group.choose_protocol()
-        group.become(_COMPLETING, self._now_ms())
+        group.handle(GroupEvent.JOINED, self._now_ms())
         group.pending_syncs = set(group.members)
         group.sync_at = self._clock.seconds() + group.longest_rebalance
         self._set_timer(group, group.sync_at)
@@ -284,12 +283,12 @@ class Membership:
             self._answer(waiting, answer)
 
     def _become_empty(self, group: ClassicGroup) -> None:
-        group.become(GroupState.EMPTY, self._now_ms())
+        group.handle(GroupEvent.EMPTIED, self._now_ms())
         group.protocol = group.leader = None
         if not (group.generation or group.stored):  # nobody ever completed a rebalance of it
             self._forget_unused(group)
             return
-        group.generation += 1
+        group.generation = next_generation(group.generation)
         stored = self._store(group, {})
         if isinstance(stored, Deferred):
             stored.addCallback(self._emptied, group)
@@ -369,7 +368,7 @@ class Membership:
             return
         for member_id, member in group.members.items():
             member.assignment = assignments.get(member_id, b"")
-        group.become(_STABLE, self._now_ms())
+        group.handle(GroupEvent.ASSIGNED, self._now_ms())
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         answers = []
         for member_id, waiting in syncs.items():
@@ -399,7 +398,8 @@ class Membership:
 
     def leave(self, group: ClassicGroup, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Remove members and rebalance once. Returns NONE or an error for each."""
-        results, leaving = [], []
+        results: list[ErrorCode] = []
+        leaving: dict[Member, None] = {}
         for leaver in leavers:
             if group.pending.pop(leaver.member_id, None) is not None:
                 results.append(_NONE)
@@ -409,12 +409,11 @@ class Membership:
                 member_id = group.instances.get(leaver.instance_id, "")
             found = group.check(member_id, leaver.instance_id)
             if isinstance(found, Member):
-                if found not in leaving:
-                    leaving.append(found)
+                leaving[found] = None
                 results.append(_NONE)
             else:
                 results.append(found)
-        self._remove_members(group, leaving)
+        self._remove_members(group, list(leaving))
         return results
 
     def _remove_members(self, group: ClassicGroup, members: Sequence[Member]) -> None:
@@ -438,7 +437,7 @@ class Membership:
         if group.timer is not None and group.timer.active():
             group.timer.cancel()
         group.timer = None
-        group.become(GroupState.DEAD, self._now_ms())
+        group.handle(GroupEvent.REMOVED, self._now_ms())
         joins, group.waiting_joins = group.waiting_joins, {}
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         group.pending.clear()

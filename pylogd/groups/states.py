@@ -1,11 +1,4 @@
-"""The states of a classic consumer group, and the transitions that are allowed between them.
-
-- Empty: the group has no members; it may have offsets.
-- PreparingRebalance: members are told to join again; the joins that have arrived wait for the others.
-- CompletingRebalance: the members that joined form the new generation and wait for the leader's assignment.
-- Stable: every member has its assignment.
-- Dead: removed from memory, because the group was deleted or expired, or another broker coordinates it now.
-"""
+"""The states of a classic consumer group, as a machine; `membership` does the work of each state."""
 
 from __future__ import annotations
 
@@ -13,25 +6,56 @@ from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
+from pylogd.machine import MachineTable
+
 
 class GroupState(Enum):
-    """The state of a group. The values are the names that clients are sent."""
+    """What a group and its members are waiting for."""
 
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
+    EMPTY = "The group has no members; it may have offsets."
+    PREPARING = "Members are told to join again; the joins that have arrived wait for the others."
+    COMPLETING = "The members that joined form the new generation and wait for the leader's assignment."
+    STABLE = "Every member has its assignment."
+    DEAD = "The group was removed from memory."
+
+    @property
+    def kafka_name(self) -> str:
+        """The name that clients are sent."""
+        return _KAFKA_NAMES[self]
 
 
-TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = MappingProxyType(
+_KAFKA_NAMES: Mapping[GroupState, str] = MappingProxyType(
     {
-        GroupState.EMPTY: frozenset({GroupState.PREPARING, GroupState.DEAD}),
-        # To Empty if no member joins again in time.
-        GroupState.PREPARING: frozenset({GroupState.COMPLETING, GroupState.EMPTY, GroupState.DEAD}),
-        # Back to PreparingRebalance if a member joins, leaves or expires before the leader has sent the assignment.
-        GroupState.COMPLETING: frozenset({GroupState.STABLE, GroupState.PREPARING, GroupState.DEAD}),
-        GroupState.STABLE: frozenset({GroupState.PREPARING, GroupState.DEAD}),
-        GroupState.DEAD: frozenset(),
+        GroupState.EMPTY: "Empty",
+        GroupState.PREPARING: "PreparingRebalance",
+        GroupState.COMPLETING: "CompletingRebalance",
+        GroupState.STABLE: "Stable",
+        GroupState.DEAD: "Dead",
     }
+)
+
+
+class GroupEvent(Enum):
+    """What happens to a group."""
+
+    REBALANCE = "A member joins, leaves, expires or changes its subscription."
+    JOINED = "All members have joined, or the time to join is over."
+    EMPTIED = "No member has joined in time."
+    ASSIGNED = "The leader has sent the assignment, and it is stored."
+    REMOVED = "The group was deleted or expired, or another broker coordinates it now."
+
+
+_S, _E = GroupState, GroupEvent
+
+CLASSIC_GROUP = MachineTable(
+    "Classic consumer group",
+    "A group whose members are assigned partitions by one of them, the leader.",
+    _S.EMPTY,
+    {
+        _S.EMPTY: {_E.REBALANCE: _S.PREPARING, _E.REMOVED: _S.DEAD},
+        _S.PREPARING: {_E.JOINED: _S.COMPLETING, _E.EMPTIED: _S.EMPTY, _E.REMOVED: _S.DEAD},
+        _S.COMPLETING: {_E.ASSIGNED: _S.STABLE, _E.REBALANCE: _S.PREPARING, _E.REMOVED: _S.DEAD},
+        _S.STABLE: {_E.REBALANCE: _S.PREPARING, _E.REMOVED: _S.DEAD},
+        _S.DEAD: {},
+    },
 )

@@ -9,8 +9,10 @@ Must not know: groups, members, requests.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import mul
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -18,6 +20,7 @@ from twisted.logger import Logger
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.log.errors import RecordListTooLarge, RecordTooLarge, StorageError
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.errors import TopicExists
@@ -136,12 +139,22 @@ def partition_of(group_id: str, count: int) -> int:
 
     Source: Kafka's GroupMetadataManager.partitionFor.
     """
-    units = group_id.encode("utf-16-be")
-    code = 0
-    for at in range(0, len(units), 2):
-        code = (code * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    raw = group_id.encode("utf-16-be")
+    units = struct.unpack(f">{len(raw) // 2}H", raw)
+    powers = _POWERS if len(units) <= len(_POWERS) else _powers_of_31(len(units))  # stored by an earlier release
+    code = sum(map(mul, reversed(units), powers)) & 0xFFFFFFFF
     signed = code - (1 << 32) if code >= 1 << 31 else code
     return 0 if signed == -(1 << 31) else abs(signed) % count
+
+
+def _powers_of_31(count: int) -> list[int]:
+    powers = [1]
+    for _ in range(count - 1):
+        powers.append(powers[-1] * 31 & 0xFFFFFFFF)
+    return powers
+
+
+_POWERS: Final = _powers_of_31(2 * MAX_GROUP_ID)  # of 31; a character takes up to two units
 
 
 def _why_refused(partition: Partition, error: PylogdError) -> ErrorCode:

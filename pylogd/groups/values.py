@@ -9,9 +9,15 @@ from pylogd.errors import ErrorCode
 
 #: The generation that a client without a group sends, and the answer where there is no generation.
 NO_GENERATION: Final = -1
+_LAST_GENERATION: Final = (1 << 31) - 1
 
 #: (name, metadata) of each assignment protocol, the preferred one first.
 Protocols = tuple[tuple[str, bytes], ...]
+
+
+def next_generation(generation: int) -> int:
+    """Return the generation after this one. The last one is followed by 1: the protocol has 32 bits for it."""
+    return generation + 1 if generation < _LAST_GENERATION else 1
 
 
 class JoinRequest(NamedTuple):

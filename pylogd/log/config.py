@@ -46,6 +46,7 @@ class LogConfig:
     flush_ms: int = NO_LIMIT
     flush_visible: bool = False
     producer_id_expiration_ms: int = _DAY_MS
+    producer_ids_max: int = 10_000
     delete_retention_ms: int = _DAY_MS
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NO_LIMIT

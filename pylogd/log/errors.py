@@ -28,7 +28,7 @@ class OffsetOutOfRange(StorageError):
 
 
 class ColdRead(StorageError):
-    """The read would wait for the disk, which the caller excluded. Repeat it in a thread."""
+    """The read would wait for the disk, or take long, which the caller excluded. Repeat it in a thread."""
 
 
 class InspectionNeeded(StorageError):

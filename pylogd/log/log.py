@@ -129,6 +129,7 @@ class Log:
             self._create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
             self._roll_ms = config.roll_ms(self.topic_id, self.partition)
             self._index_interval = config.index_interval_bytes
+            self.producers.most = config.producer_ids_max
             self._set_limits()
 
     @property

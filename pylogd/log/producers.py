@@ -7,7 +7,10 @@ the batches before that offset. After a crash the state is restored from the las
 batches after it.
 
 Rules: sequence numbers go from 0 to 2^31 - 1 and then start over. A producer id that is not known may start with any
-sequence number (KIP-360). A producer without a batch for `producer.id.expiration.ms` is removed.
+sequence number (KIP-360). A producer without a batch for `producer.id.expiration.ms` is removed. If there are more than
+`producer.ids.max.per.partition`, those whose last batch is furthest back in the log are removed, an eighth at a time.
+
+Memory: about 400 bytes for each producer. Its batches are numbers in one array, not objects.
 
 Format of a snapshot, as in Kafka: int16 version (1), uint32 CRC-32C of what follows, int32 count, then entries as in
 `_ENTRY`; big-endian. An entry has only the last batch of its producer, so earlier duplicates are not detected after a
@@ -18,7 +21,8 @@ Source: KIP-98, KIP-360.
 from __future__ import annotations
 
 import struct
-from collections import deque
+import sys
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -63,27 +67,55 @@ class SnapshotEntry(NamedTuple):
     transaction_first_offset: int
 
 
+_FIELDS = len(WrittenBatch._fields)
+_KEPT = REMEMBERED * _FIELDS
+_LAST_OFFSET = 3 - _FIELDS  # of the last batch in `Producer.batches`
+
+
 class Producer:
-    """The state of one producer id. `next_sequence` is -1 if any sequence number is valid next."""
+    """The state of one producer id.
+
+    next_sequence: -1 if any sequence number is valid next. batches: the fields of up to `REMEMBERED` WrittenBatches,
+    one after the other, the oldest first.
+    """
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "next_sequence", "transaction_first_offset")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.next_sequence = -1
-        self.batches: deque[WrittenBatch] = deque(maxlen=REMEMBERED)
+        self.batches: array[int] = array("q")
         self.last_seen_ms = -1
         self.coordinator_epoch = -1
         self.transaction_first_offset = -1
 
+    @property
+    def last_batch(self) -> WrittenBatch | None:
+        """The last batch, if any is known."""
+        return WrittenBatch._make(self.batches[-_FIELDS:]) if self.batches else None
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset of the last batch, -1 if none is known."""
+        return self.batches[_LAST_OFFSET] if self.batches else -1
+
+    def find(self, base_sequence: int, last_sequence: int) -> WrittenBatch | None:
+        """Return the batch with these sequence numbers, if it is one of the last."""
+        batches = self.batches
+        for at in range(0, len(batches), _FIELDS):
+            if batches[at] == base_sequence and batches[at + 1] == last_sequence:
+                return WrittenBatch._make(batches[at : at + _FIELDS])
+        return None
+
 
 class Producers:
-    """The idempotent producers of a partition, by producer id."""
+    """The idempotent producers of a partition, by producer id. most: how many are remembered."""
 
-    __slots__ = ("by_id",)
+    __slots__ = ("by_id", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = sys.maxsize) -> None:
         self.by_id: dict[int, Producer] = {}
+        self.most = most
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -99,10 +131,9 @@ class Producers:
         if epoch == producer.epoch:
             if base_sequence == producer.next_sequence or producer.next_sequence < 0:
                 return None
-            last_sequence = (base_sequence + last_delta) & MAX_SEQUENCE
-            for batch in producer.batches:
-                if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
-                    return batch
+            duplicate = producer.find(base_sequence, (base_sequence + last_delta) & MAX_SEQUENCE)
+            if duplicate is not None:
+                return duplicate
             raise OutOfOrderSequence(
                 f"producer {producer_id} sent sequence {base_sequence}, expected {producer.next_sequence}"
             )
@@ -151,16 +182,24 @@ class Producers:
         """Record that a batch was appended."""
         producer = self.by_id.get(producer_id)
         if producer is None:
+            if len(self.by_id) >= self.most:
+                self._forget_oldest()
             producer = self.by_id[producer_id] = Producer(epoch)
         elif producer.epoch != epoch:
             producer.epoch = epoch
-            producer.batches.clear()
+            del producer.batches[:]
         last_sequence = (base_sequence + last_delta) & MAX_SEQUENCE
         producer.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
         producer.last_seen_ms = timestamp
-        producer.batches.append(
-            WrittenBatch(base_sequence, last_sequence, base_offset, base_offset + last_delta, timestamp)
-        )
+        batches = producer.batches
+        if len(batches) == _KEPT:
+            del batches[:_FIELDS]
+        batches.extend((base_sequence, last_sequence, base_offset, base_offset + last_delta, timestamp))
+
+    def _forget_oldest(self) -> None:
+        oldest = sorted(self.by_id, key=lambda producer_id: self.by_id[producer_id].last_offset)
+        for producer_id in oldest[: len(oldest) - self.most + max(self.most // 8, 1)]:
+            del self.by_id[producer_id]
 
     def note(self, header: BatchHeader) -> None:
         """Record a batch by its header. Transaction markers, which have no sequence numbers, are ignored."""
@@ -184,8 +223,8 @@ class Producers:
     def entries(self) -> Iterator[SnapshotEntry]:
         """Iterate over the snapshot entries of all producers."""
         for producer_id, producer in list(self.by_id.items()):
-            if producer.batches:
-                last = producer.batches[-1]
+            last = producer.last_batch
+            if last is not None:
                 yield SnapshotEntry(
                     producer_id, producer.epoch, last.last_sequence, last.last_offset,
                     last.last_offset - last.base_offset, last.timestamp,
@@ -210,8 +249,8 @@ class Producers:
                 producer.next_sequence = (entry.last_sequence + 1) & MAX_SEQUENCE
                 base_sequence = (entry.last_sequence - entry.offset_delta) & MAX_SEQUENCE
                 base_offset = entry.last_offset - entry.offset_delta
-                producer.batches.append(
-                    WrittenBatch(base_sequence, entry.last_sequence, base_offset, entry.last_offset, entry.timestamp)
+                producer.batches.extend(
+                    (base_sequence, entry.last_sequence, base_offset, entry.last_offset, entry.timestamp)
                 )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pylogd.log.errors import StorageFailure, UnsupportedCompressionType
 from pylogd.log.files import FileSlice
 from pylogd.log.segment import Located, Segment
+from pylogd.log.time_lookup import find_timestamp, largest_timestamp_from
 from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD, parse_header
 
 _MAX_REMEMBERED = 256
@@ -94,7 +95,7 @@ class SegmentsView:
         """Return (time stamp, offset, epoch) of the first record from `start` on with at least `timestamp_ms`."""
         for segment in self.segments:
             if segment.largest_timestamp(allow_cold=allow_cold)[0] >= timestamp_ms:
-                found = segment.find_timestamp(timestamp_ms, start, allow_cold=allow_cold)
+                found = find_timestamp(segment, timestamp_ms, start, allow_cold=allow_cold)
                 if found is not None:
                     return found
         return None
@@ -103,10 +104,10 @@ class SegmentsView:
         """Return (time stamp, offset, leader epoch) of the first record from `start` on with the largest time stamp."""
         best: tuple[int, Segment] | None = None
         for segment in self.segments[max(bisect_right(self._bases, start) - 1, 0) :]:
-            stamp = segment.largest_timestamp_from(start, allow_cold=allow_cold)
+            stamp = largest_timestamp_from(segment, start, allow_cold=allow_cold)
             if stamp >= 0 and (best is None or stamp > best[0]):
                 best = stamp, segment
-        return None if best is None else best[1].find_timestamp(best[0], start, allow_cold=allow_cold)
+        return None if best is None else find_timestamp(best[1], best[0], start, allow_cold=allow_cold)
 
 
 def before_codec(records: FileSlice, codec: int) -> FileSlice:

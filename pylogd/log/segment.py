@@ -22,12 +22,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pylogd.errors import ProtocolError
 from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
 from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, replace_file, sync_file
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
 from pylogd.log.scan import BadBatch, scan
-from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, Record, decode_batch
+from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class Segment:
 
     def open_for_append(self) -> None:
         """Open the file for writing and load the indexes: the segment is the active one from now on."""
-        self.indexes = self._indexes(allow_cold=True)
+        self.indexes = self.get_indexes(allow_cold=True)
         self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
         self.storage.files.discard(self.key)
         self.storage.indexes.discard(self.key)
@@ -140,7 +139,7 @@ class Segment:
         self.bytes_since_index = self.size - self.indexes.offsets.last_position()
         self._max_timestamp, self._max_timestamp_offset = self.largest_timestamp(allow_cold=True)
         if self.size:
-            header = BatchHeader._make(HEADER.unpack(self._read(self.file, 0, HEADER_SIZE, True)))
+            header = BatchHeader._make(HEADER.unpack(self.read_at(self.file, 0, HEADER_SIZE, True)))
             self.first_timestamp = header.max_timestamp
 
     def adopt_timestamps(self, scanned: Segment) -> None:
@@ -297,12 +296,12 @@ class Segment:
 
     def locate(self, offset: int, *, allow_cold: bool) -> Located | None:
         """Return the first batch that ends at or after `offset`; None if the segment has none."""
-        return self._walk(self._indexes(allow_cold=allow_cold).offsets.lookup(offset), offset, 0, allow_cold)
+        return self._walk(self.get_indexes(allow_cold=allow_cold).offsets.lookup(offset), offset, 0, allow_cold)
 
     def batch_at(self, position: int, *, allow_cold: bool) -> Located | None:
         """Return the batch that contains the byte at `position`; None if the segment has none."""
         return self._walk(
-            self._indexes(allow_cold=allow_cold).offsets.lookup_position(position), 0, position, allow_cold
+            self.get_indexes(allow_cold=allow_cold).offsets.lookup_position(position), 0, position, allow_cold
         )
 
     def _walk(self, position: int, offset: int, beyond: int, allow_cold: bool) -> Located | None:
@@ -310,7 +309,7 @@ class Segment:
         limit = self.size
         file = self.reader(allow_cold=allow_cold)
         while position < limit:
-            window = self._read(file, position, min(_WINDOW, limit - position), allow_cold)
+            window = self.read_at(file, position, min(_WINDOW, limit - position), allow_cold)
             at, last = 0, len(window) - _PROBE.size
             while at <= last:
                 base, length, delta, count = _PROBE.unpack_from(window, at)
@@ -329,7 +328,7 @@ class Segment:
         limit = self.size
         file = self.reader(allow_cold=allow_cold)
         while position < limit:
-            window = self._read(file, position, min(_WINDOW, limit - position), allow_cold)
+            window = self.read_at(file, position, min(_WINDOW, limit - position), allow_cold)
             at = 0
             while at + HEADER_SIZE <= len(window):
                 header = BatchHeader._make(HEADER.unpack_from(window, at))
@@ -343,7 +342,7 @@ class Segment:
 
     def last_batch(self, *, allow_cold: bool) -> BatchHeader | None:
         """Return the header of the last batch, None if none. Raises CorruptLog if the file does not end with it."""
-        end = self._indexes(allow_cold=allow_cold).offsets.last_position()
+        end = self.get_indexes(allow_cold=allow_cold).offsets.last_position()
         last = None
         for position, header in self.headers(end, allow_cold=allow_cold):
             last, end = header, position + header.size
@@ -354,33 +353,10 @@ class Segment:
     def largest_timestamp(self, *, allow_cold: bool) -> tuple[int, int]:
         """Return (largest time stamp, last offset of the batch that has it); (-1, base offset) if there is none."""
         if self._max_timestamp is None:
-            indexes = self._indexes(allow_cold=allow_cold)
+            indexes = self.get_indexes(allow_cold=allow_cold)
             found = self._walk_largest_timestamp(indexes, allow_cold=allow_cold)
             self._max_timestamp, self._max_timestamp_offset = found
         return self._max_timestamp, self._max_timestamp_offset
-
-    def largest_timestamp_from(self, offset: int, *, allow_cold: bool) -> int:
-        """Return the largest time stamp of the records from `offset` on, -1 if there is none."""
-        if offset <= self.base_offset:
-            return self.largest_timestamp(allow_cold=allow_cold)[0]
-        largest = -1
-        file = self.reader(allow_cold=allow_cold)
-        start = self._indexes(allow_cold=allow_cold).offsets.lookup(offset)
-        for position, header in self.headers(start, allow_cold=allow_cold):
-            if header.base_offset >= offset:
-                largest = max(largest, header.max_timestamp)
-            elif header.last_offset >= offset:
-                records = self._records(file, position, header, allow_cold)
-                largest = max([record.timestamp for record in records if record.offset >= offset], default=-1)
-        return largest
-
-    def _records(self, file: SegmentFile, position: int, header: BatchHeader, allow_cold: bool) -> list[Record]:
-        """Return the records of the batch at `position`. Raises CorruptLog if they can't be decoded."""
-        batch = self._read(file, position, header.size, allow_cold)
-        try:
-            return decode_batch(batch, header, check_crc=False)
-        except ProtocolError as error:
-            raise CorruptLog(f"{self.path}: byte {position}: {error}") from error
 
     def _walk_largest_timestamp(self, indexes: Indexes, *, allow_cold: bool) -> tuple[int, int]:
         """Find the largest time stamp by the last entry of the time index and the batch headers after it."""
@@ -390,21 +366,7 @@ class Segment:
                 stamp, offset = header.max_timestamp, header.base_offset + header.last_offset_delta
         return stamp, offset
 
-    def find_timestamp(self, timestamp: int, from_offset: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
-        """Return (time stamp, offset, epoch) of the first record from `from_offset` on with at least `timestamp`."""
-        indexes = self._indexes(allow_cold=allow_cold)
-        start = indexes.offsets.lookup(max(indexes.times.lookup(timestamp), from_offset))
-        file = self.reader(allow_cold=allow_cold)
-        for position, header in self.headers(start, allow_cold=allow_cold):
-            if header.max_timestamp < timestamp or header.base_offset + header.last_offset_delta < from_offset:
-                continue
-            records = self._records(file, position, header, allow_cold)
-            for record in records:
-                if record.timestamp >= timestamp and record.offset >= from_offset:
-                    return record.timestamp, record.offset, header.leader_epoch
-        return None
-
-    def _read(self, file: SegmentFile, position: int, length: int, allow_cold: bool) -> Buffer:
+    def read_at(self, file: SegmentFile, position: int, length: int, allow_cold: bool) -> Buffer:
         """Return exactly `length` bytes, which the file should have. Raises ColdRead, CorruptLog, StorageFailure."""
         try:
             data = file.read(position, length) if allow_cold else file.read_warm(position, length)
@@ -416,7 +378,8 @@ class Segment:
             raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
         return data
 
-    def _indexes(self, *, allow_cold: bool) -> Indexes:
+    def get_indexes(self, *, allow_cold: bool) -> Indexes:
+        """Return both indexes. Raises ColdRead, StorageFailure, CorruptLog."""
         indexes = self.indexes or self.storage.indexes.get(self.key)
         if indexes is None:
             if not allow_cold:
@@ -475,7 +438,7 @@ class Segment:
     def pin(self) -> None:
         """Keep file and indexes in this object, because another segment is about to take over its name."""
         self.file = self.reader(allow_cold=True)
-        self.indexes = self._indexes(allow_cold=True)
+        self.indexes = self.get_indexes(allow_cold=True)
         self.storage.files.discard(self.key)
         self.storage.indexes.discard(self.key)
 

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreClosed
+from pylogd.metadata.feed_machine import FEED, FeedEvent, FeedState
 from pylogd.metadata.interfaces import IMetadataStore, Operation, Result, SessionState, SetData, WatchEvent
 from pylogd.metadata.layout import CHANGES, Change, News, decode_change, encode_change
 
@@ -30,6 +31,7 @@ log = Logger()
 
 #: The most paths that a write names; after a larger one everything is read again.
 MAX_PATHS: Final = 1000
+_RESTING = (FeedState.WATCHED, FeedState.FAILED)
 
 
 class IReader(Protocol):
@@ -50,9 +52,7 @@ class ChangeFeed:
         self._readers: list[IReader] = []
         self._seen = -1
         self._session_id: int | None = None  # in which everything was read last
-        self._running = False
-        self._watched = False
-        self._started = False
+        self._machine = FEED.machine()
         self._waiters: list[tuple[int, Deferred[None]]] = []
         self._forget: Callable[[], None] | None = None
 
@@ -70,7 +70,7 @@ class ChangeFeed:
 
         async def start() -> None:
             await self._store.ensure(CHANGES)
-            self._started = True
+            self._machine.handle(FeedEvent.START)
             self._forget = self._store.on_session(self._session)
             await self._run()
 
@@ -78,7 +78,7 @@ class ChangeFeed:
 
     def stop(self) -> None:
         """Read nothing more. Writes that were not read back fail with `StoreClosed`."""
-        self._started = False
+        self._machine.handle(FeedEvent.STOP)
         if self._forget is not None:
             self._forget()
             self._forget = None
@@ -110,26 +110,26 @@ class ChangeFeed:
             return succeed(None)
         deferred: Deferred[None] = Deferred()
         self._waiters.append((version, deferred))
-        self._wake()
+        self._wake(FeedEvent.WRITTEN)
         return deferred
 
-    def _wake(self) -> None:
-        if self._started and not self._running:
+    def _wake(self, event: FeedEvent) -> None:
+        """Note why to read, and begin unless a round is under way, which is then followed by another one."""
+        resting = self._machine.state in _RESTING
+        if self._machine.handle(event) is not FeedState.STOPPED and resting:
             Deferred.fromCoroutine(self._run()).addErrback(self._failed)
 
     async def _run(self) -> None:
         """Read in rounds until nobody waits for a newer version."""
-        self._running = True
-        try:
+        machine = self._machine
+        await self._round()
+        while machine.state is FeedState.OUTDATED or (machine.state is FeedState.READING and self._waiters):
             await self._round()
-            while self._started and (not self._watched or self._waiters):
-                await self._round()
-        finally:
-            self._running = False
+        machine.handle(FeedEvent.DONE)
 
     async def _round(self) -> None:
-        watch = None if self._watched else self._changed
-        self._watched = True
+        watch = self._changed if self._machine.state is FeedState.OUTDATED else None
+        self._machine.handle(FeedEvent.ROUND)
         session_id = self._store.session_id
         try:
             node = await self._store.get(CHANGES, watch)
@@ -138,8 +138,8 @@ class ChangeFeed:
             for reader in self._readers if version != self._seen else ():
                 await (reader.reload(self._store) if change is None else reader.refresh(self._store, change))
         except BaseException:
-            # The next round sets the watch again and reads everything.
-            self._watched, self._seen = False, -1
+            self._machine.handle(FeedEvent.BROKE)
+            self._seen = -1  # the next round reads everything
             raise
         self._seen, self._session_id = version, session_id
         due = [deferred for wanted, deferred in self._waiters if wanted <= version]
@@ -148,20 +148,18 @@ class ChangeFeed:
             deferred.callback(None)
 
     def _changed(self, _: WatchEvent) -> None:
-        self._watched = False
-        self._wake()
+        self._wake(FeedEvent.CHANGED)
 
     def _session(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
-            # The watch may be gone, and changes may have been missed.
-            self._watched, self._seen = False, -1
-            self._wake()
+            self._seen = -1  # changes may have been missed
+            self._wake(FeedEvent.CHANGED)
 
     def _failed(self, failure: Failure) -> None:
         """Fail the writes that wait for this round. The next write or session starts another one."""
         if failure.check(ConnectionLost, SessionExpired):
             log.warn("Can't read the metadata until the session is restored: {error}", error=failure.getErrorMessage())
-        elif self._started:
+        elif self._machine.state is not FeedState.STOPPED:
             log.failure("Unexpected error while reading the metadata", failure=failure)
         waiters, self._waiters = self._waiters, []
         for _, deferred in waiters:

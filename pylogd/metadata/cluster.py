@@ -79,6 +79,7 @@ class Cluster:
         self._feed = feed
         self.node_id = node_id
         self._brokers: dict[int, Broker] = {}
+        self._known: dict[int, Broker] = {}
         self._self: Broker | None = None
         self._registered_in = 0
         self._registering = False
@@ -101,6 +102,11 @@ class Cluster:
     def brokers(self) -> Mapping[int, Broker]:
         """The live brokers, by id."""
         return MappingProxyType(self._brokers)
+
+    @property
+    def known(self) -> Mapping[int, Broker]:
+        """The last registration of each broker that was live since this one started, by id."""
+        return self._known
 
     def subscribe(self, listener: ClusterListener) -> Callable[[], None]:
         """Call `listener` after each change of the live brokers; return a function that ends this."""
@@ -338,6 +344,7 @@ class Cluster:
                     self._oust(self._in_use(broker))
         if found != self._brokers:
             self._brokers = found
+            self._known.update(found)
             self.generation += 1
             self._tell()
 

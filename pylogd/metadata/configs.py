@@ -9,14 +9,14 @@ Must not know: requests, DescribeConfigs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogd.config import SETTINGS, ConfigError, ConfigType, Setting, Settings
+from pylogd.config import ConfigError, ConfigType, Setting, Settings, broker_setting
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
@@ -53,9 +53,9 @@ class ConfigChange(NamedTuple):
 
 
 def apply_changes(
-    current: Mapping[str, str], changes: Sequence[ConfigChange], table: Mapping[str, Setting]
+    current: Mapping[str, str], changes: Sequence[ConfigChange], find: Callable[[str], Setting | None]
 ) -> dict[str, str]:
-    """Return the settings `current` after `changes`.
+    """Return the settings `current` after `changes`. `find` returns a setting by its name.
 
     APPEND and SUBTRACT change lists; those that are not set start from the built-in default, as in Kafka. Raises
     `InvalidConfig`, or `InvalidChange` for a setting that is named twice or has no value.
@@ -64,7 +64,7 @@ def apply_changes(
     if len({change.name for change in changes}) < len(changes):
         raise InvalidChange("a setting is named twice")
     for name, operation, value in changes:
-        setting = table.get(name)
+        setting = find(name)
         if operation is ConfigOperation.DELETE:
             if setting is None and name not in after:
                 raise InvalidConfig(f'unknown setting "{name[:200]}"')
@@ -115,7 +115,11 @@ class BrokerConfigs:
         """Read the settings and put them in force."""
         self._all = await self._read(store, None, self._all)
         self._mine = await self._read(store, self._node_id, self._mine)
-        self._settings.set_dynamic(self._all, self._mine)
+        try:
+            self._settings.set_dynamic(self._all, self._mine)
+        except ConfigError as error:  # the broker has to start all the same
+            log.error("The settings stay as they were, those set at run time contradict each other: {error}",
+                      error=str(error))  # fmt: skip
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
         """Read the settings again if a write has changed them."""
@@ -148,7 +152,9 @@ class BrokerConfigs:
         await self._store.ensure(BROKER_CONFIGS)
         for _ in range(ATTEMPTS):
             current, version = await read_configs(self._store, path)
-            after = self._checked(broker, apply_changes(current, changes, SETTINGS) if changes is not None else configs)
+            after = self._checked(
+                broker, configs if changes is None else apply_changes(current, changes, broker_setting)
+            )
             if dry:
                 return
             try:

@@ -136,11 +136,12 @@ class TopicUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address at which clients reach a listener of a broker."""
+    """The address at which clients reach a listener of a broker. protocol: its security protocol, by Kafka's name."""
 
     listener: str
     host: str
     port: int
+    protocol: str = "PLAINTEXT"
 
 
 #: (topic id, partition)
@@ -172,7 +173,8 @@ class Broker:
     epoch: grows with each registration (KIP-903): the version of the broker's node below `BROKER_EPOCHS`, -1 before
     the first. directories: ids of the data directories in use. fenced: the broker is still finding out which of its
     copies are lost, and is not live. outages: replicas that can't be used. partition_limit: the most partitions that it
-    may hold, None if unknown.
+    may hold, None if unknown. proof: the digest of the secret that its connections to other brokers begin with, None
+    for a release without it (`security.peers`).
     """
 
     node_id: int
@@ -186,6 +188,7 @@ class Broker:
     fenced: bool = False
     outages: Outages = field(default_factory=Outages)
     partition_limit: int | None = None
+    proof: str | None = None
 
     @property
     def host(self) -> str:

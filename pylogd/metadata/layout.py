@@ -31,11 +31,18 @@ BROKERS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
+USER_CONFIGS: Final = "/config/users"
+CLIENT_CONFIGS: Final = "/config/clients"
+IP_CONFIGS: Final = "/config/ips"
 #: The child of BROKER_CONFIGS with the settings of all brokers.
 ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CHANGES: Final = "/changes"
+#: The parent of the nodes of delegation tokens.
+DELEGATION_TOKENS: Final = "/delegation_token/tokens"
+#: Random bytes in base64, from which the salts of unknown users are made.
+SCRAM_DECOY_SECRET: Final = "/scram_decoy_secret"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 #: The incarnations of brokers that the last decisions of a controller took into account.
@@ -46,7 +53,7 @@ BROKER_EPOCHS: Final = "/brokers/epochs"
 #: Nodes that are created, empty, when a cluster is new.
 PARENTS: Final = (
     BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
-    BROKER_EPOCHS,
+    BROKER_EPOCHS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS,
 )  # fmt: skip
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.
@@ -241,7 +248,7 @@ def encode_broker(broker: Broker) -> bytes:
             "port": broker.port,
             "rack": broker.rack,
             "endpoints": [f"{e.listener}://{_bracket(e.host)}:{e.port}" for e in broker.endpoints],
-            "listener_security_protocol_map": {e.listener: "PLAINTEXT" for e in broker.endpoints},
+            "listener_security_protocol_map": {e.listener: e.protocol for e in broker.endpoints},
             "stopping": broker.stopping,
             "directory_id": broker.directory_id,
             "epoch": broker.epoch,
@@ -250,6 +257,7 @@ def encode_broker(broker: Broker) -> bytes:
             "offline_replicas": _by_topic(broker.outages.offline),
             "full_replicas": _by_topic(broker.outages.full),
             "partition_limit": broker.partition_limit,
+            "proof": broker.proof,
         }
     )
 
@@ -262,10 +270,12 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
     document = _decode(path, data)
     try:
         endpoints = []
+        protocols = document.get("listener_security_protocol_map", {})
         for text in document["endpoints"]:
             listener, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
-            endpoints.append(Endpoint(listener, host.removeprefix("[").removesuffix("]"), int(port)))
+            protocol = str(protocols.get(listener, "PLAINTEXT"))
+            endpoints.append(Endpoint(listener, host.removeprefix("[").removesuffix("]"), int(port), protocol))
         if not endpoints:
             raise ValueError("a broker has endpoints")
         return Broker(
@@ -276,6 +286,7 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
                 _replica_keys(document.get("offline_replicas", {})), _replica_keys(document.get("full_replicas", {}))
             ),
             partition_limit=None if document.get("partition_limit") is None else int(document["partition_limit"]),
+            proof=None if document.get("proof") is None else str(document["proof"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error

@@ -13,7 +13,9 @@ from pylogd.config import Settings
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import BrokerConfigs
+from pylogd.metadata.delegation_tokens import DelegationTokens
 from pylogd.metadata.eligibility import min_insync_of
+from pylogd.metadata.entity_configs import EntityConfigs
 from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
@@ -25,20 +27,26 @@ _SESSION_END_SECONDS: Final = 5.0
 
 
 class Metadata:
-    """A broker's metadata on one store: `cluster`, `topics`, `topic_admin`, `isr_writer` and `broker_configs`."""
+    """A broker's metadata on one store.
+
+    `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` of users and client ids,
+    `delegation_tokens`, and `feed`, by which brokers hear of each other's writes.
+    """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
         """With a clock, a start waits for an earlier session of this broker to end."""
         node_id = settings.integer("node.id")
         self.store = store
-        self._feed = ChangeFeed(store)
+        self.feed = ChangeFeed(store)
         patience = settings.integer("zookeeper.session.timeout.ms") / 1000 + _SESSION_END_SECONDS
-        self.cluster = Cluster(store, node_id, self._feed, clock, patience)
+        self.cluster = Cluster(store, node_id, self.feed, clock, patience)
         # Read before the topics, whose settings fall back to the broker's.
-        self.broker_configs = BrokerConfigs(store, settings, node_id, self._feed)
-        self.topics = TopicRegistry(settings, self._feed)
-        self.topic_admin = TopicAdmin(store, settings, self.cluster, self._feed, self.topics)
-        self.isr_writer = IsrWriter(self.topics, self.cluster, self._feed, wall_ms, partial(min_insync_of, settings))
+        self.broker_configs = BrokerConfigs(store, settings, node_id, self.feed)
+        self.entity_configs = EntityConfigs(store, self.feed)
+        self.delegation_tokens = DelegationTokens(store, self.feed)
+        self.topics = TopicRegistry(settings, self.feed)
+        self.topic_admin = TopicAdmin(store, settings, self.cluster, self.feed, self.topics)
+        self.isr_writer = IsrWriter(self.topics, self.cluster, self.feed, wall_ms, partial(min_insync_of, settings))
 
     def start(self) -> Deferred[None]:
         """Open the store and read everything. If that fails, the store is closed."""
@@ -46,7 +54,7 @@ class Metadata:
 
     def stop(self) -> Deferred[None]:
         """Follow no more changes, and close the store, which ends the broker's registration."""
-        self._feed.stop()
+        self.feed.stop()
         self.cluster.stop()
         return self.store.close()
 
@@ -54,7 +62,7 @@ class Metadata:
         await self.store.start()
         try:
             await self.cluster.start()
-            await self._feed.start()
+            await self.feed.start()
             await self.topics.make_missing_states()
         except Exception:
             await self.stop()

@@ -285,7 +285,9 @@ class TopicAdmin:
         for _ in range(ATTEMPTS):
             topic = self._current(name)
             current, version = await read_configs(self._store, path)
-            after = self._check_configs(configs if changes is None else apply_changes(current, changes, TOPIC_SETTINGS))
+            after = self._check_configs(
+                configs if changes is None else apply_changes(current, changes, TOPIC_SETTINGS.get)
+            )
             if dry:
                 return Topic(name, topic.topic_id, topic.partitions, after)
             try:

@@ -5,6 +5,9 @@ after that each request goes at the highest version that both sides know. Large 
 records in a reply are views of its frame, uncopied, and the frame lives as long as they do. One timer serves all
 requests.
 
+With TLS the transport encrypts. With SASL, `connect` authenticates before the connection is used; before the broker
+ends the session, the connection authenticates again, and requests wait meanwhile (KIP-368).
+
 A request without a reply is done when the transport has taken its bytes, which it does at once until too many wait.
 
 Rules: replies come in the order of the requests, so a late one holds up all behind it: a request that is not answered
@@ -17,22 +20,32 @@ Must not know: clusters, leaders, retries.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectingCancelledError, ConnectionDone
-from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IOpenSSLClientConnectionCreator,
+    IPushProducer,
+    IReactorTime,
+)
 from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.errors import BrokerUnavailable, InvalidReply, PylogdError, RequestTimedOut
+from pylogd import __version__
+from pylogd.errors import BrokerUnavailable, ClientError, InvalidReply, PylogdError, RequestTimedOut, TlsFailed
 from pylogd.net.receiving import MEMORY, Receiver
+from pylogd.wire.authentication import Authentication, Conversation
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
@@ -40,7 +53,25 @@ from pylogd.wire.session import ClientSession
 MAX_REPLY_BYTES = 128 * 1024 * 1024
 #: The most that one read takes from the socket.
 RECEIVE_BYTES = 1 << 19
+#: The share of a session's lifetime after which to authenticate again, at random between both.
+_SESSION_SHARES = 0.85, 0.95
 _CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSecurity:
+    """How connections are secured.
+
+    tls: returns the TLS options for a host name, such as `client_tls.ClientTls`; None for plain TCP. conversation:
+    begins a SASL authentication at a host; None for none. in_thread: makes a call in a thread, for what may take long.
+    """
+
+    tls: Callable[[str], IOpenSSLClientConnectionCreator] | None = None
+    conversation: Callable[[str], Conversation] | None = None
+    in_thread: Callable[[Callable[[], bytes | None]], Deferred[bytes | None]] = deferToThread
+
+
+NOT_SECURED = ConnectionSecurity()
 
 
 class _PendingReply:
@@ -65,13 +96,17 @@ class BrokerConnection(Protocol):
         client_id: str | None = "pylogd",
         timeout: float = 30.0,
         max_reply_bytes: int = MAX_REPLY_BYTES,
+        software: tuple[str, str] = ("pylogd", __version__),
     ) -> None:
-        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own."""
+        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own.
+
+        `software`: the name and version that the broker is told.
+        """
         self.address = address
         self.timeout = timeout
         self._clock = clock
         self._session = ClientSession(max_reply_bytes, client_id, MEMORY)
-        self._negotiation = Negotiation(address)
+        self._negotiation = Negotiation(address, software)
         self._awaited: deque[_PendingReply] = deque()
         self._unsent: deque[_PendingReply] = deque()  # requests without a reply that wait for a congested transport
         self._congested = False
@@ -81,6 +116,9 @@ class BrokerConnection(Protocol):
         self._connected = True
         self._failure: PylogdError | None = None
         self._listeners: list[Callable[[PylogdError], object]] = []
+        self._authenticate: Callable[[], Deferred[None]] | None = None
+        self._authenticate_at = float("inf")
+        self._held: deque[tuple[Callable[[], Deferred[Any]], Deferred[Any]]] | None = None  # while it authenticates
 
     # State
 
@@ -121,6 +159,19 @@ class BrokerConnection(Protocol):
         UnsupportedByBroker or LocalProtocolError, where nothing was sent. Cancel the Deferred to ignore the reply; the
         connection stays.
         """
+        if self._failure is not None:
+            return fail(self._failure)
+        if self._held is None and self._clock.seconds() >= self._authenticate_at:
+            self._begin_authenticating()
+        if self._held is not None:
+            held: Deferred[Any] = Deferred()
+            self._held.append(
+                (lambda: self._send(message, version=version, timeout=timeout, expect_reply=expect_reply), held)
+            )
+            return held
+        return self._send(message, version=version, timeout=timeout, expect_reply=expect_reply)
+
+    def _send(self, message: Any, *, version: int | None, timeout: float | None, expect_reply: bool) -> Deferred[Any]:
         if self._failure is not None:
             return fail(self._failure)
         try:
@@ -188,7 +239,7 @@ class BrokerConnection(Protocol):
         if reason.check(ConnectionDone):
             self._end(BrokerUnavailable(f"{self.address}: the broker closed the connection"))
         else:
-            self._end(_unavailable(f"{self.address}: the connection was lost", reason.value))
+            self._end(connection_error(f"{self.address}: the connection was lost", reason.value))
 
     def _abort(self, failure: PylogdError) -> None:
         transport: Any = self.transport
@@ -206,6 +257,9 @@ class BrokerConnection(Protocol):
         self._unsent.clear()
         for waiting in awaited:
             waiting.reply.errback(failure)
+        for _, held in self._held or ():
+            held.errback(failure)
+        self._held = None
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener(failure)
@@ -246,6 +300,46 @@ class BrokerConnection(Protocol):
             message, version = step
             step = self._negotiation.answer(await self.request(message, version=version, timeout=timeout))
 
+    # Authentication
+
+    async def authenticate(self, security: ConnectionSecurity, host: str, timeout: float) -> None:
+        """Authenticate by SASL, and again before the session ends. Raises as `request`, and AuthenticationFailed."""
+        assert security.conversation is not None
+        conversation = security.conversation(host)
+        authentication = Authentication(self.address, conversation, self._negotiation)
+        step: tuple[Any, int] | None = authentication.question()
+        while step is not None:
+            message, version = step
+            response = await self._send(message, version=version, timeout=timeout, expect_reply=True)
+            outcome: bytes | None = None
+            failure: BaseException | None = None
+            try:
+                outcome = await security.in_thread(authentication.answer(response))
+            except Exception as error:
+                failure = error
+            step = authentication.follow(outcome, failure)
+        lifetime = authentication.lifetime_ms / 1000 * random.uniform(*_SESSION_SHARES)
+        self._authenticate_at = self._clock.seconds() + lifetime if lifetime else float("inf")
+        self._authenticate = lambda: Deferred.fromCoroutine(self.authenticate(security, host, timeout))
+
+    def _begin_authenticating(self) -> None:
+        """Authenticate again; requests are held until that is done."""
+        assert self._authenticate is not None
+        self._held = deque()
+        self._authenticate().addCallbacks(lambda _: self._release(), self._not_authenticated)
+
+    def _release(self) -> None:
+        held, self._held = self._held or deque(), None
+        for send, waiting in held:
+            send().chainDeferred(waiting)
+
+    def _not_authenticated(self, failure: Failure) -> None:
+        error = failure.value
+        if not isinstance(error, PylogdError):
+            error = ClientError(f"{self.address}: can't authenticate: {error!r}")
+        if self._failure is None:
+            self._abort(error)
+
 
 def connect(
     reactor: Any,
@@ -255,36 +349,43 @@ def connect(
     client_id: str | None = "pylogd",
     timeout: float = 10.0,
     request_timeout: float = 30.0,
-    tls: Any = None,
+    security: ConnectionSecurity = NOT_SECURED,
     max_reply_bytes: int = MAX_REPLY_BYTES,
+    software: tuple[str, str] = ("pylogd", __version__),
 ) -> Deferred[BrokerConnection]:
-    """Open a connection and ask which versions the broker serves, each within `timeout` seconds.
+    """Open a connection, ask which versions the broker serves, and authenticate, each within `timeout` seconds.
 
-    `tls` is what `twisted.internet.endpoints.wrapClientTLS` takes (`twisted.internet.ssl.optionsForClientTLS(host)`),
-    None for plain TCP. Fails with BrokerUnavailable, RequestTimedOut, InvalidReply or KafkaError. Cancelling the
-    Deferred closes the connection.
+    `software`: the name and version that the broker is told. Fails with BrokerUnavailable, RequestTimedOut,
+    InvalidReply, KafkaError, AuthenticationFailed or TlsFailed. Cancelling the Deferred closes the connection.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     endpoint = _endpoint(reactor, host, port, timeout)
-    if tls is not None:
-        endpoint = wrapClientTLS(tls, endpoint)
+    if security.tls is not None:
+        from pylogd.net.client_tls import TlsEndpoint  # noqa: PLC0415 - pyOpenSSL is optional
+
+        endpoint = TlsEndpoint(reactor, security.tls(host), endpoint)
     factory: Any = Factory()
     factory.noisy = False
     factory.protocol = lambda: BrokerConnection(
-        reactor, address, client_id=client_id, timeout=request_timeout, max_reply_bytes=max_reply_bytes
-    )
-    return Deferred.fromCoroutine(_open(endpoint, factory, address, timeout))
+        reactor, address, client_id=client_id, timeout=request_timeout, max_reply_bytes=max_reply_bytes,
+        software=software,
+    )  # fmt: skip
+    return Deferred.fromCoroutine(_open(endpoint, factory, address, timeout, security, host))
 
 
-async def _open(endpoint: Any, factory: Any, address: str, timeout: float) -> BrokerConnection:
+async def _open(
+    endpoint: Any, factory: Any, address: str, timeout: float, security: ConnectionSecurity, host: str
+) -> BrokerConnection:
     try:
         connection: BrokerConnection = await endpoint.connect(factory)
     except ConnectingCancelledError as error:
         raise CancelledError from error
     except Exception as error:
-        raise _unavailable(f"{address}: can't connect", error) from error
+        raise connection_error(f"{address}: can't connect", error) from error
     try:
         await connection.negotiate(timeout)
+        if security.conversation is not None:
+            await connection.authenticate(security, host, timeout)
     except BaseException:
         connection.close()
         raise
@@ -300,7 +401,22 @@ def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
     return HostnameEndpoint(reactor, host, port, timeout)
 
 
-def _unavailable(what: str, cause: BaseException | None) -> BrokerUnavailable:
-    failure = BrokerUnavailable(f"{what}: {str(cause) or type(cause).__name__}")
+def connection_error(what: str, cause: BaseException | None) -> ClientError:
+    """Return the error for a connection that was not made or was lost: TlsFailed if TLS is why."""
+    # Named by their modules, since both packages are optional.
+    module = type(cause).__module__
+    failure: ClientError
+    if module.startswith("service_identity"):
+        failure = TlsFailed(f"{what}: the broker's certificate does not name this host; connect by a name that it has")
+    elif module.startswith("OpenSSL") and cause is not None and cause.args and isinstance(cause.args[0], list):
+        reasons = "; ".join(str(reason[-1]) for reason in cause.args[0]) or "the handshake failed"
+        failure = TlsFailed(f"{what}: TLS failed: {reasons}; check both sides' certificates and their authorities")
+    else:
+        failure = BrokerUnavailable(f"{what}: {_text(cause)}")
     failure.__cause__ = cause
     return failure
+
+
+def _text(cause: BaseException | None) -> str:
+    system = getattr(cause, "osError", None)
+    return (isinstance(system, OSError) and system.strerror) or str(cause) or type(cause).__name__

@@ -25,9 +25,13 @@ class HangupWatch:
         self._epoll: select.epoll | None = None  # made when it is first needed
         self._transports: dict[int, Any] = {}
         self._fds: dict[Any, int] = {}  # a closed transport no longer knows its descriptor
+        self._reasons: dict[Any, int] = {}  # of those that are watched for more than one
 
     def watch(self, transport: Any) -> None:
-        """Watch a transport that has just been paused."""
+        """Watch a transport that has just been paused. There may be several reasons for that; each calls this."""
+        if transport in self._fds:
+            self._reasons[transport] = self._reasons.get(transport, 1) + 1
+            return
         if self._epoll is None:
             self._epoll = select.epoll()
             self._reactor.addReader(self)
@@ -36,8 +40,26 @@ class HangupWatch:
         self._transports[fd] = transport
         self._fds[transport] = fd
 
-    def unwatch(self, transport: Any) -> None:
-        """Stop watching a transport, which is read from again or closed. Do nothing if it is not watched."""
+    def watches(self, transport: Any) -> bool:
+        """Return whether a transport is watched, and so is paused."""
+        return transport in self._fds
+
+    def unwatch(self, transport: Any) -> bool:
+        """Stop watching a transport for one of the reasons. Do nothing if it is not watched.
+
+        Return whether no reason is left, so that it can be read from.
+        """
+        reasons = self._reasons.pop(transport, 1)
+        if reasons > 1:
+            if reasons > 2:
+                self._reasons[transport] = reasons - 1
+            return False
+        self.forget(transport)
+        return True
+
+    def forget(self, transport: Any) -> None:
+        """Stop watching a transport, which is closed. Do nothing if it is not watched."""
+        self._reasons.pop(transport, None)
         fd = self._fds.pop(transport, None)
         if fd is not None and self._epoll is not None:
             del self._transports[fd]
@@ -49,6 +71,7 @@ class HangupWatch:
         epoll, self._epoll = self._epoll, None
         self._transports.clear()
         self._fds.clear()
+        self._reasons.clear()
         if epoll is not None:
             self._reactor.removeReader(self)
             epoll.close()
@@ -64,7 +87,7 @@ class HangupWatch:
         assert self._epoll is not None
         for fd, _ in self._epoll.poll(0):
             transport = self._transports[fd]
-            self.unwatch(transport)
+            self.forget(transport)
             transport.abortConnection()
 
     def connectionLost(self, reason: Failure) -> None:

@@ -14,7 +14,12 @@ way.
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
 served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
-`hangups` watches for the end of the connection.
+`hangups` watches for the end of the connection. A client over its quota is muted in the same way, for a given time.
+
+State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; `_follow` is the only
+place that changes it. Beside it are `_running` (a loop is on the stack: whoever is called from it leaves the next step
+to it), `_congested` (what the sender last said) and `_batching` (what the last request was); none of them depends on
+the state, or on another.
 
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
 after the replies to all earlier requests were sent. A handler that fails in any other way closes it too, and its
@@ -25,23 +30,27 @@ Must not know: any single API.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from enum import IntEnum
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
 from pylogd.net.hangups import HangupWatch
+from pylogd.net.limited_log import LimitedLog
+from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.net.receiving import Receiver
+from pylogd.net.request_memory import MemoryShare
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.schema import Part
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
+_limited = LimitedLog(log)
 
 #: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
 RECEIVE_BYTES = 1 << 18
@@ -51,13 +60,24 @@ _LARGE_REPLY_BYTES = 4096
 
 _MAX_BATCH = 256  # requests that are answered together
 
+_READING, _PAUSED, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
+_OPEN = (_READING, _PAUSED, _MUTED)
+_ENDING = (_FINISHING, _DRAINING)
+_ENDED = (_DRAINING, _CLOSED)
+
 Event = RequestReceived | UnsupportedRequest
 
 
 class Connection(Protocol):
-    """A connection, as the pipeline uses it and hands it to the handler."""
+    """A connection, as the pipeline uses it and hands it to the handler.
+
+    request_memory: a new share of the memory for large requests; None if there is no bound.
+    """
 
     transport: Any
+
+    @property
+    def request_memory(self) -> MemoryShare | None: ...
 
 
 class RequestHandler(Protocol):
@@ -78,18 +98,10 @@ class RequestHandler(Protocol):
     def handle(self, connection: Any, event: Event) -> Any:
         """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
 
-    def handle_batch(self, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
-        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
-
-
-class _ConnectionState(IntEnum):
-    OPEN = 0
-    FINISHING = 1  # no further request is taken; earlier ones are still being answered
-    DRAINING = 2  # no further reply is made; those made are being sent
-    CLOSED = 3
-
-
-_OPEN, _FINISHING, _DRAINING, _CLOSED = _ConnectionState
+    @property
+    def handle_batch(self) -> Callable[[Any, memoryview, ServerSession, int], BatchReply]:
+        """(connection, frame, session, most): answer the request in the frame, and up to `most - 1` of those unread in
+        the session; or leave them."""
 
 
 class _Slot:
@@ -114,7 +126,7 @@ class Pipeline:
 
     __slots__ = (
         "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_max_in_flight",
-        "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_stopped",
+        "_muted", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state",
     )  # fmt: skip
 
     def __init__(
@@ -137,9 +149,9 @@ class Pipeline:
         self._held: Event | None = None  # starts when all slots are cleared
         self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
-        self._stopped = False  # no longer reading, for back-pressure
-        self._state = _OPEN
-        self._running = False
+        self._state = PIPELINE.initial
+        self._muted: IDelayedCall | None = None  # which ends it
+        self._running = False  # `_run` is on the stack
         self._congested = False  # what the sender said after it was last given something
         self._batching = False  # whether the next request is offered to `handle_batch`
         self._singles = 0  # how many of the next requests are offered to it one by one
@@ -159,46 +171,89 @@ class Pipeline:
         self._singles = 0
         self._session.receive_data(data)
         self._run()
-        if self._stopped or self._state:
+        if self._state is not _READING:
+            self._settle()
             return
-        if (self._receiver is not None or self._session.receive_buffer() is not None) and self._more():
-            self._run()
+        if self._receiver is not None or self._session.receive_buffer() is not None:
+            if self._more():
+                self._run()
+            self._settle()
 
     def _more(self) -> bool:
         """Read more of a partial frame from the socket. Return whether bytes arrived."""
         receiver = self._receiver
         if receiver is None:
-            receiver = self._receiver = Receiver(self._connection.transport, self._session, RECEIVE_BYTES)
+            connection = self._connection
+            receiver = self._receiver = Receiver(
+                connection.transport, self._session, RECEIVE_BYTES, connection.request_memory
+            )
         came = receiver.more()
         if not receiver.small:
+            receiver.close()
             self._receiver = None
         return came
 
+    def _settle(self) -> None:
+        """Give back the memory of a large request that has been taken."""
+        if self._receiver is not None and self._held is None:
+            self._receiver.settle()
+
     def drained(self) -> None:
         """Continue: the sender has nothing left to send."""
-        if self._state:
+        state = self._state
+        if state is _PAUSED:
+            if not self._running:
+                self._run()
+        elif state is not _READING:
             self._close_if_done()
-        elif self._stopped and not self._running:
-            self._run()
 
     def finish(self) -> None:
         """Take no further request, and close the connection when every reply that is owed has left."""
-        if self._state is _OPEN:
-            self._state = _FINISHING
-            self._stop_reading()
+        state = self._state
+        if state in _OPEN:
+            self._follow(PipelineEvent.FINISH)
+            if state is _READING:
+                self._stop_reading()
             self._close_if_done()
 
+    def mute(self, seconds: float, clock: IReactorTime) -> None:
+        """Take no further request for so many seconds. Replies still leave; a longer time replaces a shorter one."""
+        state = self._state
+        if state not in _OPEN:
+            return
+        if self._muted is not None:
+            if self._muted.getTime() < clock.seconds() + seconds:
+                self._muted.reset(seconds)
+            return
+        self._follow(PipelineEvent.MUTE)
+        self._muted = clock.callLater(seconds, self._unmute)
+        if state is _READING:
+            self._stop_reading()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._follow(PipelineEvent.UNMUTE)
+        self._run()
+
     def _close_if_done(self) -> None:
-        if self._state is not _CLOSED and not self._slots and self._gathered is None and self._sender.idle:
-            self._state = _CLOSED
+        if self._state in _ENDING and not self._slots and self._gathered is None and self._sender.idle:
+            self._follow(PipelineEvent.SENT)
             self._sender.close()
 
     def lost(self) -> None:
         """Cancel what waits: the connection is gone."""
-        self._state = _CLOSED
-        if self._stopped:
+        if self._state is not _READING:
             self._hangups.unwatch(self._connection.transport)
+        self._follow(PipelineEvent.LOST)
+        if self._receiver is not None:
+            self._receiver.close()
         self._cancel_all()
+
+    def _follow(self, event: PipelineEvent) -> None:
+        self._state = PIPELINE.next(self._state, event)
+        if self._muted is not None and self._state is not _MUTED:
+            self._muted.cancel()
+            self._muted = None
 
     def _cancel_all(self) -> None:
         slots, self._slots = self._slots, []
@@ -209,29 +264,33 @@ class Pipeline:
 
     def close(self, reason: str) -> None:
         """Log why, cancel what waits, and close the connection when the replies already made have left."""
-        if self._state >= _DRAINING:
+        state = self._state
+        if state in _ENDED:
             return
         peer = self._connection.transport.getPeer()
-        log.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
-        self._state = _DRAINING
+        _limited.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
+        self._follow(PipelineEvent.CLOSE)
         self._cancel_all()
         self._flush()
         self._close_if_done()
-        if self._state is _DRAINING:
+        if state is _READING and self._state is _DRAINING:
             self._stop_reading()
 
     def _run(self) -> None:
         """Start the requests received, until none is left, one has to be held, or too many are unanswered."""
+        state = self._state
+        if state is not _READING and state is not _PAUSED:
+            return
         self._running = True
         self._congested = self._sender.congested
         try:
             session, slots, most = self._session, self._slots, self._max_in_flight
             next_frame = session.next_frame
-            while not self._state:
-                if self._congested or len(slots) >= most:
+            while self._state is state:
+                if self._congested or (slots and len(slots) >= most):
                     self._flush()
                     if self._congested or len(slots) >= most:
-                        self._stop_reading()
+                        self._pause()
                         break
                 event = self._held
                 if event is not None:
@@ -239,7 +298,8 @@ class Pipeline:
                 else:
                     frame = next_frame()
                     if frame is None:
-                        self._start_reading()
+                        if state is _PAUSED:
+                            self._resume()
                         break
                     if self._batching and not slots and self._answer_batch(frame):
                         frame = None  # its memory can be used again
@@ -248,7 +308,7 @@ class Pipeline:
                     frame = None
                 if slots and not self._may_overlap(event):
                     self._held = event
-                    self._stop_reading()
+                    self._pause()
                     break
                 if self._start(event):
                     self._batching = event.api_key << 16 | event.version in self._handler.batched
@@ -264,29 +324,34 @@ class Pipeline:
 
     def _end(self, reason: str, event: Event | None) -> None:
         """Take no further request, and close the connection once all requests before `event` are answered."""
+        if self._state in _ENDED:
+            return  # another request has ended it meanwhile
         slot = _Slot(event)
         self._slots.append(slot)
         self._end_at(slot, reason)
 
     def _end_at(self, slot: _Slot, reason: str) -> None:
         slot.close_reason = reason
-        if self._state is _OPEN:
-            self._state = _FINISHING
+        state = self._state
+        self._follow(PipelineEvent.FINISH)
         self._ready(None, slot)
-        if self._state is _FINISHING:
+        if state is _READING and self._state is not _CLOSED:
             self._stop_reading()
 
-    def _stop_reading(self) -> None:
-        if not self._stopped:
-            self._stopped = True
-            self._connection.transport.pauseProducing()
-            self._hangups.watch(self._connection.transport)
+    def _pause(self) -> None:
+        if self._state is _READING:
+            self._stop_reading()
+        self._follow(PipelineEvent.PAUSE)
 
-    def _start_reading(self) -> None:
-        if self._stopped:
-            self._stopped = False
-            self._hangups.unwatch(self._connection.transport)
-            self._connection.transport.resumeProducing()
+    def _resume(self) -> None:
+        self._follow(PipelineEvent.RESUME)
+        self._hangups.unwatch(self._connection.transport)
+        self._connection.transport.resumeProducing()
+        self._settle()
+
+    def _stop_reading(self) -> None:
+        self._connection.transport.pauseProducing()
+        self._hangups.watch(self._connection.transport)
 
     def _start(self, event: Event) -> bool:
         """Hand a request to its handler. Return whether it was answered at once."""
@@ -323,7 +388,9 @@ class Pipeline:
         """Offer the request in `frame`, and those behind it, to be answered together. Return whether any was."""
         singles = self._singles
         try:
-            replies, end, left = self._handler.handle_batch(frame, self._session, 1 if singles else _MAX_BATCH)
+            replies, end, left = self._handler.handle_batch(
+                self._connection, frame, self._session, 1 if singles else _MAX_BATCH
+            )
         except Exception:
             self._end(_explain(Failure(), None), None)
             return True
@@ -339,7 +406,7 @@ class Pipeline:
     def _ready(self, response: Any, slot: _Slot) -> None:
         slot.response = response
         slot.ready = True
-        if self._state >= _DRAINING or self._slots[0] is not slot:
+        if self._state in _ENDED or self._slots[0] is not slot:
             return
         while self._slots and self._slots[0].ready:
             done = self._slots.pop(0)
@@ -349,7 +416,7 @@ class Pipeline:
                 self._reply(done.event, done.response)
         if self._running:
             return
-        if self._stopped and not self._state:
+        if self._state is _PAUSED:
             self._run()
         else:
             self._flush()
@@ -377,11 +444,11 @@ class Pipeline:
             self._gathered = None
             self._sender.send(parts)
             self._congested = self._sender.congested
-            if self._state:
+            if self._state is not _READING:
                 self._close_if_done()
 
     def _failed(self, failure: Failure, slot: _Slot) -> None:
-        if self._state >= _DRAINING:
+        if self._state in _ENDED:
             return  # cancelled, or nobody is left to tell
         reason = _explain(failure, slot.event)
         if slot in self._slots:

@@ -4,6 +4,11 @@ Strategy: the reactor reads a chunk and passes it to the protocol, as usual. If 
 next bytes are read from the socket at once, directly into the frame's memory. This saves allocating and copying a chunk
 in each turn. Meanwhile the reactor reads small chunks only. The memory of such frames is recycled (`MEMORY`).
 
+With TLS the socket's bytes are not the frame's: there the reactor's chunks are all that is received.
+
+Memory: before each further read of a large frame, the connection's `MemoryShare`, if it has one, is asked for what the
+read may need; it pauses the connection if there is none.
+
 Rules: read at most `MOST_BYTES` in one turn of a connection. Errors and the end of the connection are left for the
 reactor to detect.
 """
@@ -15,6 +20,7 @@ from typing import Any, Protocol
 
 from twisted.internet import tcp
 
+from pylogd.net.request_memory import MemoryShare
 from pylogd.wire.framing import LARGE, FrameMemory
 
 #: Shared by all connections of the reactor's thread.
@@ -36,11 +42,12 @@ class Receiver:
     small: whether the reactor reads smaller chunks, since a large frame is incomplete or was the last to arrive.
     """
 
-    __slots__ = ("_chunk", "_session", "_socket", "_transport", "small")
+    __slots__ = ("_chunk", "_session", "_share", "_socket", "_transport", "small")
 
-    def __init__(self, transport: Any, session: ReceivingSession, chunk: int) -> None:
+    def __init__(self, transport: Any, session: ReceivingSession, chunk: int, share: MemoryShare | None = None) -> None:
         self._transport = transport
         self._session = session
+        self._share = share
         self._chunk = transport.bufferSize = chunk
         self.small = False
         # With TLS the bytes of the socket are not those that the protocol gets.
@@ -50,11 +57,15 @@ class Receiver:
     def more(self) -> bool:
         """Read more of a partial frame; call this after each chunk. Return whether bytes arrived."""
         tail = self._session.receive_buffer()
-        if tail is None or self._socket is None:
+        if tail is None:
             if self.small:
                 self.small, self._transport.bufferSize = False, self._chunk
             return False
         self.small, self._transport.bufferSize = True, LARGE
+        if self._share is not None and not self._share.extend(max(MOST_BYTES - len(tail), 0)):
+            return False
+        if self._socket is None:
+            return False
         left = MOST_BYTES
         while left > 0 and tail is not None:
             with tail:
@@ -68,3 +79,13 @@ class Receiver:
             left -= size
             tail = self._session.receive_buffer()
         return left < MOST_BYTES
+
+    def settle(self) -> None:
+        """Give back the memory of a frame that has been answered; call this when no request waits."""
+        if self._share is not None:
+            self._share.settle()
+
+    def close(self) -> None:
+        """Give back all memory: the connection has ended, or no large frame arrives."""
+        if self._share is not None:
+            self._share.release()

@@ -1,5 +1,9 @@
 """The server side of connections: connects session, pipeline and sender to a Twisted transport.
 
+A connection is served once it has said who it is as far as its listener wants that: after the TLS handshake, whose
+certificate may name a principal; and with SASL, after that only requests that authenticate are taken, until
+`authentication_succeeded`. Until then it counts among the listener's handshakes.
+
 Must not know: any single API. Requests go to the one `RequestHandler` that the factory was given.
 """
 
@@ -7,92 +11,204 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IAddress, IHandshakeListener, IReactorTime
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
+from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
+from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, ConnectionRate
+from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
+from pylogd.net.limited_log import LimitedLog
 from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
-from pylogd.net.sender import Sender, Warm
+from pylogd.net.request_memory import MemoryShare, RequestMemory
+from pylogd.net.sender import CopyingSender, Sender, Warm
+from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.wire.session import ServerSession
 
 log = Logger()
+_limited = LimitedLog(log)
 
 _IDLE_SWEEP_SECONDS = 10.0
 _MOST_MS = (1 << 31) - 1
 _DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
+_COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
+#: An unfinished request has to receive so many bytes in each `request.receive.timeout.ms`.
+LEAST_PROGRESS_BYTES = 1 << 15
 
 
 @dataclass(slots=True, frozen=True)
 class ServerLimits:
-    """Limits of connections; each is the setting named behind it."""
+    """Limits of the connections of one listener; each is the setting named behind it."""
 
     max_request_bytes: int  # socket.request.max.bytes
     max_in_flight: int  # connection.max.inflight.requests
     max_unsent_bytes: int  # connection.max.queued.response.bytes
     max_sendfile_bytes: int  # sendfile.max.bytes
     max_idle_ms: int  # connections.max.idle.ms
-    max_connections: int  # max.connections
-    max_connections_per_host: int  # max.connections.per.ip
-    send_buffer_bytes: int  # socket.send.buffer.bytes, -1 for the system's
-    receive_buffer_bytes: int  # socket.receive.buffer.bytes, -1 for the system's
+    send_buffer_bytes: int = -1  # socket.send.buffer.bytes, -1 for the system's
+    receive_buffer_bytes: int = -1  # socket.receive.buffer.bytes, -1 for the system's
+    max_connections: int = UNLIMITED  # listener.name.<listener>.max.connections
+    connection_rate: int = UNLIMITED  # listener.name.<listener>.max.connection.creation.rate
+    max_handshakes: int = 1000  # max.connections.handshaking
+    handshake_ms: int = 15_000  # connection.handshake.timeout.ms
+    receive_ms: int = 30_000  # request.receive.timeout.ms
+    max_unauthenticated_bytes: int = 524_288  # sasl.server.max.receive.size
+    max_elements: int = MAX_ELEMENTS  # request.max.elements
 
 
+@dataclass(slots=True, frozen=True)
+class ListenerSecurity:
+    """How the connections of a listener are protected, and how their clients say who they are.
+
+    name: the security protocol. tls, sasl: its parts. principal: makes the principal of a TLS client's certificate;
+    raises ValueError for one that is not accepted.
+    """
+
+    name: str = "PLAINTEXT"
+    tls: bool = False
+    sasl: bool = False
+    principal: Callable[[Any], Principal] = lambda _certificate: ANONYMOUS
+
+
+@implementer(IHandshakeListener)
 class BrokerProtocol(Protocol):
     """One client's connection.
 
-    host: the peer's address. listener: the name of the listener that accepted it. principal: who the client is.
-    context: kept here by the handler from one request to the next.
+    host: the peer's address; behind a proxy that of the client, if the proxy tells. listener: the name of the listener
+    that accepted it. security_protocol: that of the listener. principal: who the client is. authenticated: whether it
+    has said so; always true without SASL. authentication, context: kept here by the handler from one request to the
+    next. on_lost: called when the connection has ended. claim: which broker of the cluster it says that it comes from,
+    if any.
     """
 
     pipeline: Pipeline
+    session: ServerSession
     host: str
+    authentication: Any = None
     last_active: float
     principal: Principal = ANONYMOUS
+    authenticated = True
     context: Any = None
+    progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
+    on_lost: Callable[[], object] | None = None
+    claim: PeerClaim | None = None
 
-    def __init__(self, factory: BrokerFactory) -> None:
+    def __init__(self, factory: BrokerFactory, peer: IAddress | None = None) -> None:
+        """`peer`: the client's address; None for that of the transport."""
         self.factory: BrokerFactory = factory
         self.listener = factory.listener
+        self._peer = peer
+
+    @property
+    def security_protocol(self) -> str:
+        """The security protocol of the listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        return self.factory.security.name
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
-        self.host = getattr(transport.getPeer(), "host", "") or ""  # a Unix socket has none
-        if not self.factory.admit(self):
+        self.host = getattr(self._peer or transport.getPeer(), "host", "") or ""  # a Unix socket has none
+        factory = self.factory
+        if not factory.admit(self):
+            self.dataReceived = _ignore  # type: ignore[assignment, method-assign] # what came behind a proxy's header
             transport.abortConnection()
             return
-        limits = self.factory.limits
-        _tune(transport, limits)
-        self.last_active = self.factory.clock.seconds()
-        factory = self.factory
-        session = ServerSession(limits.max_request_bytes, factory.handler.versions, MEMORY)
-        sender = Sender(
-            transport,
+        _tune(transport, factory.limits)
+        self.last_active = factory.clock.seconds()
+        security = factory.security
+        if security.tls or security.sasl:
+            factory.handshakes.begin(self)
+        if not security.tls:
+            self._serve(Sender)
+
+    def handshakeCompleted(self) -> None:
+        """Serve the client, who has finished the TLS handshake; called by the transport."""
+        from pylogd.net.tls import peer_certificate  # noqa: PLC0415 - only if there is a TLS listener
+
+        security = self.factory.security
+        certificate = peer_certificate(self.transport)
+        if certificate is not None and not security.sasl:
+            try:
+                self.principal = security.principal(certificate)
+            except ValueError as error:
+                self.give_up(str(error))
+                return
+        if not security.sasl:
+            self.factory.handshakes.end(self)
+        self._serve(CopyingSender)
+
+    def _serve(self, sender_class: type[Sender]) -> None:
+        factory, limits = self.factory, self.factory.limits
+        self.authenticated = not factory.security.sasl
+        most = limits.max_request_bytes
+        self.session = ServerSession(
+            most if self.authenticated else min(most, limits.max_unauthenticated_bytes),
+            factory.handler.versions,
+            MEMORY,
+            ElementBounds(limits.max_elements),
+        )
+        sender = sender_class(
+            self.transport,
             factory.warm,
             self,
             max_chunk=limits.max_sendfile_bytes,
             max_unsent=limits.max_unsent_bytes,
         )
-        self.pipeline = Pipeline(self, session, factory.handler, sender, limits.max_in_flight, factory.hangups)
+        self.pipeline = Pipeline(self, self.session, factory.handler, sender, limits.max_in_flight, factory.hangups)
+
+    def authentication_succeeded(self, principal: Principal) -> None:
+        """Take requests of all kinds from now on; the client has authenticated as `principal`."""
+        self.principal = principal
+        self.authenticated = True
+        self.context = None
+        self.factory.handshakes.end(self)
+        self.session.limit(self.factory.limits.max_request_bytes)
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
         self.pipeline.receive(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self.factory.dismiss(self):
-            self.context = None  # it refers to us
-            self.pipeline.lost()
-            del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs
+        factory = self.factory
+        factory.handshakes.end(self)
+        if factory.dismiss(self):
+            factory.hangups.forget(self.transport)
+            self.context = self.authentication = None  # they refer to us
+            if self.served:
+                self.pipeline.lost()
+                del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs
+                del self.session
+                on_lost, self.on_lost = self.on_lost, None
+                if on_lost is not None:
+                    on_lost()
+            elif not reason.check(*_COMMON_ENDS):
+                _limited.warn("The TLS handshake with {host} failed: {reason}", host=self.host,
+                              reason=_explain(reason))  # fmt: skip
+
+    def finish(self) -> None:
+        """Take no more requests, and close the connection when all replies are sent."""
+        pipeline: Pipeline | None = getattr(self, "pipeline", None)
+        if pipeline is not None:
+            pipeline.finish()
+
+    def mute(self, seconds: float) -> None:
+        """Take no further request for so many seconds: the client is over its quota. It counts as active meanwhile."""
+        clock = self.factory.clock
+        self.last_active = max(self.last_active, clock.seconds() + seconds)
+        pipeline: Pipeline | None = getattr(self, "pipeline", None)  # None if the connection is gone
+        if pipeline is not None:
+            pipeline.mute(seconds, clock)
 
     def drained(self) -> None:
         """Continue: everything has been sent."""
@@ -100,9 +216,60 @@ class BrokerProtocol(Protocol):
         if pipeline is not None:
             pipeline.drained()
 
+    def give_up(self, reason: str) -> None:
+        """Close the connection at once: it has not said who it is, or is not accepted."""
+        transport: Any = self.transport
+        _limited.warn("Closing the connection from {host}: {reason}", host=self.host, reason=reason)
+        transport.abortConnection()
+
+    @property
+    def served(self) -> bool:
+        """Whether requests are taken: the TLS handshake, if there is one, has ended."""
+        return hasattr(self, "pipeline")
+
+    # What the bound on the memory of requests asks of a connection
+
+    @property
+    def request_memory(self) -> MemoryShare:
+        """A share for the large request that has begun to arrive."""
+        return self.factory.memory.share(self)
+
+    @property
+    def partial_bytes(self) -> int:
+        """The memory that a request takes that has arrived in part; 0 if there is none."""
+        return self.session.partial_bytes if self.served else 0
+
+    def pause_reading(self) -> None:
+        """Read nothing more from the peer until `resume_reading`."""
+        transport: Any = self.transport
+        transport.pauseProducing()
+        self.factory.hangups.watch(transport)
+
+    def resume_reading(self) -> None:
+        """Continue to read, if nobody else wants a pause."""
+        transport: Any = self.transport
+        if self.factory.hangups.unwatch(transport):
+            transport.resumeProducing()
+
+    def cut(self, reason: str) -> None:
+        """Close the connection at once."""
+        self.give_up(reason)
+
+
+def _ignore(_data: bytes) -> None:
+    """Receive nothing: the connection was refused."""
+
+
+def _explain(reason: Failure) -> str:
+    from pylogd.security.certificates import explain  # noqa: PLC0415 - only if there is a TLS listener
+
+    return explain(reason.value)
+
 
 def _tune(transport: Any, limits: ServerLimits) -> None:
-    handle: socket.socket = transport.getHandle()
+    handle: Any = transport.getHandle()
+    if not isinstance(handle, socket.socket):  # that of TLS
+        handle = transport.socket
     if handle.family in (socket.AF_INET, socket.AF_INET6):
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
@@ -123,7 +290,10 @@ def _descriptors_left(transport: Any) -> bool:
 
 
 class BrokerFactory(ServerFactory):
-    """Makes the connections of one listener, limits their number, and closes idle ones."""
+    """Makes the connections of one listener, limits them, and closes those that are idle or too slow.
+
+    limits, exempt: may be replaced at any time. exempt: whether the limits of the broker do not hold for this listener.
+    """
 
     noisy = False
 
@@ -134,23 +304,34 @@ class BrokerFactory(ServerFactory):
         warm: Warm,
         limits: ServerLimits,
         listener: str = "PLAINTEXT",
+        security: ListenerSecurity | None = None,
+        quotas: ConnectionQuotas | None = None,
+        memory: RequestMemory | None = None,
     ) -> None:
-        """`warm`: reads a part of a file into the page cache, as `Sender` asks for. `listener`: its name."""
+        """`warm`: reads a part of a file into the page cache, as `Sender` asks for. `listener`: its name.
+
+        `quotas` and `memory`: those of the broker, for all listeners.
+        """
         self.clock = clock
         self.handler = handler
         self.warm = warm
         self.limits = limits
         self.listener = listener
+        self.security = security or ListenerSecurity()
+        self.quotas = quotas or ConnectionQuotas()
+        self.memory = memory or RequestMemory(clock)
+        self.exempt = False
+        self.port: Any = None  # which accepts the connections
         self.connections: set[BrokerProtocol] = set()
-        self._by_host: Counter[str] = Counter()
         self.hangups = HangupWatch(clock)
-        self._refused = 0
-        self._sweep = LoopingCall(self._close_idle)
+        self.handshakes = Handshakes(clock, lambda: (self.limits.max_handshakes, self.limits.handshake_ms / 1000))
+        self._rate = ConnectionRate()
+        self._sweep = LoopingCall(self._close_slow)
         self._sweep.clock = clock
         self._drained: Deferred[None] | None = None
 
     def buildProtocol(self, addr: IAddress | None) -> BrokerProtocol:  # type: ignore[override]
-        return BrokerProtocol(self)
+        return BrokerProtocol(self, addr)
 
     def doStart(self) -> None:
         super().doStart()  # type: ignore[no-untyped-call]
@@ -165,37 +346,45 @@ class BrokerFactory(ServerFactory):
     def admit(self, connection: BrokerProtocol) -> bool:
         """Return whether the limits allow `connection`, which then counts."""
         limits = self.limits
+        self._pause_accepting()
         if len(self.connections) >= limits.max_connections:
-            return self._refuse(connection, f"max.connections={limits.max_connections} is reached")
-        if self._by_host[connection.host] >= limits.max_connections_per_host:
-            return self._refuse(connection, f"max.connections.per.ip={limits.max_connections_per_host} is reached")
+            return self._refuse(
+                connection, f"listener.name.{self.listener.lower()}.max.connections={limits.max_connections} is reached"
+            )
         if not _descriptors_left(connection.transport):
             return self._refuse(
                 connection, "the file descriptors left are kept for files; raise LimitNOFILE or ulimit -n"
             )
+        reason = self.quotas.admit(connection.host, self.exempt)
+        if reason is not None:
+            return self._refuse(connection, reason)
         self.connections.add(connection)
-        self._by_host[connection.host] += 1
         return True
 
     def _refuse(self, connection: BrokerProtocol, reason: str) -> bool:
-        self._refused += 1
-        if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... so that a flood does not fill the log
-            log.warn(
-                "Refused a connection from {host}, {count} so far: {reason}",
-                host=connection.host,
-                count=self._refused,
-                reason=reason,
-            )
+        _limited.warn("Refused a connection from {host}: {reason}", host=connection.host, reason=reason)
         return False
+
+    def _pause_accepting(self) -> None:
+        """Accept nothing for a while if connections come faster than they may."""
+        port, now = self.port, self.clock.seconds()
+        seconds = self._rate.accept(now, self.limits.connection_rate)
+        if not self.exempt:
+            seconds = max(seconds, self.quotas.rate.accept(now, self.quotas.limits.rate))
+        if seconds > 0 and port is not None:
+            port.stopReading()
+            self.clock.callLater(seconds, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self.port is not None and self.port.connected:
+            self.port.startReading()
 
     def dismiss(self, connection: BrokerProtocol) -> bool:
         """Remove `connection`. Return whether it had been admitted."""
         if connection not in self.connections:
             return False
         self.connections.discard(connection)
-        self._by_host[connection.host] -= 1
-        if not self._by_host[connection.host]:
-            del self._by_host[connection.host]
+        self.quotas.release(connection.host)
         if self._drained is not None and not self.connections:
             self.hangups.close()
             drained, self._drained = self._drained, None
@@ -211,7 +400,10 @@ class BrokerFactory(ServerFactory):
             return done
         self._drained = done
         for connection in list(self.connections):
-            connection.pipeline.finish()
+            if connection.served:
+                connection.pipeline.finish()
+            else:
+                connection.give_up("the broker stops")
         return done
 
     def abort(self) -> None:
@@ -220,10 +412,36 @@ class BrokerFactory(ServerFactory):
             transport: Any = connection.transport
             transport.abortConnection()
 
-    def _close_idle(self) -> None:
-        if self.limits.max_idle_ms < 0:
-            return
-        oldest = self.clock.seconds() - self.limits.max_idle_ms / 1000
+    def _close_slow(self) -> None:
+        """Close connections that are idle, or whose unfinished request does not progress."""
+        now, limits = self.clock.seconds(), self.limits
+        idle_since = now - limits.max_idle_ms / 1000 if limits.max_idle_ms >= 0 else float("-inf")
         for connection in list(self.connections):
-            if connection.last_active < oldest and connection.pipeline.idle:
+            if not connection.served:
+                continue
+            if connection.last_active < idle_since and connection.pipeline.idle:
                 connection.pipeline.close("idle for longer than connections.max.idle.ms")
+            elif connection.session.pending and not self.hangups.watches(connection.transport):
+                self._check_progress(connection, now, limits.receive_ms / 1000)
+            else:
+                connection.progress = None
+        self.memory.check()
+
+    def _check_progress(self, connection: BrokerProtocol, now: float, patience: float) -> None:
+        """Close a connection that has received too little of an unfinished request for `patience` seconds."""
+        found = connection.session.progress
+        before, connection.progress = connection.progress, None
+        if found is None:  # of a request's length a few bytes are missing
+            if connection.last_active < now - patience:
+                connection.pipeline.close("an unfinished request has not progressed in request.receive.timeout.ms")
+            return
+        number, size = found
+        if before is None or before[0] != number or size - before[1] >= LEAST_PROGRESS_BYTES:
+            connection.progress = (number, size, now)
+        elif now - before[2] >= patience:
+            connection.pipeline.close(
+                f"an unfinished request has received {size - before[1]} bytes in {now - before[2]:.0f} s "
+                "(request.receive.timeout.ms)"
+            )
+        else:
+            connection.progress = before

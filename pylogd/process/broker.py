@@ -41,13 +41,20 @@ class BrokerShell(Shell):
         self.broker = Broker(settings, reactor, fs, raise_file_limit())
         super().__init__(reactor, self.broker, self._line)
         self.broker.on_end = self.end
-        Reloader(settings, self.broker.in_thread, reopen_log).install(reactor)
+        self._reopen_log = reopen_log
+        Reloader(settings, self.broker.in_thread, self._reopen_logs, self.broker.read_certificates).install(reactor)
 
     def stop(self) -> Deferred[None]:
         """Stop the broker. From now on a further SIGTERM or SIGINT closes its connections without waiting."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._abort))
         return super().stop()
+
+    def _reopen_logs(self) -> None:
+        if self.broker.audit is not None:
+            self.broker.audit.reopen()
+        if self._reopen_log is not None:
+            self._reopen_log()
 
     def _abort(self) -> None:
         log.info("Second signal to stop: closing the remaining connections without waiting")

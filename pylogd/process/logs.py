@@ -6,13 +6,17 @@ import logging
 from typing import IO, Any
 
 from twisted.logger import (
+    FileLogObserver,
     FilteringLogObserver,
+    ILogObserver,
     Logger,
     LogLevel,
     LogLevelFilterPredicate,
+    formatEventAsClassicLogText,
     globalLogBeginner,
-    textFileLogObserver,
 )
+
+from pylogd.process.printable import printable
 
 _LEVELS = {
     logging.DEBUG: LogLevel.debug,
@@ -77,5 +81,15 @@ def log_to(stream: Any) -> None:
     """Write log events of level info and above to a text stream or a `LogFile`."""
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     levels.setLogLevelForNamespace("twisted.internet.base", LogLevel.warn)  # starts and ends of the main loop
-    observer = FilteringLogObserver(textFileLogObserver(stream), [levels])
+    observer = FilteringLogObserver(file_observer(stream), [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+
+
+def file_observer(stream: Any) -> ILogObserver:
+    """Return an observer that writes events as lines of text. Client ids and the like can't control a terminal."""
+    return FileLogObserver(stream, _format)
+
+
+def _format(event: dict[str, Any]) -> str | None:
+    text = formatEventAsClassicLogText(event)
+    return None if text is None else printable(text, keep="\n\t")

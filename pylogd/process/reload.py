@@ -1,4 +1,4 @@
-"""SIGHUP: reload the settings file, apply what may change at run time, and reopen the log file.
+"""SIGHUP: reload the settings file, apply what may change at run time, read certificates, and reopen the log file.
 
 Strategy: the file is read and checked in a thread. If it is wrong the error is logged and nothing changes. Otherwise
 the settings that can also be changed dynamically take effect at once, through the same subscribers; for each other
@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import SETTINGS, ConfigError, Replaced, Settings, Value
+from pylogd.config import ConfigError, Replaced, Settings, Value, broker_setting
 
 log = Logger()
 
@@ -28,11 +28,21 @@ Run = Callable[..., "Deferred[Any]"]
 class Reloader:
     """Handle SIGHUP for a process."""
 
-    def __init__(self, settings: Settings, in_thread: Run, reopen: Callable[[], object] | None = None) -> None:
-        """`in_thread` runs a function in a thread. `reopen` reopens the log file, where there is one."""
+    def __init__(
+        self,
+        settings: Settings,
+        in_thread: Run,
+        reopen: Callable[[], object] | None = None,
+        read_certificates: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`in_thread` runs a function in a thread. `reopen` reopens the log file, where there is one.
+
+        `read_certificates` begins to read the certificates of listeners again.
+        """
         self._settings = settings
         self._in_thread = in_thread
         self._reopen = reopen
+        self._read_certificates = read_certificates
         self._reading = False
         self._again = False
 
@@ -50,6 +60,7 @@ class Reloader:
                 self._reopen()
             except OSError as error:
                 log.error("SIGHUP: can't reopen the log file, still writing to the old one: {error}", error=error)
+        self._read_certificates()
         if self._settings.path is None:
             log.info("SIGHUP: no settings file to reload, the broker runs without one")
             return
@@ -90,5 +101,6 @@ def log_changes(settings: Settings, replaced: Replaced) -> None:
 
 
 def _shown(name: str, value: Value) -> str:
-    setting = SETTINGS[name]
+    setting = broker_setting(name)
+    assert setting is not None, name
     return "(hidden)" if setting.sensitive else setting.format(value) or "(unset)"

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from pylogd.clock import use_monotonic_time
 from pylogd.errors import PylogdError
 from pylogd.process.logs import bridge_logging
+from pylogd.process.printable import printable
 
 log = Logger()
 
@@ -100,7 +101,7 @@ def run_in_foreground(shell: Shell, reactor: Any, name: str) -> int:
     if shell.reason is None:
         log.info("Stopped")
         return 0
-    print(f"{name}: {shell.reason}", file=sys.stderr)
+    print(printable(f"{name}: {shell.reason}"), file=sys.stderr)
     return 1
 
 

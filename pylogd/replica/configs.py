@@ -22,6 +22,7 @@ def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
     values["message_timestamp_type"] = TimestampType(values["message_timestamp_type"])
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
     values["producer_id_expiration_ms"] = settings.integer("producer.id.expiration.ms")
+    values["producer_ids_max"] = settings.integer("producer.ids.max.per.partition")
     wanted = settings.text("log.validate.records")
     values["validate_records"] = speedups is not None if wanted == "auto" else wanted == "true"
     values["validate_compressed"] = settings.flag("log.validate.compressed")

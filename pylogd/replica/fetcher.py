@@ -45,7 +45,7 @@ from pylogd.wire.messages.fetch import (
 
 if TYPE_CHECKING:
     from pylogd.replica.manager import ReplicaManager
-    from pylogd.replica.throttle import ReplicationQuota
+    from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
 
 log = Logger()
 
@@ -79,6 +79,7 @@ class ReplicaFetcher:
         self,
         leader_id: int,
         replicas: ReplicaManager,
+        throttle: ReplicaThrottle,
         connect: Connect,
         clock: IReactorTime,
         config: FetcherConfig,
@@ -86,6 +87,7 @@ class ReplicaFetcher:
     ) -> None:
         self.leader_id = leader_id
         self._replicas = replicas
+        self._replica_throttle = throttle
         self._connect = connect
         self._clock = clock
         self._config = config
@@ -462,7 +464,7 @@ class ReplicaFetcher:
 
     def _throttle(self, partition: Partition, count: int) -> None:
         """Count the bytes of a throttled replica, and pause it if they exceed the quota."""
-        if self._replicas.throttle.holds_itself_back(partition):
+        if self._replica_throttle.holds_itself_back(partition):
             self._quota.record(count)
             wait = self._quota.wait
             if wait > 0:

@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import LogClosed, StorageError
+from pylogd.replica.flusher_machine import FLUSHER, FlusherEvent, FlusherState
 from pylogd.replica.partition import Partition
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ log = Logger()
 
 NEVER = NO_LIMIT
 _RETRY_SECONDS = 1.0  # after a flush that found no room
+_WAITING = (FlusherState.IDLE, FlusherState.SCHEDULED)
 
 InThread = Callable[..., "Deferred[Any]"]
 
@@ -47,7 +49,7 @@ class PartitionFlusher:
     """
 
     __slots__ = (
-        "_clock", "_config", "_in_thread", "_on_failure", "_on_visible", "_partition", "_rolled", "_running", "_timer",
+        "_clock", "_config", "_in_thread", "_machine", "_on_failure", "_on_visible", "_partition", "_rolled", "_timer",
     )  # fmt: skip
 
     def __init__(
@@ -64,8 +66,8 @@ class PartitionFlusher:
         self._in_thread = in_thread
         self._on_visible = on_visible
         self._on_failure = on_failure
-        self._running = False
-        self._rolled = False
+        self._machine = FLUSHER.machine()
+        self._rolled = False  # segments are to be sealed: the next thread does it, whatever the state is
         self._timer: IDelayedCall | None = None
         self._config = config
         partition.log.on_roll = self._note_roll
@@ -79,18 +81,20 @@ class PartitionFlusher:
         strict, self._partition.flush_visible = self._partition.flush_visible, config.flush_visible
         if strict and not config.flush_visible:
             self._show()
+        self._machine.handle(FlusherEvent.CANCEL)
         self._stop_timer()
         self.appended()
 
     def close(self) -> None:
         """Flush no more: the partition is removed, or the broker stops and flushes all logs itself."""
+        self._machine.handle(FlusherEvent.CLOSE)
         self._stop_timer()
         self._partition.flush_at = NEVER
 
     def appended(self) -> None:
         """Do what is due, after an append at `flush_at` or later, or after another change."""
         config, stored = self._config, self._partition.log
-        if not self._running:
+        if self._machine.state in _WAITING:
             unflushed = stored.log_end_offset - stored.recovery_point
             if unflushed >= config.flush_messages or (config.flush_visible and unflushed):
                 self._flush()
@@ -98,46 +102,53 @@ class PartitionFlusher:
                 self._start(stored.seal)
             elif not unflushed:
                 pass
-            elif config.flush_ms < NO_LIMIT and self._timer is None:
-                self._timer = self._clock.callLater(config.flush_ms / 1000, self._time_is_up)
+            elif config.flush_ms < NO_LIMIT and self._machine.state is FlusherState.IDLE:
+                self._schedule(FlusherEvent.SCHEDULE, config.flush_ms / 1000)
         self._arm()
 
     def _arm(self) -> None:
         """Set the offset from which on an append has to call `appended`."""
         config, partition = self._config, self._partition
-        if self._running:
+        state = self._machine.state
+        if state not in _WAITING:
             partition.flush_at = NEVER  # the end of the flush looks what is due
-        elif config.flush_visible or (config.flush_ms < NO_LIMIT and self._timer is None):
+        elif config.flush_visible or (config.flush_ms < NO_LIMIT and state is FlusherState.IDLE):
             partition.flush_at = 0
         else:
             partition.flush_at = min(partition.log.recovery_point + config.flush_messages - 1, NEVER)
 
     def _time_is_up(self) -> None:
         self._timer = None
-        self._flush()
+        if self._machine.state is FlusherState.SCHEDULED:
+            self._flush()
         self._arm()
 
     def _note_roll(self) -> None:
         """Note that an append rolled a segment; at its end it will call `appended`."""
         self._rolled = True
-        if not self._running:
+        if self._machine.state in _WAITING:
             self._partition.flush_at = 0
 
     def _flush(self) -> None:
-        if not self._running:
-            self._stop_timer()
-            self._start(self._partition.log.flush)
+        self._stop_timer()
+        self._start(self._partition.log.flush)
+
+    def _schedule(self, event: FlusherEvent, seconds: float) -> None:
+        self._machine.handle(event)
+        self._timer = self._clock.callLater(seconds, self._time_is_up)
 
     def _start(self, work: Callable[[], None]) -> None:
-        self._running = True
+        self._machine.handle(FlusherEvent.FLUSH)
         self._rolled = False
         self._in_thread(work).addCallbacks(self._done, self._failed)
 
     def _done(self, _: object) -> None:
-        self._running = False
         partition = self._partition
-        if not partition.online or partition.log.closed:
+        state = self._machine.handle(FlusherEvent.DONE)
+        if state is FlusherState.STOPPED or not partition.online or partition.log.closed:
             return
+        if self._timer is not None:  # only segments were sealed: the time of the next flush stays
+            self._machine.handle(FlusherEvent.SCHEDULE)
         if partition.flush_visible:
             self._show()
         self.appended()
@@ -147,11 +158,12 @@ class PartitionFlusher:
             self._on_visible(self._partition)
 
     def _failed(self, failure: Failure) -> None:
-        """Try again later, or give up, in which case `_running` stays set."""
+        """Try again later, or give up."""
         self._stop_timer()
-        if not self._on_failure(self._partition, failure):
-            self._running = False
-            self._timer = self._clock.callLater(_RETRY_SECONDS, self._time_is_up)
+        if self._on_failure(self._partition, failure):
+            self._machine.handle(FlusherEvent.GIVE_UP)
+        elif self._machine.state is FlusherState.FLUSHING:
+            self._schedule(FlusherEvent.FAILED, _RETRY_SECONDS)
             self._partition.flush_at = NEVER
 
     def _stop_timer(self) -> None:

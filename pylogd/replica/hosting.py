@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.replica.flushing import Flushers
     from pylogd.replica.high_watermark_checkpoint import HighWatermarkCheckpoint
+    from pylogd.replica.isr_updater import IsrUpdater
     from pylogd.replica.partition_registry import PartitionRegistry
     from pylogd.replica.storage_failures import StorageFailures
 
@@ -57,6 +58,7 @@ class PartitionHosting:
         *,
         registry: PartitionRegistry,
         replicas: ReplicaManager,
+        isr_updater: IsrUpdater,
         flushers: Flushers,
         failures: StorageFailures,
         watermarks: HighWatermarkCheckpoint,
@@ -70,6 +72,7 @@ class PartitionHosting:
         self._in_thread = in_thread
         self._registry = registry
         self._replicas = replicas
+        self._isr_updater = isr_updater
         self._flushers = flushers
         self._failures = failures
         self._watermarks = watermarks
@@ -91,7 +94,7 @@ class PartitionHosting:
         """
         self._unsubscribe = [
             self._topics.subscribe(self._registry_changed),
-            self._settings.subscribe(lambda _names: self._apply_configs()),
+            self._settings.subscribe(lambda names: self._apply_configs() if names else None),
         ]
         self._starting = True
         self._remove_strays(await self._strays.find())
@@ -312,7 +315,7 @@ class PartitionHosting:
 
     def _set_replicated(self, partition: Partition, replicated: bool) -> None:
         """Note whether other brokers have replicas of the partition too."""
-        key, isr = partition.key, self._replicas.isr
+        key, isr = partition.key, self._isr_updater
         if replicated:
             self._registry.replicated[key] = partition
             self._replicas.fetch_waits.add(isr, key)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.python.failure import Failure
 
 from pylogd.log.errors import StorageError, StorageFailure
@@ -31,15 +31,13 @@ if TYPE_CHECKING:
     from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState
     from pylogd.replica.flushing import Flushers
-    from pylogd.replica.isr_updater import IsrUpdater
     from pylogd.replica.partition_registry import PartitionRegistry
-    from pylogd.replica.selector import RackAwareSelector
-    from pylogd.replica.sessions import FetchSessions
     from pylogd.replica.storage_failures import StorageFailures
-    from pylogd.replica.throttle import ReplicaThrottle
     from pylogd.wire.records import Buffer
 
 InThread = Callable[..., "Deferred[Any]"]
+
+_LOOK_UPS = 2  # of which each may have a batch of up to 128 MB decompressed
 
 
 class ReplicaManager:
@@ -48,9 +46,8 @@ class ReplicaManager:
     partitions, partitions_by_id: the hosted ones by (topic name, index) and by (topic id, index).
     fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
-    isr: updates the in-sync sets of partitions led here. throttle: which replicas replicate at a limited rate.
-    sessions: the fetch sessions of this broker. selector: chooses replicas for consumers, None if leaders serve all.
     in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
+    look_ups: held while a thread searches logs for a client, so that such searches leave threads and memory to others.
     append_in_turn: `append` for batches that have to be inspected, or that come after such; see `inspecting`.
     append_queues: what waits there, by partition; only partitions with appends that wait are in it.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
@@ -66,20 +63,13 @@ class ReplicaManager:
         in_thread: InThread,
         *,
         seconds: Callable[[], float],
-        isr: IsrUpdater,
-        throttle: ReplicaThrottle,
-        sessions: FetchSessions[Any],
-        selector: RackAwareSelector | None = None,
     ) -> None:
         self.partitions = registry.by_name
         self.partitions_by_id = registry.by_id
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
-        self.isr = isr
-        self.throttle = throttle
-        self.sessions = sessions
-        self.selector = selector
         self.in_thread = in_thread
+        self.look_ups = DeferredSemaphore(_LOOK_UPS)
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None
         self._logs = logs

@@ -19,7 +19,7 @@ from pylogd.config import Settings
 from pylogd.replica.fetcher import Connect, FetcherConfig, ReplicaFetcher
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.roles import Role
-from pylogd.replica.throttle import ReplicationQuota
+from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
 
 if TYPE_CHECKING:
     from pylogd.replica.manager import ReplicaManager
@@ -33,6 +33,7 @@ class Replication:
         self,
         replicas: ReplicaManager,
         partitions: PartitionRegistry,
+        throttle: ReplicaThrottle,
         connect: Connect,
         settings: Settings,
         clock: IReactorTime,
@@ -42,6 +43,7 @@ class Replication:
         """broker_epoch: returns this broker's epoch, which leaders are told (KIP-903)."""
         self._replicas = replicas
         self._partitions = partitions
+        self._throttle = throttle
         self._connect = connect
         self._clock = clock
         integer = settings.integer
@@ -98,6 +100,6 @@ class Replication:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             fetcher = self._fetchers[leader] = ReplicaFetcher(
-                leader, self._replicas, self._connect, self._clock, self._config, self._quota
+                leader, self._replicas, self._throttle, self._connect, self._clock, self._config, self._quota
             )
         return fetcher

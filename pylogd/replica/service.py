@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """A broker's replicas: `partitions` to look up, `manager` for appends and waits, `hosting` and `housekeeping`."""
+    """A broker's replicas: `partitions` to look up, `manager` for appends and waits, `hosting` and `housekeeping`.
+
+    fetch_waits: the fetches that wait for records. fetch_sessions: what clients with sessions fetch.
+    isr_updater: updates the in-sync sets of partitions led here. throttle: which replicas replicate at a limited rate.
+    """
 
     def __init__(
         self,
@@ -49,30 +53,30 @@ class Replicas:
         self.partitions = PartitionRegistry()
         self._waits = PartitionWaits(clock)
         failures = StorageFailures(logs)
-        self._flushers = Flushers(
-            clock, in_thread, integer("background.threads"), self._waits.check, failures.report
-        )  # fmt: skip
+        self._flushers = Flushers(clock, in_thread, integer("background.threads"), self._waits.check, failures.report)
         configs: dict[str, HostedConfig] = {}
         quota = ReplicationQuota(lambda: integer("leader.replication.throttled.rate"), clock.seconds)
-        isr = IsrUpdater(
+        self.isr_updater = IsrUpdater(
             alter_isr, clock, self.partitions.replicated, self._isr_written,
             lambda: integer("replica.lag.time.max.ms") / 1000, now_ms,
         )  # fmt: skip
-        self.manager = ReplicaManager(
-            logs, self.partitions, self._waits, self._flushers, failures, in_thread,
-            seconds=clock.seconds, isr=isr, throttle=ReplicaThrottle(configs, node_id, quota),
-            sessions=FetchSessions(
-                integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
-                self._waits.fetches,
-            ),
+        self.throttle = ReplicaThrottle(configs, node_id, quota)
+        self.fetch_waits = self._waits.fetches
+        self.fetch_sessions: FetchSessions[Any] = FetchSessions(
+            integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
+            self.fetch_waits, integer("max.incremental.fetch.session.cache.partitions"),
         )  # fmt: skip
+        self.manager = ReplicaManager(
+            logs, self.partitions, self._waits, self._flushers, failures, in_thread, seconds=clock.seconds
+        )
         self._watermarks = HighWatermarkCheckpoint(
             logs, self.partitions.replicated, clock, in_thread,
             integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
         )  # fmt: skip
         self.hosting = PartitionHosting(
             logs, topics, settings, node_id, in_thread, registry=self.partitions, replicas=self.manager,
-            flushers=self._flushers, failures=failures, watermarks=self._watermarks, configs=configs,
+            isr_updater=self.isr_updater, flushers=self._flushers, failures=failures, watermarks=self._watermarks,
+            configs=configs,
         )  # fmt: skip
         self.housekeeping = Housekeeping(
             logs, self.partitions.by_name, self._waits.check, settings, clock, in_thread
@@ -101,7 +105,7 @@ class Replicas:
 
     async def _stop(self) -> None:
         self.hosting.unsubscribe()
-        self.manager.isr.stop()
+        self.isr_updater.stop()
         self._flushers.close()
         self._waits.expire_all()
         await self.housekeeping.stop()

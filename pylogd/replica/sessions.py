@@ -19,6 +19,9 @@ Rules:
   least; otherwise the smallest one that is two minutes old, if the new one has more partitions. A follower's session
   replaces any other client's, the smallest first, and no other client's replaces a follower's that is in use. A client
   without a session goes on with full fetches.
+- The sessions of clients have at most `most_partitions` together. A new one replaces others that were unused for two
+  minutes; one that grows beyond is closed.
+- A session ends with the connection on which it was created: clients then begin a new one.
 - A fetch that waits is answered when the next one of its session comes, since that changes what the client waits for.
   It is also answered when its session is closed.
 - A session uses topic names or topic ids, as its first fetch did.
@@ -30,7 +33,9 @@ It must not know the messages: an entry is any object with the fields of `Wanted
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from random import randrange
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -63,6 +68,12 @@ class Wanted(Protocol):
 
 
 W = TypeVar("W", bound=Wanted)
+
+
+class SessionOwner(Protocol):
+    """A connection, which can be hashed. on_lost: called when it has ended."""
+
+    on_lost: Callable[[], object] | None
 
 
 class SessionWait(Protocol):
@@ -142,12 +153,12 @@ class FetchSession(Generic[W]):
     """One client's session.
 
     epoch: of its next fetch. wait: its waiting fetch, if any. dirty: the entries that the next fetch has to look at.
-    fetched_at: the time of a follower's last fetch, in seconds.
+    owner: the connection with which it ends. fetched_at: the time of a follower's last fetch, in seconds.
     """
 
     __slots__ = (
-        "_turns", "_view", "_waits", "by_id", "created_ms", "dirty", "epoch", "fetched_at", "partitions", "privileged",
-        "session_id", "used_ms", "wait",
+        "_turns", "_view", "_waits", "by_id", "created_ms", "dirty", "epoch", "fetched_at", "owner", "partitions",
+        "privileged", "session_id", "used_ms", "wait",
     )  # fmt: skip
 
     def __init__(self, session_id: int, by_id: bool, now_ms: int, waits: Purgatory, privileged: bool = False) -> None:
@@ -157,6 +168,7 @@ class FetchSession(Generic[W]):
         self.by_id = by_id
         self.epoch = 1
         self.wait: SessionWait | None = None
+        self.owner: SessionOwner | None = None
         self.created_ms = self.used_ms = now_ms
         self.fetched_at = 0.0
         self.partitions: dict[tuple[TopicKey, int], SessionPartition[W]] = {}
@@ -280,13 +292,17 @@ class FetchSessions(Generic[W]):
     """The sessions of this broker.
 
     slots: the most sessions (`max.incremental.fetch.session.cache.slots`). waits: the purgatory in which partitions are
-    watched.
+    watched. most_partitions: of all sessions but those of followers.
     """
 
-    __slots__ = ("_now_ms", "_refused", "_sessions", "_slots", "_waits")
+    __slots__ = ("_most_partitions", "_now_ms", "_owned", "_refused", "_sessions", "_slots", "_waits")
 
-    def __init__(self, slots: int, now_ms: Callable[[], int], waits: Purgatory) -> None:
+    def __init__(
+        self, slots: int, now_ms: Callable[[], int], waits: Purgatory, most_partitions: int = sys.maxsize
+    ) -> None:
         self._slots = slots
+        self._most_partitions = most_partitions
+        self._owned: dict[SessionOwner, set[int]] = {}  # ids of the sessions that end with a connection
         self._now_ms = now_ms
         self._waits = waits
         self._sessions: dict[int, FetchSession[W]] = {}  # the one unused for longest first
@@ -297,11 +313,20 @@ class FetchSessions(Generic[W]):
         return len(self._sessions)
 
     def create(
-        self, entries: Iterable[SessionPartition[W]], by_id: bool, privileged: bool = False
+        self,
+        entries: Iterable[SessionPartition[W]],
+        by_id: bool,
+        privileged: bool = False,
+        owner: SessionOwner | None = None,
     ) -> FetchSession[W] | None:
-        """Create a session with `entries`; return None if no slot is free. privileged: whether it is a follower's."""
+        """Create a session with `entries`; return None if there is no room.
+
+        privileged: whether it is a follower's. owner: the connection with which it ends.
+        """
         now_ms = self._now_ms()
         wanted = {(entry.topic, entry.wanted.partition): entry for entry in entries}
+        if not privileged and not self._make_room(now_ms, len(wanted)):
+            return None
         if len(self._sessions) >= self._slots and not self._evict(now_ms, privileged, len(wanted)):
             return None
         session_id = randrange(1, _LAST_ID)
@@ -311,7 +336,39 @@ class FetchSessions(Generic[W]):
         for entry in wanted.values():
             session.add(entry)
         self._sessions[session_id] = session
+        if owner is not None:
+            session.owner = owner
+            self._owned.setdefault(owner, set()).add(session_id)
+            owner.on_lost = partial(self._close_all, owner)
         return session
+
+    def _close_all(self, owner: SessionOwner) -> None:
+        for session_id in self._owned.pop(owner, ()):
+            self.close(session_id)
+
+    def check_size(self, session: FetchSession[W]) -> None:
+        """Close a session that has grown too large: its client then begins again, without a session.
+
+        Raises KafkaError(FETCH_SESSION_ID_NOT_FOUND).
+        """
+        if not session.privileged and self._of_clients() > self._most_partitions:
+            self.close(session.session_id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    def _of_clients(self) -> int:
+        """Return how many partitions the sessions of clients have."""
+        return sum([len(session) for session in self._sessions.values() if not session.privileged])
+
+    def _make_room(self, now_ms: int, size: int) -> bool:
+        """Close sessions of clients that are not used any more, if need be; return whether `size` partitions fit."""
+        left = self._most_partitions - self._of_clients() - size
+        for session in list(self._sessions.values()) if left < 0 else ():
+            if left >= 0 or now_ms - session.used_ms < EVICTABLE_AFTER_MS:
+                break
+            if not session.privileged:
+                left += len(session)
+                self.close(session.session_id)
+        return left >= 0
 
     def resume(self, session_id: int, epoch: int, by_id: bool) -> FetchSession[W]:
         """Return the session that a fetch continues, with its epoch raised.
@@ -338,6 +395,9 @@ class FetchSessions(Generic[W]):
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+            owner, session.owner = session.owner, None
+            if owner in self._owned:
+                self._owned[owner].discard(session_id)
 
     def _evict(self, now_ms: int, privileged: bool, size: int) -> bool:
         """Close a session to make room for one of `size` partitions; return whether there is room."""

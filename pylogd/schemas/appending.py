@@ -25,6 +25,7 @@ from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.offsets import leader_of
 from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.security import SecurityOptions
 from pylogd.clock import wall_ms
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -82,8 +83,8 @@ def stamp_of(headers: Iterable[tuple[str, bytes | None]]) -> AppendStamp | None:
 class TopicAppender:
     """Appends to partition 0 of a topic. `timeout`, in seconds, bounds a call with all its retries."""
 
-    def __init__(self, bootstrap: str, topic: str, timeout: float) -> None:
-        self._cluster = Cluster(bootstrap, request_timeout=timeout, retry_timeout=timeout)
+    def __init__(self, bootstrap: str, topic: str, timeout: float, security: SecurityOptions | None = None) -> None:
+        self._cluster = Cluster(bootstrap, request_timeout=timeout, retry_timeout=timeout, security=security)
         self._partition = TopicPartition(topic, 0)
         self._timeout_ms = round(timeout * 1000)
 

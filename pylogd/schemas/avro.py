@@ -23,6 +23,7 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from pylogd.errors import PylogdError
+from pylogd.schemas.access import Access
 
 _HEAD: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
@@ -43,11 +44,12 @@ class NotAvro(PylogdError):
 class SchemaRegistryClient:
     """A client of the registry at `url`. Caches schemas and registrations. May be shared by threads.
 
-    `timeout`: seconds that a request may take.
+    `timeout`: seconds that a request may take. `settings`: TLS and credentials, see `access`.
     """
 
-    def __init__(self, url: str, timeout: float = 10.0) -> None:
-        self._url = url.rstrip("/")
+    def __init__(self, url: str, timeout: float = 10.0, settings: Mapping[str, str] | None = None) -> None:
+        """Raises ValueError for settings that are unknown or contradict each other."""
+        self._access = Access(url, settings or {})
         self._timeout = timeout
         self._schemas: dict[int, Any] = {}
         self._ids: dict[tuple[str, str], int] = {}
@@ -89,15 +91,15 @@ class SchemaRegistryClient:
     def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-        request = urllib.request.Request(self._url + path, data, headers)
+        request = urllib.request.Request(self._access.url + path, data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
+            with self._access.open(request, self._timeout) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             with error:
                 raise _refused(error) from error
         except (OSError, ValueError) as error:
-            raise SchemaRegistryError(f"can't reach the schema registry at {self._url}: {error}") from error
+            raise SchemaRegistryError(f"can't reach the schema registry at {self._access.url}: {error}") from error
 
 
 def _refused(error: urllib.error.HTTPError) -> SchemaRegistryError:

@@ -112,3 +112,21 @@ class StoreTimedOut(RegistryError):
     """A change was not confirmed within the time-out. It may have been written nevertheless."""
 
     status, code = 500, 50002
+
+
+class BodyTooLarge(RegistryError):
+    """The request's body is larger than the registry accepts."""
+
+    status, code = 413, 413
+
+
+class Overloaded(RegistryError):
+    """Too many requests wait for a resource. The client may try again later."""
+
+    status, code = 503, 50301
+
+
+class Unauthorized(RegistryError):
+    """The request has no credentials, or wrong ones."""
+
+    status, code = 401, 40101

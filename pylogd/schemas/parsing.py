@@ -2,6 +2,7 @@
 
 Strategy: `fastavro` decides whether a text is a valid schema, Apache Avro's own checker whether two are compatible.
 Two texts are the same schema if their JSON is equal, regardless of white space and the order of attributes.
+`check` and `compare` take and return plain values, so that they can run in another process.
 Must not know: subjects, how schemas are stored.
 Source: Avro 1.12 specification, "Schema Resolution"; Confluent Schema Registry API reference (levels).
 """
@@ -9,9 +10,10 @@ Source: Avro 1.12 specification, "Schema Resolution"; Confluent Schema Registry 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import avro.errors
@@ -84,16 +86,21 @@ class Schema:
     @property
     def identity(self) -> tuple[str, tuple[Reference, ...]]:
         """A value that is equal for equal schemas, regardless of white space and the order of attributes."""
-        return json.dumps(json.loads(self.text), sort_keys=True), self.references
+        return _normalized(self.text), self.references
+
+
+@lru_cache(maxsize=64)
+def _normalized(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True)
 
 
 Resolve = Callable[[Reference], Schema]
 
 
-def read_schema(text: object, kind: object, references: Sequence[Reference], resolve: Resolve) -> Schema:
-    """Return the schema in `text`, which must be valid Avro. Raises InvalidSchema.
+def read_schema(text: object, kind: object, references: Sequence[Reference]) -> Schema:
+    """Return the schema in a request. Whether it is valid Avro is for `check`, which may take long.
 
-    kind: the schema type of the request, None for Avro. resolve: returns the schema that a reference names.
+    kind: the schema type of the request, None for Avro. Raises InvalidSchema if the text is not JSON, nor a name.
     """
     if kind not in (None, AVRO):
         raise InvalidSchema(f"schema type {kind!r} is not supported; only {AVRO} is")
@@ -105,36 +112,14 @@ def read_schema(text: object, kind: object, references: Sequence[Reference], res
         raise InvalidSchema("not an Avro schema: it is nested too deeply") from error
     except ValueError:
         document = text.strip()  # a primitive type may be given without quotes
-    schema = Schema(json.dumps(document, separators=(",", ":")), tuple(references))
-    parse(schema, resolve)
-    as_avro(schema, resolve)
-    return schema
-
-
-def parse(schema: Schema, resolve: Resolve) -> Any:
-    """Return the schema as fastavro's parsed schema. Raises InvalidSchema."""
-    named: dict[str, Any] = {}
     try:
-        for used in with_references(schema, resolve):
-            parsed = parse_schema(json.loads(used.text), named_schemas=named)
-    except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidSchema(f"not an Avro schema: {error or type(error).__name__}") from error
-    return parsed
+        return Schema(json.dumps(document, separators=(",", ":")), tuple(references))
+    except RecursionError as error:
+        raise InvalidSchema("not an Avro schema: it is nested too deeply") from error
 
 
-def as_avro(schema: Schema, resolve: Resolve) -> avro.schema.Schema:
-    """Return the schema as an object of Apache Avro's library. Raises InvalidSchema."""
-    names = avro.name.Names()
-    try:
-        for used in with_references(schema, resolve):
-            made = avro.schema.make_avsc_object(json.loads(used.text), names)
-    except (avro.errors.AvroException, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidSchema(f"not an Avro schema: {error}") from error
-    return made
-
-
-def with_references(schema: Schema, resolve: Resolve) -> list[Schema]:
-    """Return all schemas that the schema refers to, directly or not, each once, and last the schema itself."""
+def definitions(schema: Schema, resolve: Resolve) -> tuple[str, ...]:
+    """Return the texts of all schemas that a schema refers to, directly or not, each once, and last its own."""
     found: dict[tuple[str, int], Schema] = {}
 
     def add(references: Sequence[Reference]) -> None:
@@ -146,23 +131,55 @@ def with_references(schema: Schema, resolve: Resolve) -> list[Schema]:
                 found[key] = used
 
     add(schema.references)
-    return [*found.values(), schema]
+    return (*(used.text for used in found.values()), schema.text)
 
 
-def incompatibilities(new: Schema, earlier: Mapping[int, Schema], level: Compatibility, resolve: Resolve) -> list[str]:
-    """Return why `new` is incompatible with a subject's earlier schemas; empty if it is compatible.
+def check(texts: Sequence[str]) -> None:
+    """Check that the last of these definitions is valid Avro, with those before it. Raises InvalidSchema.
 
-    `earlier`: the subject's schemas by version.
+    It can take time and memory that grow exponentially with the schema: call it in a process with limits.
     """
-    versions = sorted(earlier)
-    if not level.transitive:
-        versions = versions[-1:]
-    if level is Compatibility.NONE or not versions:
-        return []
-    mine = as_avro(new, resolve)
+    named: dict[str, Any] = {}
+    try:
+        for text in texts:
+            parse_schema(json.loads(text), named_schemas=named)
+    except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidSchema(f"not an Avro schema: {error or type(error).__name__}") from error
+    _as_avro(texts)
+
+
+def _as_avro(texts: Sequence[str]) -> avro.schema.Schema:
+    names = avro.name.Names()
+    try:
+        for text in texts:
+            made = avro.schema.make_avsc_object(json.loads(text), names)
+    except (avro.errors.AvroException, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidSchema(f"not an Avro schema: {error}") from error
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A new schema and the earlier ones it must be compatible with, as definitions.
+
+    earlier: pairs of a version and its definitions.
+    """
+
+    level: Compatibility
+    new: tuple[str, ...]
+    earlier: tuple[tuple[int, tuple[str, ...]], ...]
+
+
+def compare(comparison: Comparison) -> list[str]:
+    """Return why a new schema is incompatible with earlier ones; empty if it is compatible.
+
+    It can take time and memory that grow exponentially with the schemas: call it in a process with limits.
+    """
+    level = comparison.level
+    mine = _as_avro(comparison.new)
     reasons = []
-    for version in versions:
-        theirs = as_avro(earlier[version], resolve)
+    for version, texts in comparison.earlier:
+        theirs = _as_avro(texts)
         if level.backward:
             reasons += [f"it can't read data of version {version}: {why}" for why in _conflicts(mine, theirs)]
         if level.forward:
@@ -175,6 +192,6 @@ def _conflicts(reader: avro.schema.Schema, writer: avro.schema.Schema) -> list[s
     result = checker.get_compatibility(reader, writer)
     if result.compatibility is SchemaCompatibilityType.compatible:
         return []
-    places = list(result.locations or ()) or ["/"]
+    locations = list(result.locations or ()) or ["/"]
     reasons = list(result.messages or ()) or [kind.value for kind in result.incompatibilities]
-    return [f"{why} (at {', '.join(sorted(places))})" for why in sorted(reasons)]
+    return [f"{why} (at {', '.join(sorted(locations))})" for why in sorted(reasons)]

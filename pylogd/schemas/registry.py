@@ -11,6 +11,7 @@ Rules:
 - A record that can't be decoded is skipped, and ids that are found in it are not given to other schemas.
 - Deleting a version hides it; deleting it permanently (`permanent`) removes a hidden version.
 - Versions of a subject are numbered from 1. Clients choose ids and versions only in mode IMPORT.
+- A schema is compared with earlier ones outside of the registry (`comparison`), because that can take long.
 Must not know: HTTP, brokers.
 """
 
@@ -19,13 +20,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pylogd.schemas.errors import (
     ConfigNotFound,
-    IncompatibleSchema,
     InvalidSchema,
     InvalidVersion,
     ModeNotFound,
@@ -39,7 +39,7 @@ from pylogd.schemas.errors import (
     VersionNotFound,
 )
 from pylogd.schemas.modes import Mode
-from pylogd.schemas.parsing import AVRO, Compatibility, Reference, Schema, incompatibilities, read_schema
+from pylogd.schemas.parsing import AVRO, Comparison, Compatibility, Reference, Schema, definitions
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +71,14 @@ class Version:
         if self.schema.references:
             document["references"] = [reference.as_json() for reference in self.schema.references]
         return document
+
+
+class NotCompared(Exception):
+    """A schema can't be registered before `comparison` has found it compatible."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        super().__init__("the schema was not compared with the subject's present versions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +275,16 @@ class Registry:
             )
         return found.schema
 
-    def read(self, text: object, kind: object = None, references: Sequence[Reference] = ()) -> Schema:
-        """Return the schema of a request. Raises InvalidSchema."""
-        return read_schema(text, kind, references, self.resolve)
+    def definitions(self, schema: Schema) -> tuple[str, ...]:
+        """Return the texts of the schemas that a schema refers to, and last its own. Raises InvalidSchema."""
+        try:
+            return definitions(schema, self.resolve)
+        except RecursionError:
+            raise InvalidSchema("its references form too long a chain") from None
+
+    def knows(self, schema: Schema) -> bool:
+        """Return whether a schema is registered somewhere, and is therefore valid."""
+        return schema.identity in self._ids
 
     def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
         """Return the newest version of a subject that has this schema, or None."""
@@ -279,26 +294,43 @@ class Registry:
                 return version
         return None
 
-    def conflicts(self, subject: str, schema: Schema, which: str | None = None) -> list[str]:
-        """Return why a schema is incompatible with the subject's versions, or only with version `which`; else empty."""
+    def comparison(self, subject: str, schema: Schema, which: str | None = None) -> Comparison | None:
+        """Return what a schema must be compared with: the subject's versions by its level, or only version `which`.
+
+        None if there is nothing to compare. Raises SubjectNotFound, VersionNotFound, InvalidVersion or InvalidSchema.
+        """
+        level = self.level(subject)
         if which is None:
-            live = {at: v.schema for at, v in self._subjects.get(subject, {}).items() if not v.deleted}
+            live = [version for _, version in sorted(self._subjects.get(subject, {}).items()) if not version.deleted]
+            earlier = live if level.transitive else live[-1:]
         else:
-            version = self.version(subject, which)
-            live = {version.version: version.schema}
-        return incompatibilities(schema, live, self.level(subject), self.resolve)
+            earlier = [self.version(subject, which)]
+        if level is Compatibility.NONE or not earlier:
+            return None
+        return Comparison(
+            level,
+            self.definitions(schema),
+            tuple((version.version, self.definitions(version.schema)) for version in earlier),
+        )
 
     # Changes -------------------------------------------------------------------------------------------------------
 
     def register(
-        self, subject: str, schema: Schema, schema_id: int | None = None, number: int | None = None
+        self,
+        subject: str,
+        schema: Schema,
+        schema_id: int | None = None,
+        number: int | None = None,
+        *,
+        passed: Comparison | None = None,
     ) -> tuple[int, list[TopicRecord]]:
-        """Return the schema's id and the records to write, which are none if the subject has the schema already.
+        """Return a valid schema's id and the records to write, which are none if the subject has the schema already.
 
         schema_id, number: the id and version that the client asks for, None for the next one.
+        passed: the comparison with earlier versions that found the schema compatible.
 
-        Raises IncompatibleSchema, InvalidSchema for a version that is not the next one, and OperationNotPermitted if
-        the mode forbids it.
+        Raises NotCompared if another comparison is necessary, InvalidSchema for a version that is not the next one, and
+        OperationNotPermitted if the mode forbids it.
         """
         known = self.find(subject, schema)
         if known is not None and schema_id in (None, known.id) and number in (None, known.version):
@@ -314,17 +346,11 @@ class Registry:
                 raise OperationNotPermitted(f"Subject {subject} is not in import mode")
             if number not in (None, following) or known is not None:
                 raise InvalidSchema("Version is not one more than previous version")
-            self._check_compatible(subject, schema)
+            needed = self.comparison(subject, schema)
+            if needed is not None and needed != passed:
+                raise NotCompared(needed)
             schema_id = self._ids.get(schema.identity) or self._next_id()
         return schema_id, [_schema_record(Version(subject, number or following, schema_id, schema))]
-
-    def _check_compatible(self, subject: str, schema: Schema) -> None:
-        reasons = self.conflicts(subject, schema)
-        if reasons:
-            raise IncompatibleSchema(
-                f'Schema being registered is incompatible with an earlier schema for subject "{subject}" '
-                f"(compatibility {self.level(subject).value}): " + "; ".join(reasons)
-            )
 
     def _check_import(self, subject: str, schema: Schema, schema_id: int, number: int | None) -> None:
         named = self._by_id.get(schema_id)

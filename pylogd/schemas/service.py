@@ -9,9 +9,12 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
-from twisted.web.server import Site
 
+from pylogd.client import SecurityOptions
 from pylogd.clock import wall_ms
+from pylogd.schemas.authentication import Authenticator
+from pylogd.schemas.bodies import BoundedSite
+from pylogd.schemas.checking import SchemaChecker
 from pylogd.schemas.parsing import Compatibility
 from pylogd.schemas.registry import Registry
 from pylogd.schemas.store import SchemaStore
@@ -22,12 +25,28 @@ class SchemaRegistryService:
     """Starts and stops the store and the HTTP server in order. `address`: (host, port) once it listens."""
 
     def __init__(
-        self, reactor: Any, bootstrap: str, listen: str, topic: str, level: Compatibility = Compatibility.BACKWARD
+        self,
+        reactor: Any,
+        bootstrap: str,
+        listen: str,
+        topic: str,
+        level: Compatibility = Compatibility.BACKWARD,
+        security: SecurityOptions | None = None,
+        *,
+        authenticator: Authenticator | None = None,
+        tls: Any = None,
     ) -> None:
-        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`."""
+        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
+
+        security: of connections to brokers. authenticator: who may send requests; None for everybody. tls: a
+        `tls.ReloadedTls`; None for plain HTTP.
+        """
         self._reactor = reactor
+        self._authenticator = Authenticator(reactor) if authenticator is None else authenticator
+        self._tls = tls
         self._listen = listen
-        self._store = SchemaStore(reactor, bootstrap, topic, Registry(level))
+        self._store = SchemaStore(reactor, bootstrap, topic, Registry(level), security=security)
+        self._checker = SchemaChecker(reactor)
         self._port: IListeningPort | None = None
         self.address = ("", 0)
 
@@ -36,10 +55,16 @@ class SchemaRegistryService:
         return defer.Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
+        await self._authenticator.start()
         await self._store.start()
-        site = Site(SchemaRegistryResource(self._store), logFormatter=_access_line)
-        site.displayTracebacks = False
-        self._port = await serverFromString(self._reactor, self._listen).listen(site)
+        resource = SchemaRegistryResource(self._store, self._checker, self._authenticator)
+        factory: Any = BoundedSite(resource, self._reactor, _access_line)
+        if self._tls is not None:
+            from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
+
+            self._tls.start()
+            factory = TLSMemoryBIOFactory(self._tls, isClient=False, wrappedFactory=factory)
+        self._port = await serverFromString(self._reactor, self._listen).listen(factory)
         bound: Any = self._port.getHost()
         self.address = (bound.host, bound.port)
 
@@ -50,6 +75,10 @@ class SchemaRegistryService:
     async def _stop(self) -> None:
         if self._port is not None:
             await defer.maybeDeferred(self._port.stopListening)
+        if self._tls is not None:
+            self._tls.stop()
+        self._authenticator.stop()
+        await self._checker.stop()
         await self._store.stop()
 
 

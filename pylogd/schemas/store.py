@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IReactorCore
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
-from pylogd.client import Admin, Cluster, Consumer
+from pylogd.client import Admin, Cluster, Consumer, SecurityOptions
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.schemas.appending import FIRST, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
@@ -43,16 +43,25 @@ class SchemaStore:
     `timeout`: seconds that a change may take.
     """
 
-    def __init__(self, reactor: Any, bootstrap: str, topic: str, registry: Registry, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        bootstrap: str,
+        topic: str,
+        registry: Registry,
+        timeout: float = 10.0,
+        security: SecurityOptions | None = None,
+    ) -> None:
         self.registry = registry
         self._reactor: Any = IReactorCore(reactor)
         self._bootstrap = bootstrap
+        self._security = security
         self._topic = topic
         self._timeout = timeout
         self._lock = defer.DeferredLock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="schemas-reader", daemon=True)
-        self._appender = TopicAppender(bootstrap, topic, timeout)
+        self._appender = TopicAppender(bootstrap, topic, timeout, security)
         self._next = 0  # the offset of the first record that was not applied yet
         self._waits: list[tuple[int, defer.Deferred[None]]] = []
         self._next_sequence = FIRST  # the sequence number of the next record
@@ -164,7 +173,10 @@ class SchemaStore:
     def _open(self) -> int:
         """Create the topic if it is missing. Returns its end offset."""
         # bootstrap_timeout=0: the operator is told at once if no broker can be reached.
-        with Cluster(self._bootstrap, bootstrap_timeout=0.0) as cluster, Admin(cluster) as admin:
+        with (
+            Cluster(self._bootstrap, bootstrap_timeout=0.0, security=self._security) as cluster,
+            Admin(cluster) as admin,
+        ):
             replicas = min(_REPLICAS, max(len(admin.describe_cluster().brokers), 1))
             try:
                 admin.create_topic(self._topic, 1, replicas, {"cleanup.policy": "compact"})
@@ -177,7 +189,7 @@ class SchemaStore:
         position = 0
         while not self._stopping.is_set():
             try:
-                with Consumer(self._bootstrap, auto_offset_reset="earliest") as consumer:
+                with Consumer(self._bootstrap, auto_offset_reset="earliest", security=self._security) as consumer:
                     consumer.assign({(self._topic, 0): position})
                     while not self._stopping.is_set():
                         records = consumer.poll(_POLL_SECONDS)

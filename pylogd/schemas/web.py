@@ -1,7 +1,7 @@
 """The registry's HTTP API, compatible with Confluent's, on Twisted Web.
 
 Strategy: a table maps method and path to a handler. A handler takes an ApiRequest and returns the JSON document to
-send, or a Deferred of it. Errors of `schemas.errors` are sent with their status and code.
+send, a Deferred of it, or a coroutine. Errors of `schemas.errors` are sent with their status and code.
 Source: Confluent Schema Registry API reference.
 """
 
@@ -9,34 +9,46 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import NOT_FOUND
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from pylogd.schemas.errors import InvalidRequest, RegistryError, SchemaNotFound, SubjectNotFound
+from pylogd.schemas.authentication import Authenticator
+from pylogd.schemas.checking import SchemaChecker
+from pylogd.schemas.errors import (
+    IncompatibleSchema,
+    InvalidRequest,
+    RegistryError,
+    SchemaNotFound,
+    StoreTimedOut,
+    SubjectNotFound,
+    Unauthorized,
+)
 from pylogd.schemas.modes import Mode
-from pylogd.schemas.parsing import AVRO, Compatibility, Reference, Schema
-from pylogd.schemas.registry import LATEST, MAX_NUMBER, TopicRecord, Version
+from pylogd.schemas.parsing import AVRO, Comparison, Compatibility, Reference, Schema, read_schema
+from pylogd.schemas.registry import LATEST, MAX_NUMBER, NotCompared, TopicRecord, Version
 from pylogd.schemas.store import SchemaStore
 
 log = Logger()
 
 CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
-_MAX_BODY_BYTES: Final = 4 << 20
+#: How often a registration is compared again because other versions were registered meanwhile.
+_MOST_COMPARISONS: Final = 5
 _SUBJECT: Final = r"/subjects/([^/]+)"
 
 
 class ApiRequest:
-    """A request. `parts`: the variable parts of its path, such as the subject."""
+    """A request. `parts`: the variable parts of its path, such as the subject. `client`: its user, or its host."""
 
-    def __init__(self, parts: tuple[str, ...], query: Mapping[bytes, list[bytes]], body: bytes) -> None:
+    def __init__(self, client: str, parts: tuple[str, ...], query: Mapping[bytes, list[bytes]], body: bytes) -> None:
+        self.client = client
         self.parts = parts
         self._query = query
         self._body = body
@@ -87,9 +99,11 @@ class SchemaRegistryResource(Resource):
 
     isLeaf = True
 
-    def __init__(self, store: SchemaStore) -> None:
+    def __init__(self, store: SchemaStore, checker: SchemaChecker, authenticator: Authenticator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._authenticator = authenticator
         self._store = store
+        self._checker = checker
         self._registry = store.registry
         routes: list[tuple[str, str, Handler]] = [
             ("GET", "/", lambda _: {}),
@@ -127,18 +141,33 @@ class SchemaRegistryResource(Resource):
     def render(self, request: Request) -> int:
         """Answer a request, now or later."""
         path = request.path.decode("ascii", "replace")
-        answer: Deferred[Any] = maybeDeferred(self._answer, request)
-        answer.addCallbacks(lambda document: _send(request, 200, document), lambda why: _refuse(request, why))
+        answer: Deferred[Any] = ensureDeferred(self._answer(request))
+        answer.addCallbacks(lambda document: _send(request, 200, document), lambda why: self._refuse(request, why))
         answer.addErrback(
             lambda why: log.failure("Unexpected error while sending the answer to {path}", why, path=path)
         )
         return NOT_DONE_YET
 
-    def _answer(self, request: Request) -> Any:
+    def _refuse(self, request: Request, why: Failure) -> None:
+        error = why.value
+        if isinstance(error, Unauthorized):
+            request.responseHeaders.setRawHeaders("www-authenticate", self._authenticator.challenges)
+        if isinstance(error, RegistryError):
+            _send(request, error.status, {"error_code": error.code, "message": error.message})
+            return
+        log.failure("Unexpected error while handling {path}", why, path=request.path.decode("ascii", "replace"))
+        _send(request, 500, {"error_code": 50001, "message": "Error in the backend datastore; see the registry's log"})
+
+    async def _answer(self, request: Request) -> Any:
+        """Return the document to send. Raises RegistryError."""
+        host = str(getattr(request.getClientAddress(), "host", ""))
+        user = await self._authenticator.name(request.getHeader("authorization"), host)
+        answer = self._call(request, user or host)
+        return await answer if isinstance(answer, Deferred | Coroutine) else answer
+
+    def _call(self, request: Request, client: str) -> Any:
         path = request.path.decode("ascii", "replace").rstrip("/") or "/"
         method = request.method.decode("ascii", "replace")
-        if int(request.getHeader(b"content-length") or 0) > _MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is larger than {_MAX_BODY_BYTES} bytes")
         allowed = set()
         for known, pattern, handler in self._routes:
             match = pattern.fullmatch(path)
@@ -146,7 +175,7 @@ class SchemaRegistryResource(Resource):
                 if known == method:
                     parts = tuple(unquote(part) for part in match.groups())
                     body = request.content.read() if request.content else b""
-                    return handler(ApiRequest(parts, request.args or {}, body))
+                    return handler(ApiRequest(client, parts, request.args or {}, body))
                 allowed.add(known)
         if allowed:
             refused = InvalidRequest(f"{path} accepts {', '.join(sorted(allowed))} only", code=405)
@@ -173,12 +202,16 @@ class SchemaRegistryResource(Resource):
     def _referenced_by(self, request: ApiRequest) -> list[int]:
         return self._registry.referring_to(request.parts[0], self._found(request).version)
 
-    def _read(self, request: ApiRequest) -> Schema:
+    async def _read(self, request: ApiRequest) -> Schema:
+        """Return the schema in a request, once it is known to be valid. Raises InvalidSchema."""
         document = request.document()
-        return self._registry.read(document.get("schema"), document.get("schemaType"), request.references())
+        schema = read_schema(document.get("schema"), document.get("schemaType"), request.references())
+        if not self._registry.knows(schema):
+            await self._checker.check(request.client, self._registry.definitions(schema))
+        return schema
 
-    def _look_up(self, request: ApiRequest) -> dict[str, Any]:
-        schema, subject = self._read(request), request.parts[0]
+    async def _look_up(self, request: ApiRequest) -> dict[str, Any]:
+        schema, subject = await self._read(request), request.parts[0]
         deleted = request.flag("deleted")
         if subject not in self._registry.subjects(deleted=deleted):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
@@ -187,14 +220,28 @@ class SchemaRegistryResource(Resource):
             raise SchemaNotFound("Schema not found")
         return _without_type(found.as_json())
 
-    def _register(self, request: ApiRequest) -> Deferred[dict[str, Any]]:
-        wanted, number = request.number("id"), request.number("version")
+    async def _register(self, request: ApiRequest) -> dict[str, Any]:
+        wanted, number, subject = request.number("id"), request.number("version"), request.parts[0]
+        schema = await self._read(request)
+        passed: Comparison | None = None
 
         def work() -> tuple[dict[str, Any], list[TopicRecord]]:
-            schema_id, records = self._registry.register(request.parts[0], self._read(request), wanted, number)
+            schema_id, records = self._registry.register(subject, schema, wanted, number, passed=passed)
             return {"id": schema_id}, records
 
-        return self._store.change(work)
+        for _ in range(_MOST_COMPARISONS):
+            try:
+                done: dict[str, Any] = await self._store.change(work)
+                return done
+            except NotCompared as missing:
+                passed = missing.comparison
+            reasons = await self._checker.compare(request.client, passed)
+            if reasons:
+                raise IncompatibleSchema(
+                    f'Schema being registered is incompatible with an earlier schema for subject "{subject}" '
+                    f"(compatibility {passed.level.value}): " + "; ".join(reasons)
+                )
+        raise StoreTimedOut("the change was not made: other versions of the subject kept being registered; try again")
 
     def _delete_subject(self, request: ApiRequest) -> Deferred[list[int]]:
         permanent = request.flag("permanent")
@@ -261,11 +308,12 @@ class SchemaRegistryResource(Resource):
 
         return self._store.change(work)
 
-    def _compatible(self, request: ApiRequest, which: str | None) -> dict[str, Any]:
-        subject, schema = request.parts[0], self._read(request)
+    async def _compatible(self, request: ApiRequest, which: str | None) -> dict[str, Any]:
+        subject, schema = request.parts[0], await self._read(request)
         if which == LATEST and not self._registry.subjects(prefix=subject).count(subject):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
-        reasons = self._registry.conflicts(subject, schema, which)
+        comparison = self._registry.comparison(subject, schema, which)
+        reasons = [] if comparison is None else await self._checker.compare(request.client, comparison)
         document: dict[str, Any] = {"is_compatible": not reasons}
         if request.flag("verbose"):
             document["messages"] = reasons
@@ -290,12 +338,3 @@ def _send(request: Request, status: int, document: Any) -> None:
     request.setHeader(b"content-type", CONTENT_TYPE)
     request.write(json.dumps(document, separators=(",", ":")).encode())
     request.finish()
-
-
-def _refuse(request: Request, why: Failure) -> None:
-    error = why.value
-    if isinstance(error, RegistryError):
-        _send(request, error.status, {"error_code": error.code, "message": error.message})
-    else:
-        log.failure("Unexpected error while handling {path}", why, path=request.path.decode("ascii", "replace"))
-        _send(request, 500, {"error_code": 50001, "message": "Error in the backend datastore; see the registry's log"})

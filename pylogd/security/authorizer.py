@@ -1,6 +1,7 @@
 """The interface of an authorizer: may this client do this to this resource?
 
-The codes are those of the protocol (DescribeAcls and its relatives; KIP-11, KIP-290, KIP-430).
+The codes are those of the protocol (DescribeAcls and its relatives; KIP-11, KIP-290, KIP-430). `rules.AclAuthorizer`
+decides by access control lists; `authorizer.class.name` may name another implementation.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from pylogd.security.principal import Principal
 
 
 class AclOperation(IntEnum):
-    """What is done to a resource."""
+    """What is done to a resource. ALL stands for every operation in an entry, ANY matches every one in a filter."""
 
+    ANY = 1
+    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -30,8 +33,9 @@ class AclOperation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """A kind of resource."""
+    """A kind of resource. ANY is for filters."""
 
+    ANY = 1
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
@@ -45,9 +49,22 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Authorizer(Protocol):
-    """Decides what clients may do."""
+    """Decides what clients may do. It is asked on the reactor's thread, so it must not wait for anything.
+
+    version: another number after each change that may change a decision. A fetch session that is at the end of its
+        partitions looks at them again when the number changes.
+    """
+
+    @property
+    def version(self) -> int: ...
 
     def authorize(
         self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str
     ) -> bool:
         """Return whether `principal`, connected from the address `host`, may do `operation` to the resource `name`."""
+
+    def authorize_any(self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType) -> bool:
+        """Return whether `principal` may do `operation` to at least one resource of a type (KIP-679).
+
+        It is asked of idempotent producers, which may get a producer id if they may write to any topic.
+        """

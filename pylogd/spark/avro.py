@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 Schema = Mapping[str, Any]
+_Registry = tuple[str, tuple[tuple[str, str], ...]]  # URL, settings of the client
 _SIMPLE: Final[Mapping[str, DataType]] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -66,37 +67,56 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
 }
 
 
-def from_avro(column: Column | str, registry_url: str, reader_schema: Schema, *, permissive: bool = False) -> Column:
+def from_avro(
+    column: Column | str,
+    registry_url: str,
+    reader_schema: Schema,
+    *,
+    permissive: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> Column:
     """Return a column of the values in a column of messages, with the type of `reader_schema`.
 
-    permissive: whether an invalid message becomes null instead of failing the query. Raises OptionError if the schema
-    has no type in Spark.
+    permissive: whether an invalid message becomes null instead of failing the query. settings: TLS and credentials for
+    the registry (`pylogd.schemas.access`). Raises OptionError if the schema has no type in Spark.
     """
     from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
 
     kind = spark_type(reader_schema)
     arrow, text = to_arrow_type(kind, timezone="UTC"), json.dumps(reader_schema)
 
+    registry = registry_url, tuple(sorted((settings or {}).items()))
+
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        deserialise = _deserialiser(registry_url, text)
+        deserialise = _deserialiser(registry, text)
         for messages in batches:
             yield pa.array([_decoded(deserialise, each, permissive) for each in messages.to_pylist()], arrow)
 
     return _over_arrow(arrow_udf, decode, kind)(column)
 
 
-def to_avro(column: Column | str, registry_url: str, topic: str, schema: Schema, *, key: bool = False) -> Column:
+def to_avro(
+    column: Column | str,
+    registry_url: str,
+    topic: str,
+    schema: Schema,
+    *,
+    key: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> Column:
     """Return a column of messages of the values in a column.
 
-    The schema is registered as `<topic>-value`, or `<topic>-key` with `key`. Raises OptionError if it has no type in
-    Spark.
+    The schema is registered as `<topic>-value`, or `<topic>-key` with `key`. settings: TLS and credentials for the
+    registry (`pylogd.schemas.access`). Raises OptionError if the schema has no type in Spark.
     """
     from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
 
     kind, text = spark_type(schema), json.dumps(schema)
 
+    registry = registry_url, tuple(sorted((settings or {}).items()))
+
     def encode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        serialise = _serialiser(registry_url, text, key)
+        serialise = _serialiser(registry, text, key)
         for values in batches:
             messages = [None if each is None else serialise(topic, _as_avro(each, kind)) for each in values.to_pylist()]
             yield pa.array(messages, pa.binary())
@@ -132,19 +152,20 @@ def _decoded(deserialise: AvroDeserializer, message: bytes | None, permissive: b
 
 
 @lru_cache
-def _registry(url: str) -> SchemaRegistryClient:
+def _client(registry: _Registry) -> SchemaRegistryClient:
     """Return the client for a registry, one for each worker process."""
-    return SchemaRegistryClient(url)
+    url, settings = registry
+    return SchemaRegistryClient(url, settings=dict(settings))
 
 
 @lru_cache
-def _deserialiser(url: str, schema: str) -> AvroDeserializer:
-    return AvroDeserializer(_registry(url), json.loads(schema))
+def _deserialiser(registry: _Registry, schema: str) -> AvroDeserializer:
+    return AvroDeserializer(_client(registry), json.loads(schema))
 
 
 @lru_cache
-def _serialiser(url: str, schema: str, key: bool) -> AvroSerializer:
-    return AvroSerializer(_registry(url), json.loads(schema), key=key)
+def _serialiser(registry: _Registry, schema: str, key: bool) -> AvroSerializer:
+    return AvroSerializer(_client(registry), json.loads(schema), key=key)
 
 
 def spark_type(schema: Schema) -> DataType:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 #: A topic and the index of one of its partitions.
 PartitionId = tuple[str, int]
 
-_ADMIN_ARGUMENTS = ("client_id", "request_timeout", "retry_timeout")
+_ADMIN_ARGUMENTS = ("client_id", "request_timeout", "retry_timeout", "security")
 
 
 class OffsetLookup:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from pylogd.client.properties import is_security, security_from
 from pylogd.spark.errors import OptionError
 
 _log = logging.getLogger(__name__)
@@ -70,8 +71,6 @@ _KNOWN: Final = (
     *("onRecreatedTopic", "topicIds", "invalidTimestamps", "includeTimestampMs"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 )
-#: Settings of a connection's security must not be ignored silently.
-_SECURITY: Final = ("security.protocol", "ssl.", "sasl.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +379,7 @@ class _RawOptions:
     def client(self, passed: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
         """Return the client's arguments from the options that begin with `kafka.`. `passed`: those that it has."""
         arguments: dict[str, Any] = {}
+        security: dict[str, str] = {}
         for option in self._options:
             name = option.removeprefix("kafka.")
             if name in (option, "bootstrap.servers", "group.id"):
@@ -389,14 +389,15 @@ class _RawOptions:
             if name in passed:
                 argument, parse = passed[name]
                 arguments[argument] = self.parsed(option, parse, "a valid value of Kafka's setting")
-            elif name.startswith(_SECURITY):
-                if (name, self.text(option)) != ("security.protocol", "PLAINTEXT"):
-                    raise OptionError(
-                        f"Kafka option '{name}' is not supported: this client connects without encryption and "
-                        "authentication"
-                    )
+            elif is_security(name):
+                security[name] = self._options[option]
             else:
                 _log.warning("Kafka option '%s' is ignored: this client does not have it", name)
+        if security and security != {"security.protocol": "PLAINTEXT"}:
+            try:
+                arguments["security"] = security_from(security)
+            except ValueError as error:
+                raise OptionError(f"Kafka option {error}") from None
         return arguments
 
 

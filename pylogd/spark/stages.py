@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pylogd.spark.audit import Stage
@@ -15,18 +16,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def of_topics(spark: SparkSession, bootstrap: str, topics: Sequence[str]) -> Stage:
-    """Return a stage with all records of the topics of a cluster."""
-    with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, topics))) as offsets:
+#: No options of the source that begin with `kafka.`.
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def of_topics(spark: SparkSession, bootstrap: str, topics: Sequence[str], client: Mapping[str, str] = _NONE) -> Stage:
+    """Return a stage with all records of the topics of a cluster.
+
+    client: options of the source that begin with `kafka.`.
+    """
+    options = _options(bootstrap, topics, client)
+    with OffsetLookup(SourceOptions.for_batch(options)) as offsets:
         begins = offsets.earliest(offsets.partitions())
     trimmed = [partition for partition, begin in begins.items() if begin]
-    return Stage(_read(spark, _options(bootstrap, topics)), trimmed=trimmed)
+    return Stage(_read(spark, options), trimmed=trimmed)
 
 
-def of_lake(spark: SparkSession, root: str, bootstrap: str, topics: Sequence[str]) -> Stage:
+def of_lake(
+    spark: SparkSession, root: str, bootstrap: str, topics: Sequence[str], client: Mapping[str, str] = _NONE
+) -> Stage:
     """Return a stage with all records of a lake that was loaded from the topics of a cluster, and of its quarantine.
 
-    Records of the topics after the lake's offsets are `unloaded`. Raises LakeError if the lake is empty.
+    Records of the topics after the lake's offsets are `unloaded`. client: as for `of_topics`. Raises LakeError if the
+    lake is empty.
     """
     files = HadoopFiles(spark, root)
     lake = Lake(files)
@@ -44,12 +56,12 @@ def of_lake(spark: SparkSession, root: str, bootstrap: str, topics: Sequence[str
     received = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
     received = received.where(received["topic"].isin(*topics))
     trimmed = [partition for partition, begin in begins.items() if begin and partition[0] in topics]
-    start, end, unknown_topics = _not_loaded(lake, read, bootstrap, topics)
+    start, end, unknown_topics = _not_loaded(lake, read, bootstrap, topics, client)
     unloaded = None
     if start != end:
         options = {"startingOffsets": offsets_json(start), "endingOffsets": offsets_json(end)}
         named = sorted({topic for topic, _ in start})
-        unloaded = _read(spark, {**_options(bootstrap, named), **options})
+        unloaded = _read(spark, {**_options(bootstrap, named, client), **options})
     return Stage(received, unloaded, trimmed, unknown_topics)
 
 
@@ -65,7 +77,7 @@ def _begins(lake: Lake) -> ByPartition:
 
 
 def _not_loaded(
-    lake: Lake, read: ByPartition, bootstrap: str, topics: Sequence[str]
+    lake: Lake, read: ByPartition, bootstrap: str, topics: Sequence[str], client: Mapping[str, str]
 ) -> tuple[ByPartition, ByPartition, list[str]]:
     """Return the start and end offsets of what is still to be loaded, and the topics of which that is unknown.
 
@@ -75,7 +87,7 @@ def _not_loaded(
     end: ByPartition = {}
     unknown_topics = []
     for topic in topics:
-        with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, [topic]))) as offsets:
+        with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, [topic], client))) as offsets:
             partitions = offsets.existing()
             same = offsets.topic_ids(partitions).get(topic) in (None, lake.topic_ids.get(topic))
             if not partitions or not same or not any(partition in read for partition in partitions):
@@ -88,8 +100,9 @@ def _not_loaded(
     return start, end, unknown_topics
 
 
-def _options(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
+def _options(bootstrap: str, topics: Sequence[str], client: Mapping[str, str]) -> dict[str, str]:
     return {
+        **client,
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": ",".join(topics),
         "includeHeaders": "true",

@@ -1,5 +1,6 @@
 /* Compiled loops over records and keys. Optional: pylogd.wire.records, pylogd.wire.validation,
- * pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner have the same in Python;
+ * pylogd.wire.timestamps, pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner have the same
+ * in Python;
  * tests/property/test_speedups.py and test_validation.py compare both on arbitrary bytes.
  *
  * Strategy: one parser, next_record, which checks every length against the bytes that exist before it uses it; decoding
@@ -682,6 +683,70 @@ done:
     return result;
 }
 
+/* Find the first record from an offset delta on with a time stamp of at least `least`; with `largest`, the first with
+ * the largest time stamp of those. Returns whether there is one, or -1 if the records are malformed.
+ */
+static int
+search(const uint8_t *at, const uint8_t *end, Py_ssize_t count, int64_t base, int64_t least, uint64_t from_delta,
+       int largest, int64_t *time, uint64_t *delta)
+{
+    int found = 0;
+    for (; count > 0; count--) {
+        uint64_t length, stamp, ahead;
+        int64_t when;
+        if (take(&at, end, LONG_BYTES, &length) != NULL || length & 1 || length < 2
+            || length >> 1 > (uint64_t)(end - at))
+            return -1;
+        const uint8_t *stop = at + (length >> 1);
+        at++; /* attributes */
+        if (take(&at, stop, LONG_BYTES, &stamp) != NULL || take(&at, stop, LONG_BYTES, &ahead) != NULL || ahead & 1
+            || __builtin_add_overflow(base, unzigzag(stamp), &when))
+            return -1;
+        at = stop;
+        ahead >>= 1;
+        if (ahead < from_delta || when < least || (found && when <= *time))
+            continue;
+        found = 1;
+        *time = when;
+        *delta = ahead;
+        if (!largest)
+            break;
+    }
+    return found;
+}
+
+PyDoc_STRVAR(search_timestamps_doc,
+"search_timestamps(data, count, base_timestamp, least, from_delta, largest, /)\n--\n\n"
+"As pylogd.wire.timestamps.search_timestamps.");
+
+static PyObject *
+search_timestamps(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    Py_ssize_t count;
+    long long base, least, from_delta;
+    int largest, found = -1;
+    int64_t time = 0;
+    uint64_t delta = 0;
+    if (!PyArg_ParseTuple(args, "y*nLLLp", &data, &count, &base, &least, &from_delta, &largest))
+        return NULL;
+    if (count >= 0 && count <= data.len / MIN_RECORD) {
+        PyThreadState *state = data.len >= LONG_WALK ? PyEval_SaveThread() : NULL;
+        found = search(data.buf, (const uint8_t *)data.buf + data.len, count, base, least,
+                       from_delta > 0 ? (uint64_t)from_delta : 0, largest, &time, &delta);
+        if (state != NULL)
+            PyEval_RestoreThread(state);
+    }
+    PyBuffer_Release(&data);
+    if (found < 0) {
+        invalid("a record is malformed");
+        return NULL;
+    }
+    if (!found)
+        Py_RETURN_NONE;
+    return Py_BuildValue("LK", (long long)time, (unsigned long long)delta);
+}
+
 static inline uint64_t
 big_endian(const uint8_t *at, int bytes)
 {
@@ -1029,6 +1094,7 @@ static PyMethodDef methods[] = {
     {"encode_records", encode_records, METH_VARARGS, encode_records_doc},
     {"encode_headers", encode_headers, METH_O, encode_headers_doc},
     {"inspect_records", inspect_records, METH_VARARGS, inspect_records_doc},
+    {"search_timestamps", search_timestamps, METH_VARARGS, search_timestamps_doc},
     {"batch_is_valid", (PyCFunction)(void (*)(void))batch_is_valid, METH_FASTCALL, batch_is_valid_doc},
     {"murmur2", murmur2, METH_O, murmur2_doc},
     {NULL, NULL, 0, NULL},

@@ -58,6 +58,11 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
     """Decompress `data`. Raises TooLarge if the result has more than `max_size` bytes, and InvalidRecordBatch."""
+    return bytes(decompress_buffer(codec, data, max_size))
+
+
+def decompress_buffer(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes | bytearray:
+    """As `decompress`, without the last copy."""
     if codec == CompressionType.SNAPPY:
         return _snappy_decompress(data, max_size)
     module = _MODULES.get(codec)
@@ -68,7 +73,7 @@ def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> by
 
 def _decompress_bounded(
     into: Callable[[Buffer, bytearray], int], codec: CompressionType, data: Buffer, max_size: int
-) -> bytes:
+) -> bytearray:
     capacity = min(max(_FIRST_GUESS, _GROWTH * len(data)), max_size)
     while True:
         output = bytearray(capacity)
@@ -81,7 +86,8 @@ def _decompress_bounded(
                 raise TooLarge(f"{codec.name.lower()} data decompresses to more than {max_size} bytes") from None
             capacity = min(capacity * _GROWTH, max_size)
         else:
-            return bytes(memoryview(output)[:size])
+            del output[size:]
+            return output
 
 
 def _snappy_decompress(data: Buffer, max_size: int) -> bytes:

@@ -21,7 +21,7 @@ _HELPERS = """
     from struct import Struct, pack, unpack_from
     from pylogd.wire.exceptions import UnsupportedVersion
     from pylogd.wire.headers import read_unsigned_varint
-    from pylogd.wire.stream import SHORT_VARINTS, Opaque, check_uuid, read_tags, unsigned_varint
+    from pylogd.wire.stream import SHORT_VARINTS, Opaque, check_string, check_uuid, read_tags, unsigned_varint
     from pylogd.wire.stream import refuse_count, refuse_length, refuse_tag_size
     from pylogd.wire.values import ZERO_UUID
 """
@@ -82,16 +82,19 @@ class ReadEmitter(Emitter):
         self._defer(form, target)
         return target
 
-    def length(self, form: str, hint: str) -> str:
+    def length(self, form: str, hint: str, check: str = "") -> str:
         """Read a length, which is -1 for null. `form` is its letter in `struct`, "" for a compact one.
 
-        Returns the variable that holds it.
+        check: a statement, with `%s` for the length plus one, that is executed for compact lengths of two bytes or
+        more. Returns the variable that holds the length.
         """
         target = self.fixed(form or "B", hint)
         self.flush()
         if not form:
             with self.block(f"if {target} > 127:"):
                 self.line(f"{target}, at = read_unsigned_varint(view, at - 1)")
+                if check:
+                    self.line(check % target)
             self.line(f"{target} -= 1")
         return target
 

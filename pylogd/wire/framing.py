@@ -22,7 +22,8 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_SIZE = 4
 #: Frames from this size on, in bytes, are received in place, and their memory is reused.
 LARGE = 1 << 16
-_MOST_AHEAD = 1 << 23
+_LEAST_AHEAD = 1 << 12
+_MOST_AHEAD = 1 << 20
 _NOTHING = memoryview(b"")
 _UNIT = 1 << 20  # reusable memory is allocated in multiples of this, so that it fits later frames too
 
@@ -73,7 +74,7 @@ class FrameDecoder:
     ahead: up to which length, in bytes, a frame's memory is allocated at once. memory: shared memory of large frames.
     """
 
-    __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial")
+    __slots__ = ("_ahead", "_at", "_begun", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial")
 
     def __init__(self, max_bytes: int, ahead: int = 0, memory: FrameMemory | None = None) -> None:
         self._max_bytes = max_bytes
@@ -84,6 +85,21 @@ class FrameDecoder:
         self._partial: bytearray | None = None  # the frame that spans chunks
         self._filled = 0
         self._missing = 0
+        self._begun = 0  # how many frames have arrived in part
+
+    def limit(self, max_bytes: int) -> None:
+        """Accept frames of at most `max_bytes` bytes from now on."""
+        self._max_bytes = max_bytes
+
+    @property
+    def partial_bytes(self) -> int:
+        """The memory that a partial frame takes; 0 if there is none."""
+        return 0 if self._partial is None else len(self._partial)
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """How far a partial frame is: a number that differs for each, and the bytes received. None if there is none."""
+        return None if self._partial is None else (self._begun, self._filled)
 
     def receive_buffer(self) -> memoryview | None:
         """Return the unfilled tail of a partial frame, or None if the next bytes have to be fed.
@@ -96,7 +112,7 @@ class FrameDecoder:
         if filled == len(partial):
             if self._memory is None or filled + self._missing < LARGE:
                 return None
-            partial += bytes(min(max(filled, LARGE), _MOST_AHEAD))  # doubles with what the peer has sent
+            partial += bytes(min(max(filled, _LEAST_AHEAD), _MOST_AHEAD))  # doubles with what the peer has sent
         return memoryview(partial)[filled : filled + self._missing]
 
     def filled(self, size: int) -> None:
@@ -158,6 +174,7 @@ class FrameDecoder:
 
     def _begin(self, length: int, begun: memoryview) -> bytearray:
         """Return the memory for a partial frame: for its whole length, or only for the part received so far."""
+        self._begun += 1
         shared = self._memory is not None and length >= LARGE
         partial = self._memory.take(length) if self._memory is not None and shared else None
         if partial is None:

@@ -21,19 +21,24 @@ _OUR_HIGHEST = APIS[ApiVersionsRequest.API_KEY].max_version
 
 
 class Negotiation:
-    """The client's side of the exchange. `address`: the broker, for error messages."""
+    """The client's side of the exchange.
 
-    __slots__ = ("_address", "_asked_again", "versions")
+    `address`: the broker, for error messages. `software`: the name and version that it is told.
+    """
 
-    def __init__(self, address: str) -> None:
+    __slots__ = ("_address", "_asked_again", "_software", "versions")
+
+    def __init__(self, address: str, software: tuple[str, str] = ("pylogd", __version__)) -> None:
         self._address = address
+        self._software = software
         self._asked_again = False
         #: the lowest and highest version that the broker supports, by API key; empty until it has answered
         self.versions: Mapping[int, tuple[int, int]] = {}
 
     def question(self, version: int = _OUR_HIGHEST) -> tuple[ApiVersionsRequest, int]:
         """Return the request to send, and its version."""
-        return ApiVersionsRequest(client_software_name="pylogd", client_software_version=__version__), version
+        name, number = self._software
+        return ApiVersionsRequest(client_software_name=name, client_software_version=number), version
 
     def answer(self, response: ApiVersionsResponse) -> tuple[ApiVersionsRequest, int] | None:
         """Take the broker's response. Returns None if `versions` is known now, else the request to send next.

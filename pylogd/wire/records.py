@@ -2,9 +2,9 @@
 
 A batch has the same bytes on the wire and on the disk. The broker decodes records only for compaction and time stamps.
 
-Strategy: decoding is a loop over one `bytes` object, with varints of one and two bytes decoded inline. Encoding takes
-varints from a table and joins all parts once. The compiled module `_speedups` replaces both loops, unless it could not
-be compiled or PYLOGD_PURE_PYTHON is set in the environment.
+Strategy: decoding takes runs of similar records at once (`record_runs`), and others field by field (`record_fields`).
+Encoding takes varints from a table and joins all parts once. The compiled module `_speedups` replaces both, unless it
+could not be compiled or PYLOGD_PURE_PYTHON is set in the environment.
 
 Rules: every length is checked against the bytes that exist before it is used. Malformed input raises
 InvalidRecordBatch and nothing else. Must not know: files, sockets, clocks.
@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from functools import cache, partial
+from functools import partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c as _crc32c
 
+from pylogd.wire import record_fields, record_runs
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType, compress, decompress
 from pylogd.wire.exceptions import InvalidRecordBatch
+from pylogd.wire.record_fields import decode_deltas, decode_headers, decode_key_and_value
+from pylogd.wire.record_runs import NULL, BatchFields, Run, encode_run
 
 speedups: ModuleType | None
 try:
@@ -57,12 +60,14 @@ NO_LEADER_EPOCH = -1
 _PREFIX = struct.Struct(">qiib")  # up to and including the magic
 _CRC = struct.Struct(">I")
 _COVERED = struct.Struct(">hiqqqhii")  # the fields of the header that the CRC covers
+_WORTHWHILE = 4  # records that a run should have: looking for shorter ones takes longer than it spares
+_ONE_BY_ONE = 16  # records that are decoded one by one after a run that was too short
 _MIN_RECORD = 7  # length, attributes, two deltas, two lengths, number of headers: at least a byte each
-_MAX_VARINT_SHIFT = 63
 _CONTROL_KEY = struct.Struct(">hh")
 
 Buffer = bytes | bytearray | memoryview
-Header = tuple[str, bytes | None]
+Header = record_fields.Header
+varint = record_runs.varint
 
 
 class BatchHeader(NamedTuple):
@@ -227,9 +232,7 @@ def decode_batch(
     if speedups is not None:
         records = speedups.decode_records(data, count, base, base_time, topic, partition, Record, stamp)
     else:
-        records = decode_records(bytes(data), count, base, base_time, topic=topic, partition=partition)
-        if stamp is not None:
-            records = [_new_record((*record[:3], stamp, *record[4:])) for record in records]
+        records = decode_records(bytes(data), count, base, base_time, topic=topic, partition=partition, timestamp=stamp)
     if records and records[-1][2] > header.last_offset:
         raise InvalidRecordBatch(f"the offset {records[-1][2]} is greater than the batch's last, {header.last_offset}")
     return records
@@ -247,138 +250,57 @@ _new_record: Callable[[_Fields], Record] = partial(tuple.__new__, Record)
 
 
 def decode_records(
-    data: bytes, count: int, base_offset: int = 0, base_timestamp: int = 0, *, topic: str = "", partition: int = -1
+    data: bytes,
+    count: int,
+    base_offset: int = 0,
+    base_timestamp: int = 0,
+    *,
+    topic: str = "",
+    partition: int = -1,
+    timestamp: int | None = None,
 ) -> list[Record]:
-    """Decode the `count` records that fill `data`, decompressed and without header. Raises InvalidRecordBatch."""
+    """Decode the `count` records that fill `data`, decompressed and without header. Raises InvalidRecordBatch.
+
+    timestamp: the time stamp of all records, None if each has its own.
+    """
     if not 0 <= count <= len(data) // _MIN_RECORD:
         raise InvalidRecordBatch(f"{count} records do not fit in {len(data)} bytes")
     records: list[Record] = []
-    append = records.append
-    new = _new_record
-    headers: tuple[Header, ...]
-    position, last_delta = 0, -1
+    run = Run(data, BatchFields(topic, partition, base_offset, base_timestamp, timestamp), records, _make_records)
+    next_run = 0 if count >= _WORTHWHILE else count
     try:
-        for _ in range(count):
-            end, stamp, delta, position = _decode_deltas(data, position)
-            if delta <= last_delta or delta & 1:
-                raise InvalidRecordBatch("the offsets in a batch don't ascend")
-            last_delta = delta
-            key, value, position = _decode_key_and_value(data, position)
-            if data[position]:
-                headers, position = _headers(data, position)
-            else:
-                headers = ()
-                position += 1
-            if position != end:
-                raise InvalidRecordBatch(f"a record should end at byte {end}, but its fields end at {position}")
-            stamp = base_timestamp + (stamp >> 1 if not stamp & 1 else -(stamp >> 1) - 1)
-            append(new((topic, partition, base_offset + (delta >> 1), stamp, key, value, headers)))
+        while (done := len(records)) < count:
+            if done < next_run:
+                records.append(_decode_record(run, data))
+                continue
+            run.decode(count - done)
+            if len(records) < done + _WORTHWHILE:
+                next_run = len(records) + _ONE_BY_ONE
     except IndexError:
         raise InvalidRecordBatch("a record extends past the end of its batch") from None
-    if position != len(data):
-        raise InvalidRecordBatch(f"{len(data) - position} bytes follow the last record of a batch")
+    if run.position != len(data):
+        raise InvalidRecordBatch(f"{len(data) - run.position} bytes follow the last record of a batch")
     return records
 
 
-def _decode_deltas(data: bytes, position: int) -> tuple[int, int, int, int]:
-    """Return a record's end, its time stamp and offset deltas (zig-zag encoded), and the position after them."""
-    size = data[position]
-    if size < 128:
-        position += 2  # with the attributes, which are unused
-    elif (high := data[position + 1]) < 128:
-        size += (high << 7) - 128
-        position += 3
-    else:
-        size, position = _unsigned(data, position)
-        position += 1
-    end = position + (size >> 1) - 1
-    stamp = data[position]
-    if stamp < 128:
-        position += 1
-    elif (high := data[position + 1]) < 128:
-        stamp += (high << 7) - 128
-        position += 2
-    else:
-        stamp, position = _unsigned(data, position)
-    delta = data[position]
-    if delta < 128:
-        position += 1
-    elif (high := data[position + 1]) < 128:
-        delta += (high << 7) - 128
-        position += 2
-    else:
-        delta, position = _unsigned(data, position)
-    return end, stamp, delta, position
+def _make_records(fields: Iterable[Any]) -> Iterable[Record]:
+    return map(_new_record, fields)
 
 
-def _decode_key_and_value(data: bytes, position: int) -> tuple[bytes | None, bytes | None, int]:
-    """Return a record's key and value, and the position after them. Their lengths are zig-zag encoded; 1 is null."""
-    key = value = None
-    size = data[position]
-    position += 1
-    if size != 1:
-        if size > 127:
-            size, position = _unsigned(data, position - 1)
-        if size & 1:
-            raise InvalidRecordBatch("a key has a negative length")
-        start, position = position, position + (size >> 1)
-        key = data[start:position]
-    size = data[position]
-    position += 1
-    if size != 1:
-        if size > 127:
-            if (high := data[position]) < 128:
-                size += (high << 7) - 128
-                position += 1
-            else:
-                size, position = _unsigned(data, position - 1)
-        if size & 1:
-            raise InvalidRecordBatch("a value has a negative length")
-        start, position = position, position + (size >> 1)
-        value = data[start:position]
-    return key, value, position
-
-
-def _unsigned(data: bytes, position: int) -> tuple[int, int]:
-    """Return the varint at `position`, still zig-zag encoded, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 128:
-            if value >> 64:
-                raise InvalidRecordBatch("a varint has more than 64 bits")
-            return value, position
-        shift += 7
-        if shift > _MAX_VARINT_SHIFT:
-            raise InvalidRecordBatch("a varint has more than ten bytes")
-
-
-def _headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
-    """Return a record's headers and the position after them. Invalid UTF-8 in keys becomes surrogate escapes."""
-    count, position = _unsigned(data, position)
-    if count & 1 or count > len(data) - position:  # a header has at least two bytes, and zig-zag doubles the number
-        raise InvalidRecordBatch("a record has an impossible number of headers")
-    headers: list[Header] = []
-    for _ in range(count >> 1):
-        key, position = _sized(data, position)
-        if key is None:
-            raise InvalidRecordBatch("a header has no key")
-        value, position = _sized(data, position)
-        headers.append((key.decode("utf-8", "surrogateescape"), value))
-    return tuple(headers), position
-
-
-def _sized(data: bytes, position: int) -> tuple[bytes | None, int]:
-    """Return the bytes, or None, that follow their length as a varint (-1 for null), and the position after them."""
-    n, position = _unsigned(data, position)
-    if n == 1:
-        return None, position
-    if n & 1 or n >> 1 > len(data) - position:
-        raise InvalidRecordBatch("a field extends past the end of its batch")
-    end = position + (n >> 1)
-    return data[position:end], end
+def _decode_record(run: Run, data: bytes) -> Record:
+    """Decode the next record in the general way. May raise IndexError."""
+    topic, partition, base_offset, base_timestamp, timestamp = run.fields
+    end, stamp, delta, position = decode_deltas(data, run.position)
+    if delta & 1 or delta >> 1 <= run.last_delta:
+        raise InvalidRecordBatch("the offsets in a batch don't ascend")
+    key, value, position = decode_key_and_value(data, position)
+    headers, position = decode_headers(data, position) if data[position] else ((), position + 1)
+    if position != end:
+        raise InvalidRecordBatch(f"a record should end at byte {end}, but its fields end at {position}")
+    run.position, run.last_delta = end, delta >> 1
+    if timestamp is None:
+        timestamp = base_timestamp + (stamp >> 1 if not stamp & 1 else -(stamp >> 1) - 1)
+    return _new_record((topic, partition, base_offset + run.last_delta, timestamp, key, value, headers))
 
 
 def control_type(record: Record) -> int:
@@ -386,27 +308,6 @@ def control_type(record: Record) -> int:
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise InvalidRecordBatch("a control record has no type")
     return int(_CONTROL_KEY.unpack_from(record.key)[1])
-
-
-def varint(value: int) -> bytes:
-    """Encode a signed number as a varint with zig-zag, like Protocol Buffers' sint64."""
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 127:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-_TABLED = 8192  # the smallest number whose varint has three bytes
-_NULL = varint(-1)
-
-
-@cache
-def _table() -> list[bytes]:
-    """Return the varints of small numbers. They are computed when records are first encoded in Python."""
-    return [varint(n) for n in range(_TABLED)]
 
 
 def encode_batch(
@@ -458,26 +359,7 @@ def encode_records(
     if speedups is not None:
         encoded: bytes = speedups.encode_records(records, base_timestamp)
         return encoded
-    parts: list[bytes] = []
-    extend = parts.extend
-    ready = _table()
-    for index, (key, value, timestamp, headers) in enumerate(records):
-        delta = timestamp - base_timestamp
-        stamp = ready[delta] if 0 <= delta < _TABLED else varint(delta)
-        offset = ready[index] if index < _TABLED else varint(index)
-        if key is None:
-            key_size, k = _NULL, b""
-        else:
-            key_size, k = ready[len(key)] if len(key) < _TABLED else varint(len(key)), key
-        if value is None:
-            value_size, v = _NULL, b""
-        else:
-            value_size, v = ready[len(value)] if len(value) < _TABLED else varint(len(value)), value
-        tail = b"\0" if not headers else headers if isinstance(headers, bytes) else encode_headers(headers)
-        size = 1 + len(stamp) + len(offset) + len(key_size) + len(k) + len(value_size) + len(v) + len(tail)
-        size_part = ready[size] if size < _TABLED else varint(size)
-        extend((size_part, b"\0", stamp, offset, key_size, k, value_size, v, tail))
-    return b"".join(parts)
+    return encode_run(records, base_timestamp, encode_headers)
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
@@ -489,7 +371,7 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
     for name, value in headers:
         key = name.encode("utf-8", "surrogateescape")
         parts += (varint(len(key)), key)
-        parts += (_NULL,) if value is None else (varint(len(value)), value)
+        parts += (NULL,) if value is None else (varint(len(value)), value)
     return b"".join(parts)
 
 

@@ -19,6 +19,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
+from pylogd.limits.elements import MAX_ELEMENTS
 from pylogd.wire.exceptions import InvalidValue, LocalProtocolError, RemoteProtocolError, UnknownApi, UnsupportedVersion
 from pylogd.wire.messages import APIS, ApiInfo, ApiKey
 from pylogd.wire.stream import Cursor, GatherWriter
@@ -52,20 +53,20 @@ class Codec:
 
         Raises RemoteProtocolError unless the frame is exactly one well-formed message.
         """
-        message, rest = self._decode(frame)
+        message, rest = self._decode(frame, MAX_ELEMENTS)
         if rest:
             raise RemoteProtocolError(f"{self}: {rest} bytes are left after the message")
         return message
 
-    def decode_leniently(self, frame: bytes | memoryview) -> Any:
-        """Decode a message, ignoring bytes that follow it.
+    def decode_leniently(self, frame: bytes | memoryview, most_elements: int = MAX_ELEMENTS) -> Any:
+        """Decode a message of at most `most_elements`, ignoring bytes that follow it.
 
         Kafka's brokers ignore them too: librdkafka 2.16 sends three extra bytes with Metadata 13 for all topics.
         """
-        return self._decode(frame)[0]
+        return self._decode(frame, most_elements)[0]
 
-    def _decode(self, frame: bytes | memoryview) -> tuple[Any, int]:
-        cursor = Cursor(memoryview(frame))
+    def _decode(self, frame: bytes | memoryview, most_elements: int) -> tuple[Any, int]:
+        cursor = Cursor(memoryview(frame), most_elements)
         try:
             message = self._parse(cursor, None)
         except RemoteProtocolError as error:

@@ -12,11 +12,13 @@ be decoded. Replies have the order of the requests (Kafka protocol guide, "Netwo
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+from pylogd.limits.elements import ElementBounds
 from pylogd.wire import fast, schema
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.framing import FrameDecoder, FrameMemory
@@ -60,6 +62,8 @@ class ResponseReceived:
     response: Any
 
 
+_UNBOUNDED = ElementBounds()  # but for what the codecs bound
+
 _Decode = Callable[[memoryview], Any]
 _Encode = Callable[[Any], list[Part]]
 
@@ -67,7 +71,7 @@ _pack_head_v0 = RESPONSE_V0.pack
 _pack_head_v1 = RESPONSE_V1.pack
 
 # Codecs by `API key << 16 | version`, shared by all sessions: (whether the header is flexible, decode or encode).
-_DECODERS: dict[int, tuple[bool, _Decode]] = {}
+_DECODERS: defaultdict[ElementBounds, dict[int, tuple[bool, _Decode]]] = defaultdict(dict)  # of sessions with bounds
 _ENCODERS: dict[int, tuple[bool, _Encode]] = {}
 
 
@@ -91,20 +95,26 @@ NOT_ANSWERED = BatchReply(b"", 0, 0)
 class ServerSession:
     """The broker's side of one connection.
 
-    `versions` maps each API key that is served to its lowest and highest version. Frames over `max_frame_bytes` raise.
-    `memory` may be shared by the sessions of a thread.
+    `versions` maps each API key that is served to its lowest and highest version. Frames over `max_frame_bytes` raise,
+    and so do requests with more elements than `elements` allows. `memory` may be shared by the sessions of a thread.
 
     next_frame: returns the next request as bytes, without its length, or None if more data is needed; raises
         RemoteProtocolError. The caller may answer it, and those that follow it in `unread()`, without `parse`.
     """
 
-    __slots__ = ("_decoder", "_versions", "next_frame")
+    __slots__ = ("_codecs", "_decoder", "_elements", "_versions", "next_frame")
 
     def __init__(
-        self, max_frame_bytes: int, versions: Mapping[int, tuple[int, int]], memory: FrameMemory | None = None
+        self,
+        max_frame_bytes: int,
+        versions: Mapping[int, tuple[int, int]],
+        memory: FrameMemory | None = None,
+        elements: ElementBounds = _UNBOUNDED,
     ) -> None:
         self._decoder = FrameDecoder(max_frame_bytes, memory=memory)
         self._versions = versions
+        self._elements = elements
+        self._codecs = _DECODERS[elements]
         self.next_frame = self._decoder.next_frame
 
     def receive_data(self, data: bytes) -> None:
@@ -119,6 +129,25 @@ class ServerSession:
         """Record that `size` bytes were received into `receive_buffer()`."""
         self._decoder.filled(size)
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Accept requests of at most `max_frame_bytes` bytes from now on."""
+        self._decoder.limit(max_frame_bytes)
+
+    @property
+    def partial_bytes(self) -> int:
+        """The memory that a partial request takes; 0 if there is none."""
+        return self._decoder.partial_bytes
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes were received that no request was made of yet."""
+        return self._decoder.pending
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """How far a partial request is: a number that differs for each, and the bytes received. None: there is none."""
+        return self._decoder.progress
+
     def next_event(self) -> RequestReceived | UnsupportedRequest | None:
         """Return the next request, or None if more data is needed. Raises RemoteProtocolError."""
         frame = self.next_frame()
@@ -127,12 +156,12 @@ class ServerSession:
     def parse(self, frame: memoryview) -> RequestReceived | UnsupportedRequest:
         """Return the request in a frame. Raises RemoteProtocolError."""
         api_key, version, correlation_id, client_id, at = read_request_header(frame)
-        found = _DECODERS.get(api_key << 16 | version)
+        found = self._codecs.get(api_key << 16 | version)
         if found is None:
             lowest, highest = self._versions.get(api_key, (0, -1))
             if not lowest <= version <= highest:
                 return UnsupportedRequest(api_key, version, correlation_id, client_id)
-            found = _DECODERS[api_key << 16 | version] = _request_decoder(api_key, version)
+            found = self._codecs[api_key << 16 | version] = _request_decoder(api_key, version, self._elements)
         flexible, decode = found
         if flexible:
             at = skip_tagged_fields(frame, at)
@@ -237,8 +266,9 @@ def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
     return schema.response_codec(api_key, version).decode(body)
 
 
-def _request_decoder(api_key: int, version: int) -> tuple[bool, _Decode]:
-    general = schema.request_codec(api_key, version).decode_leniently
+def _request_decoder(api_key: int, version: int, elements: ElementBounds) -> tuple[bool, _Decode]:
+    codec = schema.request_codec(api_key, version)
+    general = partial(codec.decode_leniently, most_elements=elements.of(api_key))
     return schema.request_header_version(api_key, version) >= 2, fast.request_decoder(api_key, version, general)
 
 

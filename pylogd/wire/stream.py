@@ -11,27 +11,28 @@ import struct
 from collections.abc import Sized
 from typing import Any, NoReturn
 
+from pylogd.limits.elements import MAX_ELEMENTS
 from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError
 from pylogd.wire.headers import MAX_TAGGED_FIELDS, read_unsigned_varint
 
-#: the limit on the elements of all arrays of a message: an element of a few bytes takes hundreds of bytes in memory
-MAX_ELEMENTS = 1_000_000
+#: the longest string in bytes, compact ones too, as in Kafka's generated readers
+MAX_STRING = (1 << 15) - 1
 UUID_SIZE = 16
 
 
 class Cursor:
     """A position in a frame. Reading past the end raises RemoteProtocolError, struct.error or IndexError.
 
-    elements_left: how many array elements the message may still have.
+    most_elements: how many array elements and tagged fields the message may have; elements_left: how many more.
     """
 
-    __slots__ = ("at", "elements_left", "end", "view")
+    __slots__ = ("at", "elements_left", "end", "most_elements", "view")
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, most_elements: int = MAX_ELEMENTS) -> None:
         self.view = view
         self.at = 0
         self.end = len(view)
-        self.elements_left = MAX_ELEMENTS
+        self.most_elements = self.elements_left = most_elements
 
     def fixed(self, form: struct.Struct) -> Any:
         """Read the value that `form` describes."""
@@ -104,15 +105,15 @@ def unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def read_tags(view: memoryview, at: int) -> tuple[dict[int, tuple[int, int]], int]:
-    """Read the tagged fields that begin at `at`.
+def read_tags(view: memoryview, at: int, most: int) -> tuple[dict[int, tuple[int, int]], int]:
+    """Read the tagged fields, at most `most`, that begin at `at`.
 
     Returns the start and end position of each field by its tag, and the position after all fields. Raises
     RemoteProtocolError if there are too many, a tag occurs twice, or a field extends past the end.
     """
     count, at = read_unsigned_varint(view, at)
-    if count > MAX_TAGGED_FIELDS:
-        raise RemoteProtocolError(f"{count} tagged fields are over the limit of {MAX_TAGGED_FIELDS}")
+    if count > min(most, MAX_TAGGED_FIELDS):
+        raise RemoteProtocolError(f"{count} tagged fields are over the limit of {min(most, MAX_TAGGED_FIELDS)}")
     found: dict[int, tuple[int, int]] = {}
     for _ in range(count):
         tag, at = read_unsigned_varint(view, at)
@@ -133,12 +134,21 @@ def refuse_length(where: str, length: int, left: int) -> NoReturn:
     raise RemoteProtocolError(f"{where}: {length} bytes are announced, but only {left} are left")
 
 
-def refuse_count(where: str, count: int, elements_left: int, left: int) -> NoReturn:
-    """Raise RemoteProtocolError for a number of elements that is negative, too large, or does not fit in the frame."""
+def check_string(where: str, length: int) -> None:
+    """Raise RemoteProtocolError if a string is too long."""
+    if length > MAX_STRING:
+        raise RemoteProtocolError(f"{where}: a string of {length} bytes is over the limit of {MAX_STRING}")
+
+
+def refuse_count(where: str, count: int, elements_left: int, left: int, most: int) -> NoReturn:
+    """Raise RemoteProtocolError for a number of elements that is negative, too large, or does not fit in the frame.
+
+    most: the limit of the message.
+    """
     if count < 0:
         raise RemoteProtocolError(f"{where}: {count} elements are not allowed here")
     if count > elements_left:
-        raise RemoteProtocolError(f"{where}: {count} elements are over the limit of {MAX_ELEMENTS} in a message")
+        raise RemoteProtocolError(f"{where}: {count} elements are over the limit of {most} in a message")
     raise RemoteProtocolError(f"{where}: {count} elements are announced, but only {left} bytes are left")
 
 

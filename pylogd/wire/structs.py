@@ -51,7 +51,8 @@ class MessageStruct(WireType):
     def _parse(self, stream: Cursor, context: Any, path: str) -> Any:
         values = {field.name: kind._parse(stream, None, "") for field, kind in self.regular}
         if self.flexible:
-            found, behind = read_tags(stream.view, stream.at)
+            found, behind = read_tags(stream.view, stream.at, stream.elements_left)
+            stream.elements_left -= len(found)
             for tag, field, kind in self.tagged:
                 if tag in found:
                     stream.at, stop = found[tag]
@@ -96,10 +97,12 @@ class MessageStruct(WireType):
 
     def _emit_read_tagged(self, out: ReadEmitter, values: dict[str, str]) -> None:
         if not self.tagged:
-            out.line("_, at = read_tags(view, at - 1)")
+            out.line("unknown, at = read_tags(view, at - 1, elements_left)")
+            out.line("elements_left -= len(unknown)")
             return
         found, behind = out.name("found"), out.name("behind")
-        out.line(f"{found}, {behind} = read_tags(view, at - 1)")
+        out.line(f"{found}, {behind} = read_tags(view, at - 1, elements_left)")
+        out.line(f"elements_left -= len({found})")
         for tag, field, kind in self.tagged:
             with out.block(f"if {tag} in {found}:"):
                 start, stop = out.name("start"), out.name("stop")

@@ -23,6 +23,7 @@ from pylogd.wire.stream import (
     Cursor,
     GatherWriter,
     Opaque,
+    check_string,
     check_uuid,
     refuse_count,
     unsigned_varint,
@@ -143,7 +144,7 @@ class Prefixed(WireType):
         raise NotImplementedError
 
     def emit_read(self, out: ReadEmitter) -> str:
-        length = out.length(self.form, "length")
+        length = out.length(self.form, "length", self._emit_check_length())
         target = out.name(self._hint())
         if not self.nullable:
             self._emit_read_content(out, length, target)
@@ -153,6 +154,9 @@ class Prefixed(WireType):
         with out.block("else:"):
             self._emit_read_content(out, length, target)
         return target
+
+    def _emit_check_length(self) -> str:
+        return ""
 
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
         raise NotImplementedError
@@ -167,13 +171,17 @@ class Prefixed(WireType):
 
 
 class String(Prefixed):
-    """A string in UTF-8."""
+    """A string in UTF-8 of at most `MAX_STRING` bytes."""
 
     def __init__(self, where: str, compact: bool, nullable: bool) -> None:
         super().__init__(where, "h", compact, nullable)
 
     def _parse_content(self, length: int, stream: Cursor) -> str:
+        check_string(self.where, length)
         return str(stream.take(length, self.where), "utf-8")
+
+    def _emit_check_length(self) -> str:
+        return f"check_string({self.where!r}, %s - 1)"
 
     def _build_content(self, obj: str, stream: GatherWriter) -> None:
         raw = obj.encode()
@@ -260,7 +268,7 @@ class Array(Prefixed):
     def _parse_content(self, length: int, stream: Cursor) -> list[Any]:
         left = stream.end - stream.at
         if not 0 <= length <= stream.elements_left or length * self.element.minimum > left:
-            refuse_count(self.where, length, stream.elements_left, left)
+            refuse_count(self.where, length, stream.elements_left, left, stream.most_elements)
         stream.elements_left -= length
         return [self.element._parse(stream, None, "") for _ in range(length)]
 
@@ -272,7 +280,7 @@ class Array(Prefixed):
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
         minimum = self.element.minimum
         with out.block(f"if not 0 <= {length} <= elements_left or {length} * {minimum} > end - at:"):
-            out.line(f"refuse_count({self.where!r}, {length}, elements_left, end - at)")
+            out.line(f"refuse_count({self.where!r}, {length}, elements_left, end - at, io.most_elements)")
         out.line(f"elements_left -= {length}")
         if isinstance(self.element, Fixed) and len(self.element.form) == 1:
             out.line(f"{target} = list(unpack_from('>%d{self.element.form}' % {length}, view, at))")

@@ -9,6 +9,8 @@ from typing import Any
 
 #: the topic id that stands for none
 ZERO_UUID = bytes(16)
+#: fields with secrets, of whatever message, whose values are not shown
+_SECRETS = frozenset({"auth_bytes", "hmac", "salted_password"})
 #: the default of arguments for which a new list or struct is made
 UNSET: Any = object()
 
@@ -29,7 +31,9 @@ class Message:
     __hash__ = None  # type: ignore[assignment]  # messages are mutable
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in self._values().items())
+        fields = ", ".join(
+            f"{name}={'(hidden)' if name in _SECRETS else repr(value)}" for name, value in self._values().items()
+        )
         return f"{type(self).__qualname__}({fields})"
 
     def _values(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The checker by hand: `python -m tests.chaos --seconds 3600 --seed 1 --results tests/chaos/RESULTS.md`.
+"""Run the checker: `python -m tests.chaos --seconds 3600 --seed 1 --results tests/chaos/RESULTS.md`.
 
-Exit code 1 if anything that must hold did not. See `checker` for what that is, and `links` for what it needs.
+The exit code is 1 if a guarantee was violated. `checker` lists the guarantees, `links` the requirements.
 """
 
 from __future__ import annotations
@@ -19,30 +19,36 @@ from tests import preload
 from tests.chaos import links
 from tests.chaos.checker import Chaos, Outcome
 
-#: A longer run is made of runs of so many seconds, each on a new cluster with the next seed.
+#: A longer run consists of rounds of this many seconds, each on a new cluster with the next seed.
 ROUND_SECONDS = 300.0
 
-#: So many brokers in each of them in turn, unless the command line says.
+#: The number of brokers of the rounds, in turn, without `--brokers`.
 BROKERS = (3, 3, 5)
 
 
 def main(arguments: list[str]) -> int:
-    """Run what the command line says."""
+    """Run as the command line says, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the nemesis is about")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults are injected")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--brokers", type=int, help="by default 3, 3 and 5 in turn")
-    parser.add_argument("--folder", type=Path, help="where to keep data and logs, of a failed run too")
-    parser.add_argument("--results", type=Path, help="a Markdown file that gets a line a round")
-    parser.add_argument("--json", type=Path, help="a file that gets the outcomes")
+    parser.add_argument("--folder", type=Path, help="folder for data and logs, which a failed run keeps")
+    parser.add_argument("--results", type=Path, help="a Markdown file for a table with a row per round")
+    parser.add_argument("--json", type=Path, help="a JSON file for the outcomes")
     options = parser.parse_args(arguments)
     why = "" if links.inside() else links.why_not()
     if not why and not links.inside():
         return links.enter("tests.chaos", arguments)
     if why:
-        print(f"links can't be cut, nor a disk be filled, here: {why}. The rest is done.", flush=True)
+        print(
+            f"link and disk faults are not possible: {why}. Running without them.",
+            flush=True,
+        )
     if preload.why_not():
-        print(f"no power can be lost, nor a clock step, here: {preload.why_not()}. The rest is done.", flush=True)
+        print(
+            f"power and clock faults are not possible: {preload.why_not()}. Running without them.",
+            flush=True,
+        )
     outcomes: list[Outcome] = []
     left, seed = options.seconds, options.seed
     while left > 0:
@@ -53,7 +59,7 @@ def main(arguments: list[str]) -> int:
         if options.results is not None:
             _write(options.results, outcomes)
     if options.json is not None:
-        # A Counter is a dict that `asdict` makes anew from its items, which counts them.
+        # `asdict` would rebuild a Counter from its items, and count them.
         documents = [{**asdict(outcome), "troubles": dict(outcome.troubles)} for outcome in outcomes]
         options.json.write_text(json.dumps(documents))
     return 1 if any(outcome.faults for outcome in outcomes) else 0
@@ -75,7 +81,7 @@ def _round(keep: Path | None, seed: int, brokers: int, seconds: float, why: str)
 
 
 def _write(path: Path, outcomes: list[Outcome]) -> None:
-    """The results for people."""
+    """Return the results as Markdown."""
     troubles = sorted({name for outcome in outcomes for name in outcome.troubles})
     lines = [
         f"# {sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes of chaos", "",

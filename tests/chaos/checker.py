@@ -1,15 +1,15 @@
-"""A cluster under a workload, a nemesis, and the comparison of what is left with what was promised.
+"""Run a workload and faults on a cluster, and check that all guarantees held.
 
-Strategy: the nemesis (`nemesis`) does what it does for a while. At the end everything is healed, the producers get rid
-of what they still have, and then:
+Strategy: `nemesis` injects faults for a while. Then everything is healed, the producers deliver their remaining
+messages, and these checks follow:
 
-- no message that was acknowledged is missing, and each is at the offset of its acknowledgement;
-- none is there twice, and each producer's are in the order in which it sent them;
-- all replicas hold the same bytes;
-- what each consumer read is what is there, from the first offset on without a gap.
+- no acknowledged message is missing, and each is at the offset of its acknowledgement;
+- no message is there twice, and each producer's messages are in the order of sending;
+- all replicas have the same bytes;
+- each consumer has read exactly what is there, from the first offset on without a gap.
 
-A run is as reproducible as processes and threads let it be: the seed gives the same troubles at the same times, not the
-same races. Histories that repeat to the byte are in `tests/simulation`.
+A run is as reproducible as processes and threads allow: a seed gives the same faults at the same times, not the same
+races. Histories that repeat exactly are in `tests/simulation`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Writer = ConfluentWriter | PylogdWriter
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to. `faults` is empty if all held."""
+    """The outcome of a run. `faults` is empty if all guarantees held."""
 
     seed: int
     brokers: int
@@ -49,11 +49,11 @@ class Outcome:
     read: int = 0
     epochs: int = 0
     faults: list[str] = field(default_factory=list)
-    without: str = ""  # why some troubles could not be made
+    without: str = ""  # why some faults could not be injected
 
 
 class Chaos:
-    """One run. `tell` is told what happens."""
+    """One run. `tell` is called with each event."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Chaos:
         self._disk = folder / f"broker{SMALL_DISK_NODE}"
 
     def say(self, text: str) -> None:
-        """Tell what happens, and when."""
+        """Report an event with its time."""
         self._tell(f"{time.monotonic() - self._began:7.1f}  {text}")
 
     # -- the run
 
     def run(self) -> Outcome:
-        """Start, work, break, heal, compare."""
+        """Start the cluster, run workload and faults, heal, and compare."""
         options = {"clientPortAddress": "0.0.0.0"} if self._links is not None else {}
         if self._links is not None:
             self._disk.mkdir(parents=True)
@@ -130,7 +130,7 @@ class Chaos:
         self.outcome.faults += nemesis.heal()
         self.say("everything is healed")
         cluster.until(lambda: self._whole(cluster), "that all replicas are in sync", HEAL_SECONDS)
-        time.sleep(2.0)  # something is written by everybody to a cluster that is whole
+        time.sleep(2.0)  # every producer has written to the healed cluster
         for writer in writers:
             writer.stopping.set()
         for writer in writers:
@@ -139,12 +139,12 @@ class Chaos:
         self._compare(cluster, writers, readers)
 
     def _whole(self, cluster: ChaosCluster) -> bool:
-        """Whether all brokers say so, and the same: one that was cut off from ZooKeeper tells what was, for a while."""
+        """Return whether all brokers report the same: one that was cut off from ZooKeeper may report an old state."""
         found, *others = (cluster.partitions(TOPIC, node) for node in cluster.ports)
         alike = all(seen == found for seen in others)
         return alike and all(len(one.isr) == 3 and len(one.replicas) == 3 and one.leader >= 0 for one in found)
 
-    # -- what must hold
+    # -- checks
 
     def _compare(self, cluster: ChaosCluster, writers: list[Writer], readers: list[Reader]) -> None:
         faults, outcome = self.outcome.faults, self.outcome
@@ -171,10 +171,10 @@ class Chaos:
                 outcome.read += len(seen)
                 if seen != logs[index][: len(seen)]:
                     at = next(n for n, pair in enumerate(seen) if n >= len(logs[index]) or pair != logs[index][n])
-                    faults.append(f"{reader.name} saw {seen[at]} in {index}, which is not what is there")
+                    faults.append(f"{reader.name} saw {seen[at]} in {index}, which is not in the log")
 
     def _settled(self, cluster: ChaosCluster, index: int, nodes: Sequence[int]) -> list[tuple[int, bytes]]:
-        """The messages of a partition, once all replicas hold the same bytes; that they never do is a fault."""
+        """Wait until all replicas have the same bytes, else record a fault. Return the messages of the partition."""
         deadline = time.monotonic() + _LEVEL_SECONDS
         while True:
             copies = {node: _bytes(cluster.directories(node), index) for node in nodes}
@@ -187,7 +187,7 @@ class Chaos:
             time.sleep(0.2)
 
     def _let_them_finish(self, readers: list[Reader], ends: Mapping[int, int]) -> None:
-        """Until every consumer has everything, within bounds."""
+        """Wait until every consumer has read everything, with a time limit."""
         deadline = time.monotonic() + HEAL_SECONDS
 
         def done(reader: Reader) -> bool:
@@ -197,18 +197,18 @@ class Chaos:
             time.sleep(0.1)
         for reader in readers:
             if not done(reader) and not reader.failure:
-                self.outcome.faults.append(f"{reader.name} did not get to the end: {_what_is_left(reader, ends)}")
+                self.outcome.faults.append(f"{reader.name} did not read to the end: {_what_is_left(reader, ends)}")
 
 
 def _what_is_left(reader: Reader, ends: Mapping[int, int]) -> str:
-    """Where a consumer stopped, what it was told, and whether another one gets on from there."""
+    """Describe where a consumer stopped, its errors, and whether a new consumer reads on from there."""
     left = {index: reader.next_offset(index) for index, last in ends.items() if reader.next_offset(index) <= last}
     places = ", ".join(f"{index} at {offset} of {ends[index] + 1}" for index, offset in left.items())
     return f"partition {places}; its errors: {dict(reader.errors)}; a new consumer reads on: {reader.reads_anew(left)}"
 
 
 def _bytes(folders: Sequence[Path], index: int) -> bytes:
-    """The bytes of a replica, in whichever of a broker's log directories it is."""
+    """Return the bytes of a replica, from the log directory that has it."""
     segments = [path for folder in folders for path in sorted((folder / f"{TOPIC}-{index}").glob("*.log"))]
     return b"".join(path.read_bytes() for path in segments)
 
@@ -222,8 +222,8 @@ def _messages(raw: bytes) -> list[tuple[int, bytes]]:
 
 
 def _lost(writer: Writer, log: Mapping[int, bytes]) -> list[str]:
-    """What was acknowledged and is not there. librdkafka knows no offset of a message whose first answer it lost: it
-    learns from the next one that the sequence is behind the log, which is an acknowledgement as good.
+    """Return acknowledged messages that are missing. If librdkafka loses the response to a message, a later one tells
+    it that the message was stored, but not at which offset.
     """
     there = set(log.values())
     missing = []
@@ -231,7 +231,7 @@ def _lost(writer: Writer, log: Mapping[int, bytes]) -> list[str]:
         value = f"{writer.number}:{sequence}".encode()
         if (value not in there) if offset is None else (log.get(offset) != value):
             found = None if offset is None else log.get(offset)
-            missing.append(f"{writer.name}: {sequence} was acknowledged at {offset}, where {found!r} is")
+            missing.append(f"{writer.name}: {sequence} was acknowledged at {offset}, which has {found!r}")
     return [f"{len(missing)} lost: {missing[0]}"] if missing else []
 
 

@@ -1,13 +1,12 @@
-"""Which replicas hold every acknowledged record, by what stands in ZooKeeper: how much a nemesis may destroy.
+"""Track which replicas have every acknowledged record, by the state in ZooKeeper, to limit what the nemesis destroys.
 
-The guarantee under test (acks=all, `min.insync.replicas` = 2): an acknowledged record is not lost as long as one broker
-that is in sync, or eligible (KIP-966), keeps its disk, and the disk works. Each of these has every acknowledged record,
-but for one whose disk was destroyed, or whose log directory failed, and that has not been out of the in-sync set and
-back in since: such a copy counts as *destroyed*. So destroying more is allowed if each partition keeps such a copy
-elsewhere that is not destroyed.
+The guarantee under test (acks=all, `min.insync.replicas` = 2): an acknowledged record is not lost while one in-sync or
+eligible (KIP-966) broker keeps a working disk. Each such broker has every acknowledged record, unless its disk was
+destroyed or its log directory failed and it has not left and rejoined the in-sync set since: such a copy counts as
+*destroyed*. More may be destroyed if every partition keeps another copy that is not destroyed.
 
-Rules: what is destroyed is told before it is done. A copy that is seen out of the in-sync set, and in it again later,
-has caught up. A look that fails allows nothing.
+Rules: a destruction is recorded before it is done. A copy that is seen outside the in-sync set, and in it again later,
+has caught up. If the state can't be read, nothing may be destroyed.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from pylogd.metadata.image import PartitionState
 from pylogd.metadata.layout import decode_states, decode_topic, state_path, topic_path
 
 _LOOK_SECONDS = 0.1
-logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # ZooKeeper is restarted under it, again and again
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # ZooKeeper is restarted meanwhile
 _ERRORS = (KazooException, KazooTimeoutError, OSError)
 
 
 class Copies:
-    """The replicas of one topic. It reads the tree by itself, past the brokers, whose view may be old."""
+    """The replicas of one topic, read from ZooKeeper directly, since brokers may have an outdated view."""
 
     def __init__(self, hosts: str, topic: str) -> None:
         self._topic = topic
         self._client = KazooClient(hosts, timeout=10.0)
         self._client.start(timeout=60)
         self._lock = threading.Lock()
-        self._states: Sequence[PartitionState] = ()  # at the last question
+        self._states: Sequence[PartitionState] = ()  # at the last reading
         self._destroyed: dict[tuple[int, int], bool] = {}  # (broker, partition): whether it was seen out of sync since
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -50,7 +49,7 @@ class Copies:
         self._client.close()
 
     def may_lose(self, nodes: Collection[int], indexes: Collection[int] | None = None) -> bool:
-        """Whether each partition keeps a copy with all that was acknowledged, if these brokers lose theirs.
+        """Return whether each partition keeps a copy with all acknowledged records if these brokers lose theirs.
 
         indexes: the partitions whose copies are lost, by default all.
         """
@@ -67,7 +66,7 @@ class Copies:
         return any(node not in lost and (node, state.index) not in self._destroyed for node in complete)
 
     def lose(self, nodes: Collection[int], indexes: Collection[int] | None = None) -> None:
-        """These brokers lose their copies now, for which was asked just before. They have to be down, or stopped."""
+        """Record that these brokers lose their copies, which was allowed just before. They must be dead or paused."""
         with self._lock:
             for state in self._states:
                 for node in state.replicas:

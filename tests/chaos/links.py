@@ -1,11 +1,11 @@
-"""Links between brokers that can be cut, one way or both, and slowed: a network namespace for each broker.
+"""Links between brokers that can be cut, in one direction or both, and slowed: a network namespace for each broker.
 
-Strategy: the whole checker runs in network and mount namespaces of its own (`unshare`), so that nothing outside is
-touched and nothing is left behind. In it stands a bridge; each broker gets a namespace, held by a process that sleeps,
-and a wire to the bridge. A route of a broker's namespace that leads nowhere cuts its way to an address, and no other; a
-token bucket on its end of the wire slows all that it sends.
+Strategy: the whole checker runs in separate network and mount namespaces (`unshare`), so that nothing outside changes
+and nothing is left behind. It has a bridge; each broker has a namespace, held by a sleeping process, and a veth pair to
+the bridge. A blackhole route in a broker's namespace cuts its way to one address; a token bucket on its end of the pair
+limits what it sends.
 
-Without the rights for that there are no links to cut: `why_not` says so, and the checker goes on with what is left.
+Without the necessary rights links can't be cut: `why_not` says so, and the checker runs without these faults.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 
-#: Set in the process that runs in namespaces of its own.
+#: Set in the process that runs in separate namespaces.
 INSIDE = "PYLOGD_CHAOS_INSIDE"
 _TOOLS = ("unshare", "nsenter", "ip", "tc", "mount")
 _NET = "10.77.0"
@@ -25,7 +25,7 @@ STORE = f"{_NET}.253"
 
 
 def why_not() -> str:
-    """Why there can't be links to cut here, empty if there can."""
+    """Return why links can't be cut on this machine, or an empty string if they can."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} is not installed"
@@ -45,12 +45,12 @@ def why_not() -> str:
 
 
 def inside() -> bool:
-    """Whether this process has namespaces of its own."""
+    """Return whether this process runs in separate namespaces."""
     return INSIDE in os.environ
 
 
 def enter(module: str, arguments: list[str]) -> int:
-    """Run a module in namespaces of its own; its exit code."""
+    """Run a module in separate namespaces. Return its exit code."""
     command = ["unshare", "--net", "--mount", "--fork", "--kill-child", sys.executable, "-m", module, *arguments]
     return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
 
@@ -62,7 +62,7 @@ def _run(*command: str) -> None:
 
 
 class Links:
-    """The wires of `size` brokers, by node id from 1 on."""
+    """The links of `size` brokers with node ids from 1 on."""
 
     def __init__(self, size: int) -> None:
         self._holders: dict[int, subprocess.Popen[bytes]] = {}
@@ -89,9 +89,9 @@ class Links:
         self._inside(node, "ip", "link", "set", "eth0", "up")
 
     def close(self) -> None:
-        """Let go of the namespaces."""
+        """Remove the namespaces."""
         for node, holder in self._holders.items():
-            # The kernel takes them away with their namespaces too, but in its own time.
+            # The kernel would remove them with their namespaces, but later.
             with contextlib.suppress(RuntimeError):
                 _run("ip", "link", "del", f"wire{node}")
             holder.kill()
@@ -102,24 +102,24 @@ class Links:
             _run("ip", "link", "del", "hub")
 
     def address(self, node: int) -> str:
-        """Where a broker listens."""
+        """Return the address on which a broker listens."""
         return f"{_NET}.{node}"
 
     def prefix(self, node: int) -> list[str]:
-        """What runs a command in a broker's namespace."""
+        """Return the prefix of a command that runs in a broker's namespace."""
         return ["nsenter", "--net", f"--target={self._holders[node].pid}"]
 
     def _inside(self, node: int, *command: str) -> None:
         _run(*self.prefix(node), *command)
 
     def cut(self, node: int, address: str) -> None:
-        """Nothing that a broker sends to an address arrives."""
+        """Drop everything that a broker sends to an address."""
         if (node, address) not in self._cut:
             self._cut.add((node, address))
             self._inside(node, "ip", "route", "add", "blackhole", f"{address}/32")
 
     def slow(self, node: int, kilobits: int) -> None:
-        """A broker sends so many kilobits a second at most."""
+        """Limit what a broker sends, in kilobits a second."""
         if node not in self._slow:
             self._slow.add(node)
             rate = f"{kilobits}kbit"
@@ -129,7 +129,7 @@ class Links:
             )  # fmt: skip
 
     def heal(self) -> None:
-        """Every way is open again, and as fast as it was."""
+        """Restore all links."""
         for node, address in self._cut:
             with contextlib.suppress(RuntimeError):
                 self._inside(node, "ip", "route", "del", "blackhole", f"{address}/32")

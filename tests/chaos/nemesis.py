@@ -1,18 +1,18 @@
-"""Who troubles the cluster: one trouble after the other, several at a time, each undone after a while.
+"""Inject faults into a cluster: one after the other, several at the same time, each undone after a while.
 
-What it does is drawn from a seeded random source. Brokers are killed, stopped for a while and isolated; links are cut
-and slowed, sessions expire, ZooKeeper restarts, replicas and leaders move; and of disks and clocks:
+Faults are drawn from a seeded random source. Brokers are killed, paused and isolated; links are cut and slowed,
+sessions expire, ZooKeeper restarts, replicas and leaders move. Faults of disks and clocks:
 
-- **wipe**: a broker is killed, and all that it has, or one of its log directories, is gone when it comes back.
-- **lose_power**: several brokers are killed at once, and their files keep what was synced, and of the rest a random
-  part from the file's start on, mostly nothing (`tests/preload.py`). They come back on another boot of the machine.
-- **fail_directory**: a log directory is renamed away, or its writes and syncs fail with EIO, while the broker runs;
-  later the disk is put right, and the broker is told to use it again, or restarted.
-- **fill**: the volume of one log directory has no room for a while; nobody restarts anything.
-- **step_clock**: the wall clock of one broker jumps by up to half an hour to either side.
+- **wipe**: a broker is killed, and restarted without its data, or without one of its log directories.
+- **lose_power**: several brokers are killed at once. Their files keep what was synced, and of later writes a random
+  part, mostly nothing (`tests/preload.py`). They are restarted with another boot id of the machine.
+- **fail_directory**: a log directory is renamed, or its writes and syncs fail with EIO, while the broker runs. Later
+  the directory is repaired, and the broker is asked to use it again, or restarted.
+- **fill**: the volume of one log directory is full for a while. Nothing is restarted.
+- **step_clock**: the wall clock of one broker jumps by up to half an hour, forward or back.
 
-Rules: of copies no more is destroyed than the guarantee allows (`copies`); a disk that fails or fills up loses nothing.
-Needs `links` for what is done to links and for the small volume, `preload` for power, EIO and clocks.
+Rules: no more copies are destroyed than the guarantee allows (`copies`); a disk that fails or fills up loses nothing.
+Faults of links and the small volume need `links`; power, EIO and clocks need `preload`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tests.chaos.links import STORE, Links
 from tests.clusters import BrokerCluster
 from tests.preload import Preload
 
-#: The broker whose first log directory can be filled, where there may be a volume of its own.
+#: The broker whose first log directory is on a small volume, if volumes can be mounted.
 SMALL_DISK_NODE = 1
 HEAL_SECONDS = 300.0
 _PORT = 9092
-#: Shorter than what a broker may be cut off for.
+#: Shorter than the time for which a broker may be cut off.
 _SESSION_MS = 4000
-#: Seconds that a clock is put ahead. Records of more than an hour ahead are refused.
+#: Seconds by which a clock is set forward. Brokers refuse records of more than an hour ahead.
 _STEPS = (-1800.0, -600.0, -70.0, -5.0, 5.0, 70.0, 600.0, 1800.0)
 Trouble = Callable[[], str]
 
 
 class ChaosCluster(BrokerCluster):
-    """Brokers with two log directories each; behind links of their own, and with faults, where these can be had."""
+    """Brokers with two log directories each, with links and injected faults if the machine supports them."""
 
     def __init__(self, folder: Path, connect: str, size: int, links: Links | None, preload: bool) -> None:
         self.links = links
@@ -64,15 +64,15 @@ class ChaosCluster(BrokerCluster):
 
     @staticmethod
     def second_of(folder: Path, node: int) -> Path:
-        """The second log directory of a broker."""
+        """Return the second log directory of a broker."""
         return folder / f"broker{node}-second"
 
     def directories(self, node: int) -> tuple[Path, Path]:
-        """The log directories of a broker."""
+        """Return the log directories of a broker."""
         return self.folder / f"broker{node}", self.second_of(self.folder, node)
 
     def launch(self, node: int, settings: Mapping[str, str]) -> BrokerProcess:
-        """Run a broker with two log directories; in its network namespace and with its faults, where it has them."""
+        """Run a broker with two log directories, in its network namespace and with injected faults if there are any."""
         first, second = self.directories(node)
         prefix = self.faults[node].prefix if self.faults else []
         if self.links is not None:
@@ -89,7 +89,7 @@ class ChaosCluster(BrokerCluster):
 
 
 class Nemesis:
-    """One run's. `say` is told what happens; `troubles` counts it by name."""
+    """The faults of one run. `say` is called with each event; `troubles` counts the faults by name."""
 
     def __init__(
         self,
@@ -110,18 +110,18 @@ class Nemesis:
         self._links = cluster.links
         self._copies = Copies(store.hosts, topic)
         self._down: dict[int, float] = {}  # when to start it again
-        self._paused: dict[int, float] = {}  # when to let it go on
-        self._failed: dict[int, float] = {}  # whose second directory fails, and when that is put right
+        self._paused: dict[int, float] = {}  # when to resume it
+        self._failed: dict[int, float] = {}  # broker with a failed second directory -> when to repair it
         self._cut_until = 0.0
         self._full_until = 0.0
         self._disk = cluster.directories(SMALL_DISK_NODE)[0]
 
     def close(self) -> None:
-        """Let go of what it looks with."""
+        """Close the connections for observation."""
         self._copies.close()
 
     def trouble(self) -> None:
-        """Undo what is due, and do one thing more."""
+        """Undo due faults, and inject another one."""
         self._undo_what_is_due()
         troubles: list[Trouble] = [
             self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect, self._wipe,
@@ -142,7 +142,7 @@ class Nemesis:
             self._say(what)
 
     def heal(self) -> list[str]:
-        """Put everything right and start every broker; what was wrong with any that ended by itself."""
+        """Undo all faults and start every broker. Return problems of brokers that ended by themselves."""
         self._heal_links()
         if self._full_until:
             self._empty_disk()
@@ -163,7 +163,7 @@ class Nemesis:
                 self._start(node)
         found = []
         for node, broker in list(self._cluster.brokers.items()):
-            if broker.exit_code is not None:  # it gave up while something was broken
+            if broker.exit_code is not None:  # it gave up during a fault
                 found.append(f"{node} ended by itself, with exit code {broker.exit_code}")
                 self._say(found[-1])
                 self._cluster.kill(node)
@@ -201,13 +201,13 @@ class Nemesis:
         return f"ZooKeeper was away for {seconds:.1f} s"
 
     def _start(self, node: int) -> None:
-        """Start a broker. One that can't reach what it needs says so and ends: it is tried again."""
+        """Start a broker. If it ends because something that it needs is unreachable, try again later."""
         try:
             self._cluster.start(node)
             self._say(f"start {node}")
         except BrokerFailed as error:
             reason = str(error).strip().splitlines()[-1:]
-            self._say(f"{node} does not start: {reason}")
+            self._say(f"{node} did not start: {reason}")
             self._down[node] = time.monotonic() + 1.0
 
     # -- replicas
@@ -255,7 +255,7 @@ class Nemesis:
         return f"isolate {node} from the other brokers"
 
     def _expire(self) -> str:
-        """A broker goes on, and its session ends."""
+        """Let a broker's session expire while it runs."""
         assert self._links is not None
         node = self._rng.choice(sorted(self._cluster.ports))
         self._links.cut(node, STORE)
@@ -322,12 +322,12 @@ class Nemesis:
         return f"{', '.join(map(str, nodes))} lose power, and {lost} bytes that were not synced"
 
     def _may_destroy(self, nodes: list[int]) -> bool:
-        """Kill these brokers; whether what they have on their disks may be destroyed then.
+        """Kill these brokers. Return whether their disks may be destroyed.
 
-        They are stopped before the first look, and looked at again when they are dead: so nobody acknowledges anything
-        between the look and the end, and none of them is the last that has something.
+        They are paused before the first check, and checked again when they are dead, so that they acknowledge nothing
+        in between, and none of them is the last with a record.
         """
-        self._heal_links()  # what they have sent is to arrive before the look
+        self._heal_links()  # sent data has to arrive before the check
         for node in nodes:
             self._cluster.pause(node)
         if not self._copies.may_lose(nodes):
@@ -351,7 +351,7 @@ class Nemesis:
         node = self._rng.choice(candidates)
         second = self._cluster.directories(node)[1]
         inside = [index for index in range(self._partitions) if (second / f"{self._topic}-{index}").is_dir()]
-        self._cluster.pause(node)  # nothing is acknowledged by it between the look and the failure
+        self._cluster.pause(node)  # paused, so that it acknowledges nothing between check and failure
         try:
             if not self._copies.may_lose([node], inside):
                 return ""
@@ -361,13 +361,13 @@ class Nemesis:
                 self._cluster.faults[node].fail(True)
                 return f"{second.name} fails with EIO"
             second.rename(_away(second))
-            second.write_text("")  # so that nobody makes a new one there
+            second.write_text("")  # prevents its re-creation
         finally:
             self._cluster.resume(node)
         return f"{second.name} is gone"
 
     def _put_right(self, node: int) -> None:
-        """A failed directory is there again. Its broker is told so, or restarted."""
+        """Repair a failed directory. Ask its broker to reopen it, or restart the broker."""
         del self._failed[node]
         second = self._cluster.directories(node)[1]
         if _away(second).exists():
@@ -382,7 +382,7 @@ class Nemesis:
             self._down[node] = time.monotonic()
 
     def _reopen(self, node: int, path: Path) -> bool:
-        """Whether the broker uses the directory again because it is told to."""
+        """Ask the broker to reopen the directory. Return whether it uses it again."""
         if node in self._paused or self._cut_until or self._rng.random() < 0.5:
             return False
         try:
@@ -421,7 +421,7 @@ class Nemesis:
         for node in [node for node, until in self._down.items() if until <= now]:
             if node != SMALL_DISK_NODE or not self._full_until:
                 if self._cut_until:
-                    self._heal_links()  # it would wait for them, and everybody here for it
+                    self._heal_links()  # it would wait for them and block the run
                 del self._down[node]
                 self._start(node)
         if self._cut_until and self._cut_until <= now:
@@ -445,9 +445,9 @@ def _away(path: Path) -> Path:
 
 
 def _boot_anew(folder: Path) -> None:
-    """Make a log directory look as if the machine had started again since it was in use.
+    """Make a log directory look as if the machine had been restarted since its last use.
 
-    That is one boot id in the kernel and another one on the disk: here the one on the disk is changed.
+    Brokers detect a restart by a boot id on the disk that differs from the kernel's: this changes the one on the disk.
     """
     path = folder / "meta.properties"
     if path.exists():

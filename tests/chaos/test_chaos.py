@@ -1,4 +1,4 @@
-"""Two minutes of it; `make chaos` is an hour. In a process of its own, which may have namespaces of its own."""
+"""Two minutes of chaos; `make chaos` runs an hour. The checker runs in a child process, which can have namespaces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: Brokers, and for how many seconds they are troubled. What it takes to start, heal and compare comes on top.
+#: The number of brokers, and the seconds of faults. Starting, healing and comparing take additional time.
 ROOT = Path(__file__).parents[2]
 RUNS = [(3, 60), (5, 40)]
 

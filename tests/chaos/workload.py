@@ -1,7 +1,7 @@
-"""Who works while the nemesis is about: idempotent producers of two makes, consumers, and what they saw.
+"""The workload during faults: idempotent producers of librdkafka and pylogd, and consumers that record what they read.
 
-Every message says who wrote it, and which of its own it is: `producer:sequence`. A producer writes to one partition of
-its own choice, in order, and notes what was acknowledged, and where.
+The value of a message is `producer:sequence`. A producer writes to one partition, in order, and records the offsets of
+acknowledged messages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from confluent_kafka import Producer as ConfluentProducer
 from pylogd.client import Producer
 from pylogd.errors import PylogdError
 
-#: Messages a second of one producer: enough to have some in every trouble, few enough for a small machine.
+#: Messages a second of one producer: enough to have some during every fault, few enough for a small machine.
 RATE = 100.0
-#: Less than a segment has: what piles up in a long trouble must still fit.
+#: Less than a segment, so that what is buffered during a long fault fits into it.
 BATCH_BYTES = 100_000
 
 
 class Worker(threading.Thread):
-    """A thread with an end. `failure`: what it died of."""
+    """A thread that can be stopped. `failure` is the exception that ended it, or None."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -41,7 +41,7 @@ class Worker(threading.Thread):
             self.failure = f"{self.name}: {error!r}"
 
     def work(self) -> None:
-        """What it does until `stopping` is set."""
+        """Work until `stopping` is set."""
         raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ class PylogdWriter(Worker):
             for number, delivery in pending:
                 try:
                     offset = delivery.result(0.0)
-                    self.acked[number] = None if offset < 0 else offset  # an answer that came too late has none
+                    self.acked[number] = None if offset < 0 else offset  # unknown if the response came too late
                 except PylogdError as error:
                     self.refused.append(f"{number}: {error}")
 
@@ -132,7 +132,7 @@ class Reader(Worker):
         self._consumer.close()
 
     def read(self, seconds: float) -> None:
-        """Take a message, if one comes in so many seconds."""
+        """Take a message if one arrives within `seconds`."""
         message = self._consumer.poll(seconds)
         if message is None:
             return
@@ -140,19 +140,19 @@ class Reader(Worker):
         if error is not None:
             self.errors[f"{error.name()} in {message.partition()}"] += 1
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                raise KafkaException(error)  # what it has read is gone
+                raise KafkaException(error)  # the log was truncated below its position
             return
         partition, offset, value = message.partition(), message.offset(), message.value()
         assert partition is not None and offset is not None and value is not None
         self.seen[partition].append((offset, value))
 
     def next_offset(self, partition: int) -> int:
-        """Return the offset behind the last message that was read of a partition."""
+        """Return the offset after the last message that was read of a partition."""
         seen = self.seen[partition]
         return seen[-1][0] + 1 if seen else 0
 
     def reads_anew(self, offsets: Mapping[int, int], seconds: float = 30.0) -> dict[int, bool]:
-        """Return, for each partition, whether a new consumer gets a message from this offset: whose fault a stop is."""
+        """Return, for each partition, whether a new consumer can read at this offset, to find the cause of a stop."""
         consumer = Consumer(self._settings)
         consumer.assign([TopicPartition(self._topic, index, offset) for index, offset in offsets.items()])
         found = dict.fromkeys(offsets, False)

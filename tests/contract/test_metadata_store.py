@@ -139,7 +139,7 @@ def again(tree: StoreClient) -> StoreClient:
     return tree
 
 
-def test_it_provides_the_interface(tree: StoreClient) -> None:
+def test_the_store_provides_its_interface(tree: StoreClient) -> None:
     assert verifyObject(IMetadataStore, tree.store)
 
 
@@ -151,7 +151,7 @@ def test_a_node_is_read_as_it_was_made(tree: StoreClient) -> None:
     assert tree.exists("/a") == node.stat
 
 
-def test_what_is_not_there(tree: StoreClient) -> None:
+def test_missing_nodes_are_an_error(tree: StoreClient) -> None:
     assert tree.exists("/a") is None
     for call in (
         lambda: tree.get("/a"),
@@ -248,7 +248,7 @@ def test_ephemeral_nodes_end_with_the_session(tree: StoreClient) -> None:
     assert tree.exists("/lasting") is not None
 
 
-def test_what_was_written_is_there_in_the_next_session(tree: StoreClient) -> None:
+def test_written_nodes_are_there_in_the_next_session(tree: StoreClient) -> None:
     tree.create("/a", b"one")
     tree.set("/a", b"two")
     before = tree.get("/a")

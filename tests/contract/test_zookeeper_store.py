@@ -69,8 +69,7 @@ def kill_session(store: ZooKeeperStore) -> None:
     client = store._session._client
     assert client is not None
     session, password = client.client_id
-    # The session is taken over and closed by bytes that arrive together: between two steps the store might take its
-    # session back.
+    # The session is taken over and closed by bytes sent together, as the store could take it back in between.
     connect = struct.pack(">iqiqi16s?", 0, 0, 10_000, session, 16, password, False)
     close = struct.pack(">ii", 1, -11)
     host, port = store._hosts.split(",")[0].split(":")
@@ -154,7 +153,7 @@ def test_calls_around_the_end_of_a_session_are_all_answered(bench: ZooKeeperBenc
     assert bench.wait(store.get("/a")).stat.version >= versions[-1]
 
 
-# -- servers that go and come back
+# -- servers that stop and restart
 
 
 def test_a_session_outlives_a_restart_of_the_server(
@@ -181,7 +180,7 @@ def test_a_session_outlives_a_restart_of_the_server(
     assert bench.wait(store.exists("/alive")).owner == session
 
 
-def test_what_is_asked_in_an_outage_is_done_after_it(
+def test_requests_during_an_outage_are_done_after_it(
     own_zookeeper: LocalZooKeeper, make_bench: Callable[..., ZooKeeperBench]
 ) -> None:
     bench = make_bench(own_zookeeper.hosts, session_timeout_ms=240_000)
@@ -194,7 +193,7 @@ def test_what_is_asked_in_an_outage_is_done_after_it(
     assert [bench.wait(deferred) for deferred in pending] == ["/a", 1, 2]
 
 
-def test_nothing_waits_longer_than_a_session_would(
+def test_no_request_waits_longer_than_a_session_lasts(
     own_zookeeper: LocalZooKeeper, make_bench: Callable[..., ZooKeeperBench]
 ) -> None:
     bench = make_bench(own_zookeeper.hosts, session_timeout_ms=3000)
@@ -310,7 +309,7 @@ def test_a_chroot_is_made_and_all_there_is(zookeeper: ZooKeeper, make_bench: Cal
             inner.wait(call())
 
 
-# -- many, large, and in order
+# -- many requests, large data, and order
 
 
 def test_many_children_are_read_at_once(bench: ZooKeeperBench) -> None:
@@ -342,7 +341,7 @@ def test_a_multi_larger_than_a_request_may_be_is_refused(bench: ZooKeeperBench) 
     assert len(bench.wait(store.multi([Create(f"/n{number}", bytes(500_000)) for number in range(2)]))) == 2
 
 
-# -- who may do what
+# -- authentication and ACLs
 
 
 def test_nodes_belong_to_the_credentials_that_made_them(

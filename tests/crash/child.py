@@ -1,8 +1,8 @@
-"""Runs brokers for the crash harness: one process imports pylogd once and forks a broker for each line that it is told.
+"""Fork brokers for the crash harness: one process imports pylogd once and forks a broker for each line of input.
 
 A line on standard input is JSON: `settings`, `log` (a file for the broker's standard error) and `point` (a `KillPoint`,
-or null). The answer is the broker's process id in a line; the broker then runs as `pylogd broker` runs it, and writes
-where it listens to standard output. SIGCHLD is ignored, so the dead leave nothing to be reaped.
+or null). The response is a line with the broker's process id. The broker then runs as with `pylogd broker`, and writes
+its address to standard output. SIGCHLD is ignored, so that ended brokers leave no zombies.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LOADED = (pylogd.api, pylogd.metadata.sqlite, pylogd.net.server)
 
 
 def say(line: object) -> None:
-    """A line in one piece, whatever kills us next."""
+    """Write a line with a single call, so that a kill can't split it."""
     os.write(1, f"{line}\n".encode())
 
 
 def serve(order: dict[str, Any]) -> int:
-    """The broker's process: it ends by a signal or, asked to stop, with its exit code."""
+    """Run a broker in the forked process. Return its exit code if it is asked to stop."""
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 2)
     null = os.open(os.devnull, os.O_RDONLY)

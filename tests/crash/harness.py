@@ -1,14 +1,14 @@
-"""A broker under load is killed again and again; after each kill it has to have all that it acknowledged.
+"""Kill a broker under load repeatedly, and check after each kill that no acknowledged message was lost.
 
     python -m tests.crash.harness --kills 1000 --seed 7
 
-A round is a fresh data directory, three writers and some kills. Some of the kills come at a random moment, from
-outside; most are meant for a chosen call to the file system (`tests.crash.points`), which may lie in the recovery from
-the kill before, and come from outside where the load doesn't reach it in time. After each, the broker is started again
-and everything in the log is read back and compared: every acknowledged message at its offset, once, in order, byte for
-byte; no message of an idempotent writer missing or twice; no hole in the offsets; and `verify-log` finds nothing. In
-rounds with compaction a message may be missing if a later one of its key is there. The plan of the kills follows from
-the seed; when the load reaches a chosen call does not.
+A round has a fresh data directory, three writers and some kills. Some kills come from outside at a random moment. Most
+are planned for a certain call to the file system (`tests.crash.points`), which may be part of the recovery from the
+kill before; if the load does not reach that call in time, the kill comes from outside. After each kill the broker is
+restarted, and the whole log is read and compared: every acknowledged message is at its offset, once, in order, byte for
+byte; no message of an idempotent writer is missing or there twice; offsets have no gaps; and `verify-log` finds no
+problems. In rounds with compaction a message may be missing if there is a later one of its key. The seed determines the
+plan of the kills, but not when the load reaches a planned call.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tests.crash.points import KINDS, KillPoint, choose
 CHECKOUT = Path(__file__).resolve().parents[2]
 KILLS_A_ROUND = 20
 RANDOM = "random moment"
-SETTLE_SECONDS = 30.0  # how long the files of a broker that runs may look damaged, each time in another place
-DYING_SECONDS = 30.0  # how long one that has cut its connections may take to be gone
-LONGEST_LIFE_SECONDS = 0.7  # of a broker that is to die at a point: then it is killed from outside
+SETTLE_SECONDS = 30.0  # how long the files of a running broker may look damaged, each time at another position
+DYING_SECONDS = 30.0  # how long a broker that has closed its connections may take to end
+LONGEST_LIFE_SECONDS = 0.7  # how long to wait for a planned kill before killing from outside
 
-#: Small segments, so that all that happens to a log happens often; each round has one of these on top.
+#: Small segments, so that rolls and deletions are frequent. Each round adds one of these variants.
 SETTINGS: Mapping[str, str] = {
     "log.segment.bytes": "65536",
     "log.index.interval.bytes": "512",
@@ -69,7 +69,7 @@ VARIANTS: Sequence[Mapping[str, str]] = (
 
 
 class CrashFault(AssertionError):
-    """The log is not what it should be."""
+    """The log differs from what was acknowledged."""
 
 
 class Forge:
@@ -83,12 +83,12 @@ class Forge:
         )  # fmt: skip
 
     def start(self, settings: Mapping[str, str], log: Path, point: KillPoint | None) -> ForkedBroker:
-        """Fork a broker; it may die before it listens."""
+        """Fork a broker, which may be killed before it listens."""
         order = {"settings": dict(settings), "log": str(log), "point": None if point is None else point.as_json()}
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         stdin.write(json.dumps(order).encode() + b"\n")
-        while not (line := stdout.readline()).strip().isdigit():  # late words of a broker that is dead by now
+        while not (line := stdout.readline()).strip().isdigit():  # late output of a broker that has ended
             if not line:
                 raise CrashFault(f"the process that forks brokers is gone ({self._process.poll()})")
         return ForkedBroker(int(line), stdout, log)
@@ -135,7 +135,7 @@ class ForkedProcess:
 
 
 class ForkedBroker(RunningBroker):
-    """A broker that the forge forked. It may be dead before it listens."""
+    """A broker that the forge forked, which may be killed before it listens."""
 
     def __init__(self, pid: int, output: IO[bytes], log: Path) -> None:
         process = ForkedProcess(pid)
@@ -161,7 +161,7 @@ class ForkedBroker(RunningBroker):
 
 
 class Round:
-    """One data directory, its writers, and what happens to them."""
+    """A data directory with its writers and kills."""
 
     def __init__(self, forge: Forge, folder: Path, seed: int) -> None:
         self.seed = seed
@@ -182,7 +182,7 @@ class Round:
         self.writers: list[Writer] = []
 
     def run(self, kills: int) -> Iterator[str]:
-        """Kill so often; what each death was."""
+        """Kill `kills` times. Yield a description of each kill."""
         broker = self.forge.start(self.settings, self.log, None)
         if not broker.listens():
             raise CrashFault(f"the first start failed:\n{self.log.read_text()[-4000:]}")
@@ -202,7 +202,7 @@ class Round:
             broker = self.forge.start(self.settings, self.log, point)
             if broker.listens() and not (point is not None and broker.is_dead()):
                 self._check_if_alive(broker)
-        broker.kill()  # it may still have a point to die at
+        broker.kill()  # it may still reach a planned kill
         broker = self.forge.start(self.settings, self.log, None)
         if not broker.listens():
             raise CrashFault(f"the last start failed:\n{self.log.read_text()[-4000:]}")
@@ -216,7 +216,7 @@ class Round:
         self.acknowledged = sum(len(told) for writer in self.writers for told in writer.acknowledged)
 
     def _let_die(self, broker: ForkedBroker, point: KillPoint | None) -> str:
-        """Load until it is dead; what it died of."""
+        """Run the load until the broker is killed. Return what killed it."""
         for writer in self.writers:
             writer.resume()
         died = broker.is_dead(self.rng.uniform(0.0, 0.5) if point is None else LONGEST_LIFE_SECONDS)
@@ -226,17 +226,17 @@ class Round:
         return str(point) if died and point is not None else RANDOM
 
     def _check_if_alive(self, broker: ForkedBroker) -> None:
-        """Check; a broker that dies of its point meanwhile is checked after the next start."""
+        """Check the log. If a planned kill ends the broker meanwhile, the check follows the next start."""
         try:
             self.check(broker)
-        except (PylogdError, OSError, CrashFault):  # what is wrong in the log will be wrong after the next start
+        except (PylogdError, OSError, CrashFault):  # an error in the log will be found after the next start
             if not broker.is_dead(DYING_SECONDS):
                 raise
 
-    # What has to hold ----------------------------------------------------------------------------------------------
+    # Checks --------------------------------------------------------------------------------------------------------
 
     def check(self, broker: ForkedBroker) -> None:
-        """Read everything back and compare; then look at the files."""
+        """Read everything and compare, then verify the files."""
         told = [[dict(told) for told in writer.acknowledged] for writer in self.writers]
         for writer in self.writers:
             if writer.failed:
@@ -252,7 +252,9 @@ class Round:
         end = next(iter(consumer.end_offsets([place]).values()))
         found = _read(consumer, partition, start, end, holes=self.compacted)
         while self.compacted and (later := next(iter(consumer.end_offsets([place]).values()))) > end:
-            found += _read(consumer, partition, end, later, holes=True)  # what took the place of what was gone already
+            found += _read(
+                consumer, partition, end, later, holes=True
+            )  # a later message took the place of a deleted one
             end = later
         first = found[0][0] if found and not self.compacted else start  # retention may have moved the start meanwhile
         numbers: list[dict[int, int]] = [{} for _ in self.writers]
@@ -284,12 +286,12 @@ class Round:
         self.checked += len(found)
 
     def _verify(self, broker: ForkedBroker | None = None) -> None:
-        """`verify-log`; a broker that runs may be caught in a write or a removal, so what is damaged has to stay so."""
+        """Run `verify-log`. With a running broker only damage that stays counts: a check may coincide with a write."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:
                 findings = [str(f) for f in verify_log_dir(str(self.data)) if f.severity is not Severity.INFO]
-            except FileNotFoundError as error:  # retention was faster
+            except FileNotFoundError as error:  # deleted by retention meanwhile
                 findings = [str(error)]
             if not findings:
                 return
@@ -299,8 +301,8 @@ class Round:
 
 
 def _read(consumer: Consumer, partition: int, start: int, end: int, *, holes: bool) -> list[tuple[int, bytes]]:
-    """Offset and value of all records before `end`. Retention may move the start; after that there is no hole, but
-    where `holes` says that compaction may make some.
+    """Return offset and value of all records before `end`. Retention may move the start; later offsets have no gaps,
+    unless `holes` allows those of compaction.
     """
     consumer.assign({(TOPIC, partition): start})
     found: list[tuple[int, bytes]] = []
@@ -320,7 +322,7 @@ def _read(consumer: Consumer, partition: int, start: int, end: int, *, holes: bo
 
 
 def run(kills: int, seed: int, folder: Path, tell: bool = True) -> Counter[str]:
-    """All rounds; what the brokers died of. Raises CrashFault, with what is needed to look into it."""
+    """Run all rounds. Return the kinds of kills. Raises CrashFault with details for an analysis."""
     forge = Forge()
     deaths: Counter[str] = Counter()
     checked = acknowledged = done = 0
@@ -355,7 +357,7 @@ def run(kills: int, seed: int, folder: Path, tell: bool = True) -> Counter[str]:
 
 
 def main() -> None:
-    """The command line; see the module."""
+    """Run as the command line says; see the module."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Fifty kills; `make crash` is a thousand."""
+"""Fifty kills; `make crash` runs a thousand."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ KILLS = 50
 
 
 @pytest.mark.timeout(1200)
-def test_what_was_acknowledged_outlives_every_kill(tmp_path: Path) -> None:
+def test_acknowledged_messages_survive_every_kill(tmp_path: Path) -> None:
     deaths = run(KILLS, 20_000, tmp_path, tell=False)
     assert deaths["messages acknowledged"] > KILLS * 10

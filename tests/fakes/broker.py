@@ -1,8 +1,8 @@
 """A broker for the client's tests: a real socket, logs in memory, and misbehaviour on cue.
 
-It serves the usual requests from a dict of batches. `on(api_key, act, ...)` queues what to do with the next requests of
-an API instead: a function from the request to a response, or one of `close`, `garbage`, `silence`, `cut`. Everything
-that was asked is kept in `seen`.
+It serves the usual requests from a dict of batches. `on(api_key, act, ...)` queues other reactions to the next requests
+of an API: a function from the request to a response, or one of `close`, `garbage`, `silence`, `cut`. All requests are
+kept in `seen`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Misbehaviour:
 
 
 close = Misbehaviour("close")  # the connection, without an answer
-garbage = Misbehaviour("garbage")  # bytes that are no response
+garbage = Misbehaviour("garbage")  # bytes that are not a response
 cut = Misbehaviour("cut")  # the first half of the response, then close
 silence = Misbehaviour("silence")  # no answer, ever
 
@@ -80,7 +80,7 @@ class FakeBroker:
         self.logs: list[list[bytes]] = [[] for _ in range(partitions)]
         self.ends = [0] * partitions
         self.starts = [0] * partitions
-        self.producers = [Producers() for _ in range(partitions)]  # the broker's own, for idempotent producers
+        self.producers = [Producers() for _ in range(partitions)]  # assigned by the broker to idempotent producers
         self.producer_ids = 0
         self.seen: list[tuple[int, Any]] = []
         self._came = threading.Condition()
@@ -173,7 +173,7 @@ class FakeBroker:
                     try:
                         if not self._answer(sock, session, event):
                             return
-                    except OSError:  # the client went away
+                    except OSError:  # the client disconnected
                         return
 
     def _answer(self, sock: socket.socket, session: ServerSession, event: Any) -> bool:
@@ -206,7 +206,7 @@ class FakeBroker:
         sock.sendall(frame[: len(frame) // 2] if act is cut else frame)
         return act is not cut
 
-    # What it usually answers
+    # Default responses
 
     def _api_versions(self, _request: Any) -> api_versions.ApiVersionsResponse:
         keys = [api_versions.ApiVersion(key, low, high) for key, (low, high) in self.versions.items()]
@@ -287,10 +287,10 @@ class FakeBroker:
             return answer
         found = b""
         for batch in self.logs[index]:
-            header = BatchHeader._make(HEADER.unpack_from(batch))  # it may be a bad one: that is for the client to find
+            header = BatchHeader._make(HEADER.unpack_from(batch))  # possibly invalid, which the client has to detect
             if header.last_offset >= asked.fetch_offset:
                 if found and len(found) + len(batch) > space:
-                    found += batch[: max(0, space - len(found))]  # a broker may cut the last one
+                    found += batch[: max(0, space - len(found))]  # a broker may truncate the last batch
                     break
                 found += batch
         answer.records = found

@@ -1,4 +1,4 @@
-"""What tests of compaction share: a house whose logs are compacted, and the dict that a log should equal."""
+"""Helpers of compaction tests: storage with compacted logs, and the dict that a log should equal."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pylogd.log.log import Log
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import Header, Record, encode_batch
 from tests.fakes.filesystem import MemoryFileSystem
-from tests.fakes.storage import House, read_all
+from tests.fakes.storage import MemoryStorage, read_all
 
 COMPACT = frozenset({"compact"})
 Pair = tuple[bytes, bytes | None]
 Rows = list[tuple[bytes | None, bytes | None, int, tuple[Header, ...]]]
 
 
-class CompactedHouse(House):
-    """A house whose logs are compacted in small segments, with a cleaner that is called by hand."""
+class CompactedStorage(MemoryStorage):
+    """Storage with compacted logs of small segments, and a cleaner that tests call."""
 
     def __init__(self, fs: MemoryFileSystem | None = None, *, keys: int = 1000, **settings: Any) -> None:
         base = LogConfig(
@@ -46,15 +46,15 @@ class CompactedHouse(House):
 
 
 def put(
-    house: CompactedHouse, log: Log, *pairs: Pair, origin: AppendOrigin = AppendOrigin.CLIENT, **options: Any
+    storage: CompactedStorage, log: Log, *pairs: Pair, origin: AppendOrigin = AppendOrigin.CLIENT, **options: Any
 ) -> AppendResult:
     """Append the pairs as one batch."""
-    rows: Rows = [(key, value, house.now_ms + at, ()) for at, (key, value) in enumerate(pairs)]
+    rows: Rows = [(key, value, storage.now_ms + at, ()) for at, (key, value) in enumerate(pairs)]
     return log.append(encode_batch(rows, **options), leader_epoch=0, origin=origin)
 
 
 def final(records: list[Record]) -> dict[bytes | None, bytes]:
-    """Return the last value of each key: what a reader of all records ends up with."""
+    """Return the last value of each key, the state of a reader of all records."""
     state: dict[bytes | None, bytes] = {}
     for record in records:
         if record.value is None:

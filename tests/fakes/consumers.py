@@ -1,8 +1,7 @@
-"""A group of consumers in simulated time on a simulated ZooKeeper, with a judge who sees all of them at once.
+"""A group of consumers in simulated time on a simulated ZooKeeper, with a checker that sees all of them.
 
-The judge objects when two consumers may both fetch a partition at one moment, frozen ones included, since they might
-go on that very moment; when a partition is read on from behind what anybody has processed; and when an offset that was
-never processed is committed.
+The checker fails if two consumers may fetch a partition at the same time, paused ones included, since they may resume
+at any moment; if reading starts after the last processed offset; and if an unprocessed offset is committed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A file system in memory that fails on cue: storage tests run on it without a disk, and see what a crash leaves.
 
-It knows two states of everything: what a running process sees, and what is on stable storage. `kill` drops what a
-process holds (descriptors, locks); `lose_power` also drops what was never synced, names included.
+It has two states of everything: what a running process sees, and what is on stable storage. `kill` drops what a process
+holds (descriptors, locks); `lose_power` also drops everything that was not synced, names included.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MemoryFileSystem:
         self.durable_names: dict[str, Inode] = {}
         self.durable_directories: set[str] = {"/"}
         self.faults: list[Fault] = []
-        self.cold: set[str] = set()  # paths that the page cache does not have
+        self.cold: set[str] = set()  # paths that are not in the page cache
         self.calls: list[str] = []
         self.identities: dict[str, int] = {}  # inode numbers other than 1
         self.now_ms = 0
@@ -58,7 +58,7 @@ class MemoryFileSystem:
         self._next_fd = 1000
         self._locks: dict[str, int] = {}
 
-    # Cues ----------------------------------------------------------------------------------------------------------
+    # Controls ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def failing(self, operation: str, error: int, **how: object) -> Iterator[Fault]:
@@ -79,7 +79,8 @@ class MemoryFileSystem:
     def lose_power(self, torn: int = 0, *, zeros: bool = False) -> None:
         """The machine is gone: what was never synced never was.
 
-        Up to `torn` bytes behind what was synced of each file did reach the disk, or, with `zeros`, only their number.
+
+        Of each file, up to `torn` bytes after the synced part reached the disk; with `zeros` they are zeros.
         """
         self.kill()
         self.files = dict(self.durable_names)

@@ -6,10 +6,20 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pylogd.errors import ErrorCode
-from pylogd.wire.messages import offset_commit, offset_fetch
+from pylogd.wire.messages import (
+    ApiKey,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    offset_commit,
+    offset_fetch,
+    sync_group,
+)
+from pylogd.wire.records import encode_batch
 from pylogd.wire.session import ServerSession
 from tests.fakes.broker import FakeBroker
 from tests.fakes.group_coordinator import FakeGroups
@@ -112,3 +122,51 @@ class GroupBroker(FakeBroker):
             return offset_fetch.OffsetFetchResponse(
                 groups=[offset_fetch.OffsetFetchResponseGroup(asked.group_id, topics)]
             )
+
+
+def fill(server: GroupBroker, partition: int, count: int) -> None:
+    """Append so many records, whose values name the partition and the offset."""
+    start = server.ends[partition]
+    records = [(None, b"%d-%d" % (partition, n), 1000 + n, ()) for n in range(start, start + count)]
+    server.append(partition, encode_batch(records))
+
+
+def refuse_commit(code: ErrorCode) -> Callable[[Any], Any]:
+    """Answer OffsetCommit with an error for each partition."""
+
+    def act(request: Any) -> Any:
+        return offset_commit.OffsetCommitResponse(
+            topics=[
+                offset_commit.OffsetCommitResponseTopic(
+                    t.name,
+                    partitions=[
+                        offset_commit.OffsetCommitResponsePartition(p.partition_index, code) for p in t.partitions
+                    ],
+                )
+                for t in request.topics
+            ]
+        )
+
+    return act
+
+
+def refuse(api: int, code: ErrorCode) -> Callable[[Any], Any]:
+    """Answer a request of a group's API with an error."""
+
+    def act(request: Any) -> Any:
+        if api == ApiKey.FIND_COORDINATOR:
+            found = [find_coordinator.Coordinator(k, -1, "", -1, code) for k in request.coordinator_keys]
+            return find_coordinator.FindCoordinatorResponse(coordinators=found)
+        if api == ApiKey.OFFSET_FETCH:
+            groups = [offset_fetch.OffsetFetchResponseGroup(request.groups[0].group_id, error_code=code)]
+            return offset_fetch.OffsetFetchResponse(groups=groups)
+        if api == ApiKey.OFFSET_COMMIT:
+            return refuse_commit(code)(request)
+        module: Any = {
+            ApiKey.JOIN_GROUP: join_group.JoinGroupResponse,
+            ApiKey.SYNC_GROUP: sync_group.SyncGroupResponse,
+            ApiKey.HEARTBEAT: heartbeat.HeartbeatResponse,
+        }[ApiKey(api)]
+        return module(error_code=code)
+
+    return act

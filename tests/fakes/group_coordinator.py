@@ -2,7 +2,7 @@
 
 It keeps any number of groups. `handle` takes a request and a function for its answer, which may be called later: a
 JoinGroup is answered when every member has joined or `tick` finds that the rebalance has taken too long. What real
-coordinators check, it checks; committed offsets are in `offsets`. `members` of a group are in the order of joining.
+coordinators check is checked; committed offsets are in `offsets`. `members` of a group are in the order of joining.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ REBALANCE = 60.0
 DELAY = 3.0
 
 
-class Groups:
+class GroupFixture:
     """One group and its rules.
 
     stored: (generation, shares) of each store. hold: stores wait for `release`. fails: what stores answer.
@@ -87,15 +87,15 @@ class Groups:
         )
         return self.rules.join(self.group, request)
 
-    def join(self, member_id: str = "", **fields: Any) -> Waiting:
+    def join(self, member_id: str = "", **fields: Any) -> PendingResult:
         """A join, and what came of it."""
-        return Waiting(self.ask_join(member_id, **fields))
+        return PendingResult(self.ask_join(member_id, **fields))
 
     def sync(
         self, answer: JoinAnswer, shares: dict[str, bytes] | None = None, instance_id: str | None = None
-    ) -> Waiting:
+    ) -> PendingResult:
         """The sync that follows a join's answer."""
-        return Waiting(
+        return PendingResult(
             self.rules.sync(
                 self.group, answer.member_id, instance_id, answer.generation, answer.protocol_type, answer.protocol,
                 shares or {},
@@ -123,14 +123,14 @@ class Groups:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits, and nothing is due."""
+        """Return whether no request waits and no timer is pending."""
         group = self.group
         waiting = group.waiting_joins or group.waiting_syncs or group.pending or group.pending_syncs or self.held
         return not waiting and not self.time.getDelayedCalls()
 
 
-class Waiting:
-    """What a request came to: an answer, at once or later, or nothing because its client went away."""
+class PendingResult:
+    """The result of a request: an answer, now or later, or none if its client disconnected."""
 
     def __init__(self, result: JoinAnswer | SyncAnswer | Deferred[Any]) -> None:
         self.deferred = result if isinstance(result, Deferred) else None
@@ -150,11 +150,11 @@ class Waiting:
 
     @property
     def answer(self) -> Any:
-        """The answer, which must be there."""
+        """Return the answer. Fails if there is none yet."""
         (answer,) = self.answers
         return answer
 
     def disconnect(self) -> None:
-        """The client goes away."""
+        """Disconnect the client."""
         assert self.deferred is not None
         self.deferred.cancel()

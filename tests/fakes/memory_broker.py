@@ -32,7 +32,7 @@ class MemoryBroker(FakeBroker):
         self.up = True
         self.delay = 0.001
         self._hold = 0.0
-        self.lines: list[_Line] = []
+        self.lines: list[_BrokerEnd] = []
         reactor.brokers[self.host, self.port] = self
 
     def _fetch(self, request: FetchRequest) -> FetchResponse:
@@ -73,8 +73,8 @@ class MemoryGroupBroker(MemoryBroker, GroupBroker):
         self._timer.cancel()
 
 
-class _Line:
-    """The broker's end of a connection; `sendall` is all that the fake needs of a socket."""
+class _BrokerEnd:
+    """The broker's end of a connection, with a socket's `sendall` for the fake."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
@@ -105,7 +105,7 @@ class _Line:
 
 @implementer(IReactorTCP)
 class MemoryReactor(Clock):
-    """Time that a test lets pass, and connections to the brokers that are up."""
+    """A reactor whose time a test advances, with connections to running brokers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class MemoryReactor(Clock):
         return connector
 
     def listenTCP(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("clients listen to nobody")
+        raise AssertionError("clients do not listen")
 
     def _connect(self, broker: MemoryBroker | None, factory: Any, connector: _Connector) -> None:
         if connector.stopped:
@@ -127,25 +127,25 @@ class MemoryReactor(Clock):
         if broker is None or not broker.up:
             factory.clientConnectionFailed(connector, Failure(ConnectionRefusedError()))
             return
-        line = _Line(broker)
+        line = _BrokerEnd(broker)
         protocol = factory.buildProtocol(IPv4Address("TCP", broker.host, broker.port))
         line.transport = PeerTransport(self, protocol, line)  # type: ignore[arg-type]
         protocol.makeConnection(line.transport)
 
     def run(self, seconds: float, step: float = 0.01) -> None:
-        """Let time pass in small steps."""
+        """Advance the time in small steps."""
         for _ in range(round(seconds / step)):
             self.advance(step)
 
     def result(self, deferred: Deferred[Any], seconds: float = 10.0) -> Any:
-        """What a Deferred fires with within so many seconds of this reactor; raises what it fails with."""
+        """Return the result of a Deferred, or raise its failure, within `seconds` of this reactor's time."""
         fired: list[Any] = []
         deferred.addBoth(fired.append)
         left = seconds
         while not fired and left > 0:
             self.advance(0.01)
             left -= 0.01
-        assert fired, f"nothing came within {seconds} s"
+        assert fired, f"no result within {seconds} s"
         if isinstance(fired[0], Failure):
             fired[0].raiseException()
         return fired[0]

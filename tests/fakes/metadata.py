@@ -17,7 +17,7 @@ PATIENCE = 20
 
 
 class InlineWorker:
-    """Runs the store's work in the call: its Deferreds have fired when they are returned."""
+    """Run the store's work synchronously, so that returned Deferreds have fired."""
 
     def defer(self, function: Callable[..., T], *args: Any) -> Deferred[T]:
         return maybeDeferred(function, *args)
@@ -27,7 +27,7 @@ class InlineWorker:
 
 
 class HeldWorker:
-    """Runs the store's work when told to, one batch at a time."""
+    """Run the store's work on request, one batch at a time."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Deferred[Any], Callable[[], Any]]] = []
@@ -38,7 +38,7 @@ class HeldWorker:
         return deferred
 
     def release(self) -> None:
-        """Run what is held now."""
+        """Run the oldest held work."""
         deferred, function = self.held.pop(0)
         deferred.callback(function())
 
@@ -48,7 +48,7 @@ class HeldWorker:
 
 @implementer(IReactorFromThreads)
 class ThreadsOnly:
-    """As much of a reactor as threads need to hand over their results: whoever waits runs it."""
+    """The part of a reactor that receives results from threads. The waiting test runs it."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Callable[[], Any]] = queue.Queue()

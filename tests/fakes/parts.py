@@ -20,12 +20,22 @@ from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
+from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.configs import log_config
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
+from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
+from pylogd.security.acl_store import AclStore
+from pylogd.security.audit import AuditLog
+from pylogd.security.authentication import Authentication
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.delegation_tokens import make_tokens
+from pylogd.security.peers import PeerClaim, Peers
+from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
+from pylogd.security.rules import AclAuthorizer
+from pylogd.security.scram_users import StoredUsers
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -33,11 +43,11 @@ from tests.fakes.metadata import InlineWorker, result_of
 
 NODE = 1
 NOW_MS = 1_700_000_000_000
-START_SECONDS = 1000.0  # the monotonic clock then
+START_SECONDS = 1000.0  # start of the monotonic clock
 
 
 class Threads:
-    """Threads that run at once, or when told to."""
+    """Run work for threads at once, or on request if `hold` is set."""
 
     def __init__(self) -> None:
         self.hold = False
@@ -51,7 +61,7 @@ class Threads:
         return done
 
     def release(self) -> None:
-        """Run what is held, and what that makes."""
+        """Run all held work, including work added meanwhile."""
         while self.held:
             done, work = self.held.pop(0)
             maybeDeferred(work).chainDeferred(done)
@@ -60,15 +70,41 @@ class Threads:
 class FakeConnection:
     """A client's connection as handlers see it."""
 
+    authentication: Authentication | None = None
     host = "127.0.0.1"
     listener = "PLAINTEXT"
     principal = ANONYMOUS
+    on_lost: Callable[[], object] | None = None
+    claim: PeerClaim | None = None
+
+    def __init__(self) -> None:
+        self.muted: list[float] = []
+
+    def mute(self, seconds: float) -> None:
+        self.muted.append(seconds)
+
+    def finish(self) -> None:
+        raise AssertionError("only authentication closes connections")
+
+
+class Trusting(Peers):
+    """Takes every client for the broker that it says it is."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+
+    def proven(self, claim: PeerClaim | None, node_id: int) -> bool:
+        return True
 
 
 class Parts:
-    """What `pylogd.api.context.BrokerParts` asks for, started."""
+    """A started broker without network, which provides `pylogd.api.context.BrokerParts`."""
 
-    authorizer: Authorizer | None = None
+    authorizer: Authorizer | None
+    acls: AclStore | None = None
+    audit: AuditLog | None = None
+    replica_selector: RackAwareSelector | None = None
+    peers: Peers = Trusting()
 
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
@@ -76,14 +112,21 @@ class Parts:
         self.node_id = NODE
         self.time = Clock()
         self.time.advance(START_SECONDS)
-        self.wall_step_ms = 0  # by how much the wall clock has been set forward
+        self.wall_step_ms = 0  # how far the wall clock has been set forward
         self.clock = cast(IReactorTime, self.time)
         self.fs = MemoryFileSystem()
         self.threads = Threads()
         self.metadata = Metadata(self.settings, SqliteStore(directory / "metadata.sqlite", worker=InlineWorker()))
+        self.authorizer = make_authorizer(self.settings)
+        if isinstance(self.authorizer, AclAuthorizer):
+            self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
+        self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, self.now_ms)
+        self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.broker_configs = self.metadata.broker_configs
+        self.entity_configs = self.metadata.entity_configs
+        self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
@@ -97,7 +140,7 @@ class Parts:
         result_of(self.replica_parts.start())
 
     def boot(self) -> None:
-        """Make the logs and the replicas, as at a start on what the file system has."""
+        """Create logs and replicas from the file system, as a start does."""
         if hasattr(self, "groups"):
             self.groups.stop()
         self.logs = LogManager(
@@ -113,6 +156,8 @@ class Parts:
         self.replicas = self.replica_parts.manager
         self.partitions = self.replica_parts.partitions
         self.hosting = self.replica_parts.hosting
+        self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
+        self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
         self.groups = GroupCoordinator(
             self.replica_parts, self.topics, self.topic_admin, self.cluster, self.settings, self.clock, self.now_ms
         )
@@ -141,6 +186,9 @@ class Parts:
     def now_ms(self) -> int:
         return NOW_MS + self.wall_step_ms + round((self.time.seconds() - START_SECONDS) * 1000)
 
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        return self.threads(function, *args)
+
     # -- requests
 
     def ask(self, request: Any, version: int) -> Any:
@@ -159,7 +207,7 @@ class Parts:
             schema.response_codec(request.API_KEY, version).encode(answer)
         return answer
 
-    # -- what tests need first
+    # -- helpers
 
     def create(self, name: str, partitions: int = 1, **configs: Any) -> Topic:
         """Make a topic; its settings with underscores for dots."""

@@ -66,7 +66,7 @@ class ProcessTime:
         return self._time.seconds()
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kwargs: Any) -> IDelayedCall:
-        # Of the process's own: a call that fell due while it was frozen can still be cancelled.
+        # Belongs to the process: a call that fell due while the process was paused can still be cancelled.
         call = DelayedCall(
             self._time.seconds() + delay, callable, args, kwargs, lambda _: None, lambda _: None, self.seconds
         )

@@ -1,4 +1,4 @@
-"""What storage tests share: batches, a manager on the memory file system, corruption, and the final check."""
+"""Helpers of storage tests: batches, a log manager on a memory file system, corruption, and the final check."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def truncate(fs: MemoryFileSystem, path: str, size: int) -> None:
     del fs.files[path].data[size:]
 
 
-class House:
-    """A manager on a memory file system with a clock of its own, and what happens to them."""
+class MemoryStorage:
+    """A log manager on a memory file system with clocks of its own, which can be restarted, killed and damaged."""
 
     def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: Any) -> None:
         self.fs = MemoryFileSystem() if fs is None else fs

@@ -1,6 +1,6 @@
-"""The nodes of a fake ZooKeeper, and who decides what is written to them: shared by the fakes that simulate one.
+"""The nodes of a fake ZooKeeper and the leader that orders writes to them, shared by all fakes of ZooKeeper.
 
-It is a second, independent reading of `IMetadataStore`'s rules; the contract suite holds the real stores to them.
+It implements the rules of `IMetadataStore` independently; the contract suite checks the real stores against them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from pylogd.metadata.interfaces import (
     parent_of,
 )
 
-#: (path, node or None) in order: what a write did
+#: the changes of a write, in order: (path, node or None)
 Changes = list[tuple[str, Node | None]]
-#: the watches that it sets off: kind of watch ("data" or "children"), event, path
+#: the watches that a write triggers: kind ("data" or "children"), event, path
 Events = list[tuple[str, EventType, str]]
 
 
 @dataclass(slots=True)
 class Written:
-    """What a write came to."""
+    """The outcome of a write."""
 
     results: list[Result] = field(default_factory=list)
     changes: Changes = field(default_factory=list)
@@ -51,7 +51,7 @@ class Written:
 
 
 class MemoryTree:
-    """Nodes, and no more."""
+    """The nodes by path."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {"/": Node(b"", NodeStat(0, 0, 0, 0))}
@@ -89,7 +89,7 @@ class Leader:
     def __init__(self) -> None:
         self.tree = MemoryTree()
         self.zxid = 0
-        self.sessions: dict[int, float] = {}  # live ones, and their time-outs
+        self.sessions: dict[int, float] = {}  # live sessions and their time-outs
 
     def write(self, session: int, operations: Sequence[Operation]) -> Written:
         """Do a write of a session on the leader's tree, all of it or nothing."""

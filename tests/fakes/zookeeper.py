@@ -1,10 +1,10 @@
 """A ZooKeeper ensemble in simulated time, as unhelpful as a real one may be.
 
-One leader orders the writes; each server applies them after a delay of its own, so that reads of a session that is
-attached to it are old, though never older than what the session has seen. Requests of a session are done in order.
-Watches are called by the server that has them, late, and in no order with anything. A connection can be cut: what was
-asked may be done without an answer; the session ends when the leader has not heard of it for its time-out (or up to a
-quarter earlier: what a server hears reaches the leader late), and the client learns of it when it is back.
+One leader orders the writes. Each server applies them after a random delay, so that reads of a session may be stale,
+though never older than what the session has seen. Requests of a session are processed in order. The server that has a
+watch fires it late and without any order. If a connection is cut, requests may be processed without a response. A
+session ends when the leader has not heard of it for its time-out (or up to a quarter earlier, as servers report late),
+and the client learns of it when it reconnects.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class FakeZooKeeper:
 
 
 class _Request:
-    """Something asked: how it is done at the server, and who waits."""
+    """A request: its action at the server, and the waiting Deferred."""
 
     def __init__(self, run: Callable[[Server, Callable[[Any], None]], None]) -> None:
         self.run = run
@@ -158,19 +158,19 @@ class FakeStore:
         self.session_timeout = session_timeout
         self.session_id = 0
         self._server: Server | None = None
-        self._link = 0  # counts connections; what the server has of an older one is lost
-        self._pending: list[_Request] = []  # the client waits for these
-        self._queue: deque[_Request] = deque()  # the server has these to do
+        self._link = 0  # counts connections; requests of earlier ones are lost at the server
+        self._pending: list[_Request] = []  # requests whose answers the client waits for
+        self._queue: deque[_Request] = deque()  # requests that the server has to process
         self._working = False
         self._arrival = self._departure = 0.0
         self._listeners: list[SessionListener] = []
         self._suspended = self._closed = False
         self.is_cut = self._started = False
-        #: Whether what is asked without a connection waits for one, of whatever session, or fails.
+        #: Whether requests without a connection wait for one or fail.
         self.patient = ensemble.rng.random() < 0.5
         self._waiting: list[_Request] = []
 
-    # -- what the network and the machine do
+    # -- network and machine
 
     def cut(self, notice: float) -> None:
         """The connection is cut; the client notices it `notice` seconds later. The leader ends the session in time."""
@@ -249,7 +249,7 @@ class FakeStore:
 
         def arrived() -> None:
             if link == self._link and session == self.session_id and not self._closed:
-                with suppress(RuntimeError):  # a watch's own fault
+                with suppress(RuntimeError):  # an error of the watch itself
                     watch(event)
 
         link = self._link

@@ -1,8 +1,8 @@
-"""Requests that no sane client sends, in plenty: good headers, and bodies that are random, or good and then damaged.
+"""Malformed requests: valid headers with bodies that are random, or valid and then damaged.
 
 Strategy: bodies are made from the schemas in `protocol/apis`, so that each field that exists at a version gets a value
-of its type, at times an extreme one. Most are then damaged in a few places: bits flipped, pieces cut, doubled, put in.
-Everything comes from one `random.Random`, so a seed tells the whole run.
+of its type, sometimes an extreme one. Most are then damaged in a few places: bits are flipped, pieces removed, doubled
+or inserted. All randomness comes from one `random.Random`, so that a seed determines the whole run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pylogd.wire.schema import load_schema, request_codec
 
 _WIDTHS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 _NAMES = ("fuzz", "fuzz-2", "", ".", "a" * 249, "a" * 250, "na\0me", "\N{SNOWMAN}", "__consumer_offsets", "x/../y")
-_DAMAGED = 0.7  # the share of bodies that are
+_DAMAGED = 0.7  # the share of damaged bodies
 
 
 def request_bodies(rng: Random, api_key: int, version: int, count: int) -> Iterator[bytes]:
-    """`count` bodies for one API at one version."""
+    """Yield `count` bodies for one API at one version."""
     codec = request_codec(api_key, version)
     fields = load_schema(api_key)["request"]
     info = APIS[api_key]
@@ -33,7 +33,7 @@ def request_bodies(rng: Random, api_key: int, version: int, count: int) -> Itera
 
 
 def damage(rng: Random, body: bytes) -> bytes:
-    """`body` with one to four wounds."""
+    """Return `body` with one to four damages."""
     data = bytearray(body)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(data) + 1)

@@ -1,7 +1,7 @@
-"""Fixtures of the integration tests: real broker processes of the installed package, and names that nobody else uses.
+"""Fixtures of the integration tests: real broker processes of the installed package, and unused topic names.
 
-PYLOGD_TEST_BOOTSTRAP=HOST:PORT turns the client tests to another broker, such as Apache Kafka: what they expect of
-pylogd has to hold there too.
+PYLOGD_TEST_BOOTSTRAP=HOST:PORT runs the client tests against another broker, such as Apache Kafka, which has to
+behave in the same way.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from typing import Protocol
 import pytest
 
 from pylogd.local.broker import BrokerProcess
+from tests.rawclient import check_serves
 
 
 class Address(Protocol):
-    """All that a client test needs to know of a broker."""
+    """What a client test needs of a broker: its address."""
 
     @property
     def address(self) -> str: ...
 
 
 class StartBroker(Protocol):
-    """Starts a broker; `name` tells several brokers of one test apart, and the same name is the same directory.
+    """Start a broker. `name` identifies a broker of the test, and with it its data directory.
 
-    One that is started again where it was needs a `port` of `free_ports`.
+    To restart a broker on the same port, pass a `port` of `free_ports`.
     """
 
     def __call__(
@@ -41,7 +42,7 @@ class StartBroker(Protocol):
 
 
 def _finish(brokers: Sequence[BrokerProcess]) -> None:
-    """Stop what still runs; a broker that died, stopped badly or logged a traceback fails the test."""
+    """Stop the brokers. Fail the test if one died, exited with an error or logged a traceback."""
     faults = []
     for broker in brokers:
         if broker.process.returncode is not None:
@@ -59,7 +60,7 @@ def _finish(brokers: Sequence[BrokerProcess]) -> None:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Start brokers of the test's own, which are stopped, and checked, at its end."""
+    """Start brokers for one test. They are stopped, and their exit codes and logs checked, at its end."""
     started: list[BrokerProcess] = []
 
     def start(
@@ -78,7 +79,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
-    """One broker with default settings for a whole test module."""
+    """One broker with default settings for all tests of a module."""
     if elsewhere := os.environ.get("PYLOGD_TEST_BOOTSTRAP"):
         yield SimpleNamespace(address=elsewhere)
         return
@@ -88,16 +89,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     _finish([process])
 
 
+@pytest.fixture(scope="module")
+def own(broker: object) -> BrokerProcess:
+    """The module's broker as a process, for tests that inspect its memory, sockets or log."""
+    if not isinstance(broker, BrokerProcess):
+        pytest.skip("needs a broker of its own, not PYLOGD_TEST_BOOTSTRAP")
+    check_serves(broker.address)
+    return broker
+
+
 _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
 def new_topic() -> Callable[[], str]:
-    """Names that no other test has used."""
+    """Return a function that returns an unused topic name."""
     return lambda: f"topic-{os.getpid()}-{next(_NUMBERS)}"
 
 
 @pytest.fixture
 def topic(new_topic: Callable[[], str]) -> str:
-    """One such name."""
+    """An unused topic name."""
     return new_topic()

@@ -1,8 +1,8 @@
-"""Clients that send without reading, read slowly, or go away in the middle.
+"""Clients that send without reading, read slowly, or disconnect in the middle of a request or a reply.
 
-Memory stays bounded, replies are whole and in order, and nothing is left of who has gone.
+The broker's memory stays bounded, replies are complete and in order, and disconnected clients leave nothing behind.
 
-Memory is the process's resident peak, in MiB over what it was before; nothing here measures time.
+Memory is measured as the growth of the process's peak resident set, in MiB. No test measures time.
 """
 
 from __future__ import annotations
@@ -36,21 +36,12 @@ from tests.rawclient import (
 )
 
 FRAMES = 1000
-SMALL_BUFFER = 1 << 14  # bytes that the kernel keeps for a client that does not read
+SMALL_BUFFER = 1 << 14  # bytes that the kernel buffers for a client that does not read
 MEMORY_CAP = 16.0
 PARTITIONS = 1000
 BATCH_BYTES = 100_000
 LONG_POLL_MS = 600_000
 METADATA_VERSION, FETCH_VERSION = 9, 11
-
-
-@pytest.fixture(scope="module")
-def own(broker: object) -> BrokerProcess:
-    """The module's broker as a process: these tests look inside."""
-    if not isinstance(broker, BrokerProcess):
-        pytest.skip("needs a broker of its own, not PYLOGD_TEST_BOOTSTRAP")
-    check_serves(broker.address)
-    return broker
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +72,7 @@ def fetch(
 
 
 def records_of(reply: object) -> memoryview:
-    """The records in the reply to `fetch`."""
+    """Return the records in the reply to `fetch`."""
     partition = reply.responses[0].partitions[0]  # type: ignore[attr-defined]
     assert partition.error_code == 0
     return memoryview(partition.records)
@@ -90,8 +81,8 @@ def records_of(reply: object) -> memoryview:
 # Senders that don't read ----------------------------------------------------------------------------------------------
 
 
-def test_a_thousand_metadata_requests_without_reading(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Replies of 26 KB: all of them together would be 26 MB."""
+def test_unread_metadata_replies_cost_bounded_memory(start_broker: Callable[..., BrokerProcess]) -> None:
+    """1,000 replies of 26 KB, 26 MB in all, are not buffered by the broker."""
     broker = start_broker()
     with RawClient(broker.address) as other:
         create_topic(other, "wide", PARTITIONS)
@@ -117,10 +108,10 @@ def ask_metadata(client: RawClient) -> list[bytes]:
     return [client.read_frame()]
 
 
-def test_a_thousand_fetches_without_reading(own: BrokerProcess, filled: str) -> None:
-    """100 MB of records are asked for at once; then they are all read, in order and whole."""
+def test_unread_fetch_replies_cost_bounded_memory(own: BrokerProcess, filled: str) -> None:
+    """Ask for 100 MB of records at once, then read them all: they are complete and in order."""
     with RawClient(own.address, receive_buffer=SMALL_BUFFER) as client:
-        wait_until_at_rest(own.pid)  # our connection is one of its files, those of the test before are not
+        wait_until_at_rest(own.pid)  # counts our connection; those of the previous test are closed
         reset_peak(own.pid)
         before, files = memory(own.pid), open_files(own.pid)
         numbers = [client.send_request(fetch(filled, count % 100), FETCH_VERSION) for count in range(FRAMES)]
@@ -135,8 +126,8 @@ def test_a_thousand_fetches_without_reading(own: BrokerProcess, filled: str) -> 
     assert memory(own.pid, "VmHWM") - before < MEMORY_CAP
 
 
-def test_a_thousand_long_polls_on_one_connection(own: BrokerProcess) -> None:
-    """Only so many requests of a connection wait at once; one more record answers them, in order."""
+def test_a_connection_s_waiting_requests_are_limited_and_answered_in_order(own: BrokerProcess) -> None:
+    """Of 1,000 long polls on one connection, a limited number waits; one new record answers all of them."""
     with RawClient(own.address) as client, RawClient(own.address) as producer:
         create_topic(producer, "polled")
         wait_until_at_rest(own.pid)
@@ -150,8 +141,8 @@ def test_a_thousand_long_polls_on_one_connection(own: BrokerProcess) -> None:
             assert records_of(client.response(1, FETCH_VERSION, number))
 
 
-def test_large_requests_that_nobody_waits_for(own: BrokerProcess) -> None:
-    """The broker takes what it can serve, and a producer that does not read its answers is held back."""
+def test_large_produce_requests_cost_bounded_memory(own: BrokerProcess) -> None:
+    """100 MB of batches that arrive one after the other are not kept in memory."""
     large = batch(1, 900_000)
     with RawClient(own.address) as client:
         create_topic(client, "flood")
@@ -166,7 +157,7 @@ def test_large_requests_that_nobody_waits_for(own: BrokerProcess) -> None:
 
 
 def test_reading_a_gigabyte_costs_no_memory(own: BrokerProcess, filled: str) -> None:
-    """100 MiB fetched ten times over, by a client that reads as fast as it can, and by one that stops for others."""
+    """Fetch the topic's 10 MB a hundred times."""
     with RawClient(own.address) as client:
         wait_until_at_rest(own.pid)
         reset_peak(own.pid)
@@ -179,7 +170,7 @@ def test_reading_a_gigabyte_costs_no_memory(own: BrokerProcess, filled: str) -> 
 
 
 def skip_frame(client: RawClient) -> None:
-    """Read one frame and forget it."""
+    """Read one frame and discard it."""
     (left,) = struct.unpack(">i", receive_exactly(client, 4))
     client.received += left
     scratch = bytearray(1 << 20)
@@ -199,11 +190,11 @@ def receive_exactly(client: RawClient, count: int) -> bytes:
 # Clients that go away -------------------------------------------------------------------------------------------------
 
 
-def test_clients_that_leave_inside_a_long_poll_leave_nothing(own: BrokerProcess) -> None:
+def test_disconnected_clients_leave_no_long_polls_behind(own: BrokerProcess) -> None:
     with RawClient(own.address) as producer:
         create_topic(producer, "left")
         sockets = settled_connections(own)
-        leave_long_polls(own, 1000)  # what the first ones cost is kept for the next
+        leave_long_polls(own, 1000)  # memory used by the first ones is reused by the next
         wait_until(lambda: connections(own.pid) <= sockets, "the sockets are closed")
         wait_until_at_rest(own.pid)
         before = memory(own.pid)
@@ -211,33 +202,33 @@ def test_clients_that_leave_inside_a_long_poll_leave_nothing(own: BrokerProcess)
             leave_long_polls(own, 1000)
             wait_until(lambda: connections(own.pid) <= sockets, "the sockets are closed")
         wait_until_at_rest(own.pid)
-        assert memory(own.pid) - before < 4.0, "5,000 waits whose clients are gone are still there"
+        assert memory(own.pid) - before < 4.0, "5,000 long polls of disconnected clients are still in memory"
         (answer,) = produce(producer, "left", [batch(1, 100)])
         assert (answer.error_code, answer.base_offset) == (0, 0)
     assert "failed" not in own.log()
 
 
 def settled_connections(broker: BrokerProcess) -> int:
-    """How many sockets it has once those of the test before are closed."""
+    """Return how many sockets the broker has once those of the previous test are closed."""
     wait_until_at_rest(broker.pid)
     return connections(broker.pid)
 
 
 def leave_long_polls(broker: BrokerProcess, count: int) -> None:
-    """Begin `count` long polls on ten connections, then close them, some politely and some not."""
+    """Begin `count` long polls on ten connections, then close half of these and reset the others."""
     clients = [RawClient(broker.address) for _ in range(10)]
     for number in range(count):
         client = clients[number % len(clients)]
         client.send_request(fetch("left", 0, wait_ms=LONG_POLL_MS, min_bytes=1 + number % 2), FETCH_VERSION)
     wait_until_at_rest(broker.pid)
     for number, client in enumerate(clients):
-        if number % 2:  # a reset instead of an end
+        if number % 2:  # send RST instead of FIN
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
 
 
-def test_clients_that_leave_in_the_middle_of_a_large_request(own: BrokerProcess) -> None:
-    """What came of their frames goes at once: not when the collector of cycles comes round, which may be much later."""
+def test_the_buffer_of_an_unfinished_request_is_freed_when_its_client_disconnects(own: BrokerProcess) -> None:
+    """Received parts of frames are freed at once, without waiting for the cyclic garbage collector."""
     sockets = settled_connections(own)
     before = memory(own.pid)
     for _ in range(4):
@@ -245,10 +236,10 @@ def test_clients_that_leave_in_the_middle_of_a_large_request(own: BrokerProcess)
             client.send(struct.pack(">i", 100_000_000) + bytes(40_000_000))
         wait_until(lambda: connections(own.pid) <= sockets, "the socket is closed")
         wait_until_at_rest(own.pid)
-    assert memory(own.pid) - before < 48.0, "more than one of four is still there"
+    assert memory(own.pid) - before < 48.0, "more than one buffer of four is still in memory"
 
 
-def test_clients_that_leave_in_the_middle_of_a_large_reply(own: BrokerProcess, filled: str) -> None:
+def test_an_unfinished_reply_is_freed_when_its_client_disconnects(own: BrokerProcess, filled: str) -> None:
     sockets = settled_connections(own)
     for _ in range(20):
         with RawClient(own.address, receive_buffer=SMALL_BUFFER) as client:
@@ -258,7 +249,7 @@ def test_clients_that_leave_in_the_middle_of_a_large_reply(own: BrokerProcess, f
     check_serves(own.address)
 
 
-def test_a_topic_deleted_under_a_long_poll(own: BrokerProcess) -> None:
+def test_deleting_a_topic_answers_its_long_polls(own: BrokerProcess) -> None:
     with RawClient(own.address) as client, RawClient(own.address) as other:
         create_topic(other, "doomed")
         number = client.send_request(fetch("doomed", 0, wait_ms=LONG_POLL_MS), FETCH_VERSION)
@@ -270,8 +261,8 @@ def test_a_topic_deleted_under_a_long_poll(own: BrokerProcess) -> None:
         assert client.response(1, FETCH_VERSION, number).responses[0].partitions[0].error_code == 3
 
 
-def test_a_peer_that_takes_nothing_is_dropped_in_the_end(start_broker: Callable[..., BrokerProcess]) -> None:
-    """It is owed a reply, reads none of it and does not go away: connections.max.idle.ms counts for it too."""
+def test_a_peer_that_never_reads_its_reply_is_disconnected_as_idle(start_broker: Callable[..., BrokerProcess]) -> None:
+    """`connections.max.idle.ms` applies to a connection with an unread reply too."""
     patient = start_broker()
     with RawClient(patient.address) as producer:
         create_topic(producer, "owed")
@@ -287,8 +278,8 @@ def test_a_peer_that_takes_nothing_is_dropped_in_the_end(start_broker: Callable[
     check_serves(broker.address)
 
 
-def test_connections_leave_descriptors_for_files(start_broker: Callable[..., BrokerProcess]) -> None:
-    """More connections than the process may have are refused, and those that it has are served, on new files too."""
+def test_connections_can_not_take_all_file_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
+    """Connections beyond the limit are refused. Open ones are served, also on files that are opened now."""
     broker = start_broker()
     with RawClient(broker.address) as client:
         check_serves(broker.address)
@@ -310,7 +301,7 @@ def test_connections_leave_descriptors_for_files(start_broker: Callable[..., Bro
 
 
 def connect_or_be_refused(broker: BrokerProcess) -> RawClient | None:
-    """A connection; None where it was refused so soon that there never was one."""
+    """Connect. Return None if the connection was refused at once."""
     try:
         return RawClient(broker.address)
     except ConnectionResetError:
@@ -320,8 +311,8 @@ def connect_or_be_refused(broker: BrokerProcess) -> RawClient | None:
 # Fairness -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_reader_holds_up_nobody(own: BrokerProcess, filled: str) -> None:
-    """It asks for all there is and reads none of it, while others are served; then it gets all of it."""
+def test_a_reader_that_stops_reading_does_not_delay_others(own: BrokerProcess, filled: str) -> None:
+    """It asks for everything and reads nothing while others are served; then it receives everything."""
     with RawClient(own.address, receive_buffer=SMALL_BUFFER) as slow, RawClient(own.address) as other:
         number = slow.send_request(fetch(filled, 0, max_bytes=1 << 30), FETCH_VERSION)
         for count in range(200):
@@ -329,8 +320,8 @@ def test_a_slow_reader_holds_up_nobody(own: BrokerProcess, filled: str) -> None:
         assert len(records_of(slow.response(1, FETCH_VERSION, number))) > 100 * BATCH_BYTES
 
 
-def test_a_greedy_reader_holds_up_nobody(own: BrokerProcess, filled: str) -> None:
-    """One connection is sent as much as it can take, without an end; another one's small requests are answered."""
+def test_a_reader_at_full_speed_does_not_delay_others(own: BrokerProcess, filled: str) -> None:
+    """While one connection reads at full speed without an end, another one's small requests are answered."""
     done = threading.Event()
     rounds = []
 
@@ -344,7 +335,7 @@ def test_a_greedy_reader_holds_up_nobody(own: BrokerProcess, filled: str) -> Non
     greedy = threading.Thread(target=read_without_end)
     greedy.start()
     try:
-        wait_until(lambda: rounds, "the greedy reader has begun")
+        wait_until(lambda: rounds, "the reader has begun")
         with RawClient(own.address) as client:
             for _ in range(200):
                 assert client.request(MetadataRequest([]), METADATA_VERSION).brokers

@@ -1,7 +1,7 @@
-"""Any bytes at all on the socket, and any batch at all in a request.
+"""Arbitrary bytes on a socket, and arbitrary batches in a request.
 
-What has to hold: each is answered with its error code, or the connection is closed and the log says why in one line;
-nothing hangs, no traceback is logged (the fixture looks), memory stays bounded, and other clients are served.
+Each is answered with an error code, or the connection is closed and one log line says why. Nothing hangs, no traceback
+is logged (the fixture checks), memory stays bounded, and other clients are served.
 """
 
 from __future__ import annotations
@@ -43,16 +43,7 @@ from tests.rawclient import (
 METADATA, API_VERSIONS = 3, 18
 FUZZ_SEED = 20_260_917
 FUZZ_FRAMES_PER_VERSION = 25
-MEMORY_CAP = 24.0  # MiB that the process may grow by while it is abused
-
-
-@pytest.fixture(scope="module")
-def own(broker: object) -> BrokerProcess:
-    """The module's broker as a process: these tests look inside."""
-    if not isinstance(broker, BrokerProcess):
-        pytest.skip("needs a broker of its own, not PYLOGD_TEST_BOOTSTRAP")
-    check_serves(broker.address)
-    return broker
+MEMORY_CAP = 24.0  # MiB by which the process may grow meanwhile
 
 
 # Frames ---------------------------------------------------------------------------------------------------------------
@@ -69,7 +60,7 @@ BAD_BYTES: dict[str, tuple[bytes, str]] = {
     "client id not UTF-8": (frame(struct.pack(">hhih", METADATA, 5, 1, 2) + b"\xff\xfe"), "UTF-8"),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "frame length 1195725856"),
     "TLS hello": (TLS_HELLO, "frame length"),
-    "text": (b"hello, is there anybody in there?\n" * 3, "frame length"),
+    "text": (b"hello, this is not a frame\n" * 3, "frame length"),
     "unknown API": (frame(header(METADATA, 5)[:0] + struct.pack(">hhih", 4711, 0, 1, -1)), "API 4711"),
     "negative API": (frame(struct.pack(">hhih", -1, 0, 1, -1)), "API -1"),
     "unknown version": (frame(struct.pack(">hhih", METADATA, 99, 1, -1)), "version 99"),
@@ -92,14 +83,14 @@ def test_bad_bytes_close_the_connection_with_a_reason(own: BrokerProcess, name: 
     logged = len(own.log())
     with RawClient(own.address) as client:
         client.send(data)
-        assert client.is_closed_by_broker(), "an answer, where the connection should have been closed"
+        assert client.is_closed_by_broker(), "a reply, where the connection should have been closed"
     said = [line for line in own.log()[logged:].splitlines() if "Closing the connection" in line]
     assert len(said) == 1, own.log()[logged:]
     assert reason in said[0]
     check_serves(own.address)
 
 
-def test_what_came_before_the_bad_frame_is_answered(own: BrokerProcess) -> None:
+def test_requests_before_a_bad_frame_are_answered(own: BrokerProcess) -> None:
     with RawClient(own.address) as client:
         good = b"".join(frame(encode(ApiVersionsRequest("a", "1"), 3, number)) for number in range(5))
         client.send(good + frame(b"\0"))
@@ -117,7 +108,7 @@ def test_api_versions_of_an_unknown_version_is_answered_in_version_0(own: Broker
         assert client.request(ApiVersionsRequest("a", "1"), 3).error_code == 0, "the connection goes on"
 
 
-def test_one_byte_at_a_time(own: BrokerProcess) -> None:
+def test_a_request_sent_one_byte_at_a_time_is_answered(own: BrokerProcess) -> None:
     with RawClient(own.address) as client:
         for byte in frame(encode(MetadataRequest([]), 9, 1)) + frame(encode(ApiVersionsRequest("a", "1"), 3, 2)):
             client.send(bytes((byte,)))
@@ -125,8 +116,8 @@ def test_one_byte_at_a_time(own: BrokerProcess) -> None:
         assert client.response(API_VERSIONS, 3, 2).error_code == 0
 
 
-def test_unfinished_frames_cost_what_was_sent_and_not_what_was_promised(own: BrokerProcess) -> None:
-    wait_until_at_rest(own.pid)  # the connections of the test before are closed
+def test_unfinished_frames_cost_memory_for_received_bytes_only(own: BrokerProcess) -> None:
+    wait_until_at_rest(own.pid)  # the connections of the previous test are closed
     sockets = connections(own.pid)
     before = memory(own.pid)
     clients = [RawClient(own.address) for _ in range(100)]
@@ -134,7 +125,7 @@ def test_unfinished_frames_cost_what_was_sent_and_not_what_was_promised(own: Bro
         for client in clients:
             client.send(struct.pack(">i", 100_000_000) + header(0, 9) + bytes(2000))
         check_serves(own.address)
-        assert connections(own.pid) > len(clients), "an unfinished frame is no error; the listener makes one more"
+        assert connections(own.pid) > len(clients), "unfinished frames are no errors; the listener is one more"
         assert memory(own.pid) - before < MEMORY_CAP
     finally:
         for client in clients:
@@ -142,22 +133,24 @@ def test_unfinished_frames_cost_what_was_sent_and_not_what_was_promised(own: Bro
     wait_until(lambda: connections(own.pid) <= sockets, "the sockets are closed")
 
 
-def test_requests_that_ask_for_the_moon(own: BrokerProcess) -> None:
-    """Well-formed, and each a way to a lot of memory or time."""
+def test_well_formed_requests_with_extreme_sizes_cost_bounded_memory(own: BrokerProcess) -> None:
+    """Each of these well-formed requests could take much memory or time."""
     before = memory(own.pid)
     with RawClient(own.address) as client:
         topic = CreatableTopic("moon", (1 << 31) - 1, 1, [], [])
         reply = client.request(CreateTopicsRequest([topic], 30_000), 5)
         assert reply.topics[0].error_code == ErrorCode.INVALID_PARTITIONS
         names = [MetadataRequestTopic(name="x/" + str(number)) for number in range(50_000)]
-        reply = client.request(MetadataRequest(names, allow_auto_topic_creation=True), 9)
+        reply = client.request(MetadataRequest(names[:20_000], allow_auto_topic_creation=True), 9)
         assert {topic.error_code for topic in reply.topics} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
         del reply
+        client.send_request(MetadataRequest(names), 9)
+        assert client.is_closed_by_broker(), "more elements than request.max.elements"
     assert memory(own.pid) - before < 2 * MEMORY_CAP
 
 
-def test_random_requests_for_every_api_and_version(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Each frame is answered, or closes its connection: the request behind it tells which."""
+def test_random_requests_are_answered_or_close_the_connection(start_broker: Callable[..., BrokerProcess]) -> None:
+    """A valid request sent after each frame shows which of the two happened."""
     broker = start_broker(settings={"max.partitions.per.request": "20"})
     wait_until_at_rest(broker.pid)
     rng = random.Random(FUZZ_SEED)
@@ -178,9 +171,9 @@ def test_random_requests_for_every_api_and_version(start_broker: Callable[..., B
                     client = RawClient(broker.address)
     client.close()
     assert frames > 2000
-    assert 0 < closed < frames, "some are well-formed and some are not"
+    assert 0 < closed < frames, "some frames were well-formed and some were not"
     log = broker.log()
-    assert log.count("Closing the connection") == closed
+    assert 100 <= log.count("Closing the connection") < closed, "a flood of them does not fill the log"
     assert "internal error" not in log
     wait_until(lambda: connections(broker.pid) <= sockets, "the sockets are closed")
     assert memory(broker.pid) - before < MEMORY_CAP
@@ -188,7 +181,7 @@ def test_random_requests_for_every_api_and_version(start_broker: Callable[..., B
 
 
 def answered(client: RawClient) -> bool:
-    """Read up to the reply to the last request; False if the connection is closed before."""
+    """Read up to the reply to the last request. Return False if the connection is closed before."""
     last = struct.pack(">i", client.last_correlation_id)
     try:
         while client.read_frame()[:4] != last:
@@ -198,14 +191,14 @@ def answered(client: RawClient) -> bool:
     return True
 
 
-def test_random_bytes(own: BrokerProcess) -> None:
+def test_random_bytes_close_the_connection(own: BrokerProcess) -> None:
     rng = random.Random(FUZZ_SEED)
     wait_until_at_rest(own.pid)
     sockets, before = connections(own.pid), memory(own.pid)
     for _ in range(300):
         with RawClient(own.address) as client:
             client.send(rng.randbytes(rng.randint(1, 4000)))
-    check_serves(own.address)  # accepted behind all of them
+    check_serves(own.address)  # accepted after all of them
     wait_until(lambda: connections(own.pid) <= sockets, "the sockets are closed")
     assert memory(own.pid) - before < MEMORY_CAP
 
@@ -214,13 +207,13 @@ def test_random_bytes(own: BrokerProcess) -> None:
 
 
 def batch(value: bytes = b"value", *, compression: int = CompressionType.NONE, stamp: int | None = None) -> bytes:
-    """A good batch of three records."""
+    """Return a valid batch of three records."""
     now = time.time_ns() // 1_000_000 if stamp is None else stamp
     return encode_batch([NewRecord(b"key", value, now) for _ in range(3)], compression=compression)
 
 
 def with_header(data: bytes, *, fix_crc: bool = True, **changes: int) -> bytes:
-    """`data` with fields of its header changed, and its CRC made right again if asked."""
+    """Return `data` with changed header fields and, if `fix_crc`, a matching CRC."""
     copy = bytearray(data)
     HEADER.pack_into(copy, 0, *BatchHeader._make(HEADER.unpack_from(copy))._replace(**changes))
     if fix_crc:
@@ -229,17 +222,17 @@ def with_header(data: bytes, *, fix_crc: bool = True, **changes: int) -> bytes:
 
 
 def fix_crc(data: bytes) -> bytes:
-    """`data` with the CRC of the bytes that it has."""
+    """Return `data` with a CRC that matches its bytes."""
     return with_header(data)
 
 
 def flip_byte(data: bytes, at: int) -> bytes:
-    """`data` with one byte changed."""
+    """Return `data` with one byte changed."""
     return data[:at] + bytes((data[at] ^ 0xFF,)) + data[at + 1 :]
 
 
 class Refused(NamedTuple):
-    """A batch, and the code that it has to be answered."""
+    """A batch, and the error code with which it has to be answered."""
 
     make: Callable[[], bytes | None]
     code: ErrorCode
@@ -255,7 +248,7 @@ BAD_BATCHES: dict[str, Refused] = {
     "length negative": Refused(lambda: with_header(batch(), batch_length=-61), ErrorCode.CORRUPT_MESSAGE),
     "length the largest": Refused(lambda: with_header(batch(), batch_length=(1 << 31) - 1), ErrorCode.CORRUPT_MESSAGE),
     "cut off": Refused(lambda: batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
-    "cut in its header": Refused(lambda: batch()[:40], ErrorCode.CORRUPT_MESSAGE),
+    "truncated in its header": Refused(lambda: batch()[:40], ErrorCode.CORRUPT_MESSAGE),
     "a few bytes": Refused(lambda: b"\0\0\0", ErrorCode.CORRUPT_MESSAGE),
     "bytes behind it": Refused(lambda: batch() + b"\0" * 10, ErrorCode.CORRUPT_MESSAGE),
     "nothing": Refused(lambda: b"", ErrorCode.INVALID_RECORD),
@@ -268,13 +261,13 @@ BAD_BATCHES: dict[str, Refused] = {
     "magic 3": Refused(lambda: with_header(batch(), magic=3), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     "base offset not 0": Refused(lambda: with_header(batch(), base_offset=7), ErrorCode.INVALID_RECORD),
     "base offset negative": Refused(lambda: with_header(batch(), base_offset=-7), ErrorCode.INVALID_RECORD),
-    "offsets that go down": Refused(lambda: with_header(batch(), last_offset_delta=-3), ErrorCode.INVALID_RECORD),
+    "descending offsets": Refused(lambda: with_header(batch(), last_offset_delta=-3), ErrorCode.INVALID_RECORD),
     "more offsets than records": Refused(lambda: with_header(batch(), last_offset_delta=9), ErrorCode.INVALID_RECORD),
     "fewer records than offsets": Refused(lambda: with_header(batch(), record_count=1), ErrorCode.INVALID_RECORD),
     "no records": Refused(lambda: with_header(batch(), record_count=0, last_offset_delta=-1), ErrorCode.INVALID_RECORD),
     "a control batch": Refused(lambda: with_header(batch(), attributes=0x20), ErrorCode.INVALID_RECORD),
-    "a good batch and a bad one": Refused(lambda: batch() + flip_byte(batch(), 70), ErrorCode.CORRUPT_MESSAGE),
-    "a batch that goes back": Refused(lambda: batch() + with_header(batch(), base_offset=1), ErrorCode.INVALID_RECORD),
+    "a valid batch and an invalid one": Refused(lambda: batch() + flip_byte(batch(), 70), ErrorCode.CORRUPT_MESSAGE),
+    "overlapping offsets": Refused(lambda: batch() + with_header(batch(), base_offset=1), ErrorCode.INVALID_RECORD),
     "gzip cut off": Refused(lambda: batch(compression=CompressionType.GZIP)[:-5], ErrorCode.CORRUPT_MESSAGE),
     "snappy with a hole": Refused(
         lambda: (whole := batch(compression=CompressionType.SNAPPY))[:70] + whole[75:], ErrorCode.CORRUPT_MESSAGE
@@ -284,8 +277,8 @@ BAD_BATCHES: dict[str, Refused] = {
     ),
     "plain records under gzip": Refused(lambda: with_header(batch(), attributes=1), ErrorCode.INVALID_RECORD),
     "plain records under lz4": Refused(lambda: with_header(batch(), attributes=3), ErrorCode.INVALID_RECORD),
-    "a bit that nobody uses": Refused(lambda: with_header(batch(), attributes=0x100), ErrorCode.INVALID_RECORD),
-    "a transaction that nobody began": Refused(
+    "an undefined attribute bit": Refused(lambda: with_header(batch(), attributes=0x100), ErrorCode.INVALID_RECORD),
+    "a transaction that was not begun": Refused(
         lambda: with_header(batch(), attributes=0x10, producer_id=5, producer_epoch=0, base_sequence=0),
         ErrorCode.INVALID_TXN_STATE,
     ),
@@ -295,13 +288,13 @@ BAD_BATCHES: dict[str, Refused] = {
 }
 
 
-if speedups is not None:  # the broker walks over records
+if speedups is not None:  # found by walking over the records
     BAD_BATCHES |= {
         "garbage for records": Refused(
             lambda: fix_crc((whole := batch())[:HEADER_SIZE] + b"?" * (len(whole) - HEADER_SIZE)),
             ErrorCode.INVALID_RECORD,
         ),
-        "a count that lies": Refused(
+        "a wrong record count": Refused(
             lambda: with_header(batch(), record_count=2, last_offset_delta=1), ErrorCode.INVALID_RECORD
         ),
         "the same delta twice": Refused(
@@ -320,7 +313,7 @@ def batch_topic(own: BrokerProcess) -> str:
 
 @pytest.mark.parametrize("version", [3, 8, 9])
 @pytest.mark.parametrize("name", BAD_BATCHES)
-def test_a_bad_batch_has_its_code_and_leaves_nothing(
+def test_a_bad_batch_is_answered_with_its_code_and_not_stored(
     own: BrokerProcess, batch_topic: str, name: str, version: int
 ) -> None:
     make, code = BAD_BATCHES[name]
@@ -335,8 +328,8 @@ def test_a_bad_batch_has_its_code_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", BAD_BATCHES)
-def test_a_bad_batch_alone_in_its_request(own: BrokerProcess, batch_topic: str, name: str) -> None:
-    """The way that nearly all requests go is another one in the broker."""
+def test_a_bad_batch_alone_in_a_request_has_its_code(own: BrokerProcess, batch_topic: str, name: str) -> None:
+    """A request with a single batch takes the broker's fast path."""
     make, code = BAD_BATCHES[name]
     bad = make()
     with RawClient(own.address) as client:
@@ -352,7 +345,7 @@ def test_a_bad_batch_alone_in_its_request(own: BrokerProcess, batch_topic: str, 
 
 
 def test_a_bad_batch_with_acks_0_closes_the_connection(own: BrokerProcess, batch_topic: str) -> None:
-    """Nothing is ever answered to acks=0: there is no other way to tell."""
+    """Requests with acks=0 have no response: closing the connection is the only way to report an error."""
     with RawClient(own.address) as client:
         before = end_offset(client, batch_topic)
         data = [PartitionProduceData(0, flip_byte(batch(), 70))]
@@ -362,7 +355,7 @@ def test_a_bad_batch_with_acks_0_closes_the_connection(own: BrokerProcess, batch
         assert end_offset(client, batch_topic) == before
 
 
-def test_bad_batches_in_plenty_cost_no_memory(own: BrokerProcess, batch_topic: str) -> None:
+def test_many_bad_batches_cost_no_memory(own: BrokerProcess, batch_topic: str) -> None:
     large = with_header(batch(b"v" * 300_000), fix_crc=False, crc=1)
     with RawClient(own.address) as client:
         produce(client, batch_topic, [large])

@@ -1,7 +1,7 @@
-"""Consumer groups of unmodified clients: members share, leave and die; offsets outlive a broker that is killed.
+"""Consumer groups of unmodified clients: members share, leave and die; offsets survive the kill of a broker.
 
-Every wait is on a condition, and polls all members of a test while it lasts: a member that is not polled takes no part
-in a rebalance.
+Every wait is for a condition and polls all members of the test meanwhile, since a member that is not polled does not
+take part in rebalances.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.integration.conftest import StartBroker
 
 SECONDS = 180.0
 PARTITIONS = 4
-#: Long, so that a slow machine is no dead member.
+#: Long, so that members are not expelled on a slow machine.
 SESSION_MS = 60_000
-#: Groups form at once, and a test of a member that dies need not wait long.
+#: Groups form without delay, and dead members are noticed soon.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "1000",
@@ -42,7 +42,7 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 
 
 def fill(address: str, topic: str, count: int = 40, *, create: bool = True) -> None:
-    """Make a topic of `PARTITIONS` partitions and spread `count` records over them."""
+    """Create a topic of `PARTITIONS` partitions and spread `count` records over them."""
     if create:
         admin = AdminClient({"bootstrap.servers": address})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(SECONDS)
@@ -130,7 +130,7 @@ ALL = set(range(PARTITIONS))
 
 
 def halved(first: Any, second: Any) -> bool:
-    """Whether two members have half of the partitions each: not one of them by an earlier generation."""
+    """Return whether each of two members has half of the partitions, by the same generation."""
     return len(first.partitions) == len(second.partitions) == 2 and first.partitions | second.partitions == ALL
 
 
@@ -138,7 +138,7 @@ def halved(first: Any, second: Any) -> bool:
 def test_members_share_and_take_over_from_one_that_leaves(broker: BrokerProcess, topic: str, client: Any) -> None:
     fill(broker.address, topic)
     with closing(client(broker.address, topic)) as first:
-        until(lambda: first.partitions == ALL and len(first.seen) == 40, first.poll, "one member has it all")
+        until(lambda: first.partitions == ALL and len(first.seen) == 40, first.poll, "one member has all partitions")
         first.commit()
         with closing(client(broker.address, topic)) as second:
 
@@ -150,9 +150,9 @@ def test_members_share_and_take_over_from_one_that_leaves(broker: BrokerProcess,
             fill(broker.address, topic, create=False)
             until(lambda: len(first.seen | second.seen) == 80, both, "all is read")
             assert second.seen
-            assert all(offset >= 10 for _, offset in second.seen)  # what the first had committed was not read again
+            assert all(offset >= 10 for _, offset in second.seen)  # committed records are not read again
             second.commit()
-        until(lambda: first.partitions == ALL, first.poll, "what the second had comes back")
+        until(lambda: first.partitions == ALL, first.poll, "the second member's partitions are taken over")
 
 
 #: A member in a process of its own.
@@ -166,7 +166,7 @@ while True:
 """
 
 
-def test_the_share_of_a_member_that_is_killed_goes_to_the_others(broker: BrokerProcess, topic: str) -> None:
+def test_the_partitions_of_a_killed_member_are_taken_over(broker: BrokerProcess, topic: str) -> None:
     fill(broker.address, topic)
     with closing(Confluent(broker.address, topic)) as first:
         other = subprocess.Popen([sys.executable, "-c", MEMBER, broker.address, topic])
@@ -179,7 +179,7 @@ def test_the_share_of_a_member_that_is_killed_goes_to_the_others(broker: BrokerP
 
 
 @pytest.mark.parametrize("client", [Confluent, KafkaPython])
-def test_offsets_outlive_a_broker_that_is_killed(
+def test_committed_offsets_survive_the_kill_of_the_broker(
     broker: BrokerProcess, start_broker: StartBroker, topic: str, client: Any
 ) -> None:
     fill(broker.address, topic)
@@ -190,11 +190,11 @@ def test_offsets_outlive_a_broker_that_is_killed(
     again = start_broker(settings=SETTINGS)
     fill(again.address, topic, 8, create=False)
     with closing(client(again.address, topic)) as reader:
-        until(lambda: len(reader.seen) >= 8, reader.poll, "what is new is read")
+        until(lambda: len(reader.seen) >= 8, reader.poll, "the new records are read")
         assert reader.seen == {(partition, offset) for partition in ALL for offset in (10, 11)}
 
 
-def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, topic: str) -> None:
+def test_a_static_member_rejoins_without_a_rebalance(broker: BrokerProcess, topic: str) -> None:
     fill(broker.address, topic)
     admin = AdminClient({"bootstrap.servers": broker.address})
 
@@ -211,7 +211,7 @@ def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, t
 
         until(lambda: halved(first, second), both, "two members share")
         before, mine, theirs = described(), first.partitions, second.partitions
-        second.close()  # a static member does not leave
+        second.close()  # a static member does not leave when it closes
         second = stack.enter_context(closing(Confluent(broker.address, topic, group_instance_id="two")))
         until(lambda: bool(second.partitions), both, "it is back")
         assert (first.partitions, second.partitions) == (mine, theirs)
@@ -222,7 +222,7 @@ def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, t
         assert ids[0]["two"] != ids[1]["two"]
 
 
-def test_aiokafka(broker: BrokerProcess, topic: str) -> None:
+def test_aiokafka_members_share_a_topic(broker: BrokerProcess, topic: str) -> None:
     fill(broker.address, topic)
 
     def consumer() -> Any:
@@ -256,14 +256,14 @@ def test_aiokafka(broker: BrokerProcess, topic: str) -> None:
         await shared(first, second)
         await first.stop()
         while len(second.assignment()) < PARTITIONS:
-            assert not await second.getmany(timeout_ms=100)  # all was read and committed
+            assert not await second.getmany(timeout_ms=100)  # everything was read and committed
         await second.stop()
 
     asyncio.run(asyncio.wait_for(run(), SECONDS * 2))
 
 
-def test_clients_of_two_kinds_in_one_group(broker: BrokerProcess, topic: str) -> None:
-    """They agree on range, which both know by that name."""
+def test_different_clients_can_share_a_group(broker: BrokerProcess, topic: str) -> None:
+    """They agree on the range assignor, which both know by that name."""
     fill(broker.address, topic)
     with (
         closing(Confluent(broker.address, topic, partition_assignment_strategy="range")) as first,
@@ -277,7 +277,7 @@ def test_clients_of_two_kinds_in_one_group(broker: BrokerProcess, topic: str) ->
         until(lambda: halved(first, second), both, "they share")
 
 
-def test_administrators(broker: BrokerProcess, topic: str) -> None:
+def test_admin_clients_describe_and_delete_groups(broker: BrokerProcess, topic: str) -> None:
     fill(broker.address, topic)
     reader = Confluent(broker.address, topic)
     until(lambda: len(reader.seen) == 40, reader.poll, "all is read")
@@ -287,7 +287,7 @@ def test_administrators(broker: BrokerProcess, topic: str) -> None:
     assert ([(found.group_id, found.state) for found in listed.valid], listed.errors) == (
         [("g", ConsumerGroupState.STABLE)], [],
     )  # fmt: skip
-    reader.close()  # it does not wait for ever to be told that it has left
+    reader.close()  # it does not wait for ever for the reply to LeaveGroup
 
     def state() -> Any:
         return admin.describe_consumer_groups(["g"])["g"].result(SECONDS).state
@@ -295,7 +295,7 @@ def test_administrators(broker: BrokerProcess, topic: str) -> None:
     until(lambda: state() == ConsumerGroupState.EMPTY, lambda: time.sleep(0.05), "nobody is left")
     with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as other:
         offsets = other.list_group_offsets("g")["g"]
-        assert {place.partition: found.offset for place, found in offsets.items()} == dict.fromkeys(ALL, 10)
+        assert {key.partition: found.offset for key, found in offsets.items()} == dict.fromkeys(ALL, 10)
         assert KafkaPartition(topic, 0) in offsets
     admin.delete_consumer_groups(["g"])["g"].result(SECONDS)
     assert admin.list_consumer_groups(request_timeout=SECONDS).result().valid == []

@@ -1,4 +1,4 @@
-"""The commands of the README, typed at a real broker; and how the broker itself starts, refuses and stops."""
+"""The commands of the README against a real broker, and how the broker command starts, fails and stops."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.integration.conftest import Address, StartBroker
 
 SECONDS = 180
 
-#: What only an option, an extra, another command or the first request needs.
+#: Modules that only an option, an extra, another command or the first request needs.
 _NOT_FOR_A_START = {
     "avro", "confluent_kafka", "construct", "fastavro", "kazoo", "matplotlib", "multiprocessing", "numpy", "pandas",
     "prometheus_client", "puresasl", "pyarrow", "pylogd.cli.common", "pylogd.client", "pylogd.local",
     "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas", "pylogd.spark", "pylogd.wire.building",
     "pyspark", "requests", "rich", "tomllib", "twisted.internet.ssl", "twisted.scripts", "twisted.web",
 }  # fmt: skip
-#: A broker that says what it has imported where others say where they listen, and stops.
+#: A broker that prints its imported modules in place of its address, and stops.
 _WHEN_IT_LISTENS = """
 import gc, json, os, signal, sys
 from pylogd.cli import main
-def announce(_line):
+def announce(_line, **_):
     print(json.dumps({"modules": sorted(sys.modules), "collects": gc.isenabled(), "frozen": gc.get_freeze_count()}))
     os.kill(os.getpid(), signal.SIGTERM)
 main.click.echo = announce
@@ -49,14 +49,14 @@ def run(broker: Address, *arguments: str, stdin: str = "") -> subprocess.Complet
 
 
 def ok(broker: Address, *arguments: str, stdin: str = "") -> str:
-    """Its output; it must have gone well, and without a word on standard error."""
+    """Run a command that has to succeed without output on standard error. Return its output."""
     done = run(broker, *arguments, stdin=stdin)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def refused(broker: Address, *arguments: str) -> str:
-    """The one line that says why not."""
+    """Run a command that has to fail. Return the one line on standard error."""
     done = run(broker, *arguments)
     assert done.returncode == 1 and not done.stdout
     assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
@@ -64,7 +64,7 @@ def refused(broker: Address, *arguments: str) -> str:
 
 
 class TestTopics:
-    def test_a_topic_s_life(self, broker: Address, topic: str) -> None:
+    def test_a_topic_is_created_described_changed_and_deleted(self, broker: Address, topic: str) -> None:
         assert ok(broker, "topics", "create", topic, "-p", "3", "-c", "retention.ms=86400000") == ""
         assert topic in ok(broker, "topics", "list").splitlines()
         assert topic in json.loads(ok(broker, "topics", "list", "--json"))
@@ -82,7 +82,7 @@ class TestTopics:
         assert topic not in ok(broker, "topics", "list").splitlines()
         assert "UNKNOWN_TOPIC_OR_PARTITION" in refused(broker, "topics", "describe", topic)
 
-    def test_refusals(self, broker: Address, topic: str) -> None:
+    def test_errors_of_topic_commands_are_one_line(self, broker: Address, topic: str) -> None:
         ok(broker, "topics", "create", topic)
         assert "TOPIC_ALREADY_EXISTS" in refused(broker, "topics", "create", topic)
         ok(broker, "topics", "create", topic, "--if-not-exists")
@@ -97,7 +97,7 @@ class TestTopics:
 
 
 class TestRecords:
-    def test_the_readme_s_five_minutes(self, broker: Address, topic: str) -> None:
+    def test_produce_and_consume_as_the_readme_shows(self, broker: Address, topic: str) -> None:
         ok(broker, "topics", "create", topic, "--partitions", "3")
         lines = "ada:signed up\nbob:signed up\nada:bought a book\n"
         ok(broker, "produce", topic, "--key-separator", ":", stdin=lines)
@@ -119,11 +119,11 @@ class TestRecords:
         ok(broker, "produce", topic, "-z", codec, stdin=lines)
         assert ok(broker, "consume", topic, "--until-end") == lines
 
-    def test_a_topic_is_made_when_it_is_first_written_to(self, broker: Address, topic: str) -> None:
+    def test_producing_creates_a_missing_topic(self, broker: Address, topic: str) -> None:
         ok(broker, "produce", topic, stdin="hello\n")
         assert ok(broker, "consume", topic, "--count", "1") == "hello\n"
 
-    def test_offsets_for_a_time(self, broker: Address, topic: str) -> None:
+    def test_offsets_prints_the_offset_for_a_time(self, broker: Address, topic: str) -> None:
         ok(broker, "topics", "create", topic, "-p", "1")
         ok(broker, "produce", topic, stdin="1\n2\n")
         (row,) = json.loads(ok(broker, "offsets", topic, "--time", "1h", "--json"))
@@ -131,12 +131,12 @@ class TestRecords:
         assert ok(broker, "offsets", topic, "--time", "2100-01-01").split("\t")[-1] == "-1\n"
         assert ok(broker, "consume", topic, "--until-end", "--from", "1h") == "1\n2\n"
 
-    def test_too_large(self, broker: Address, topic: str) -> None:
+    def test_a_too_large_record_is_an_error(self, broker: Address, topic: str) -> None:
         ok(broker, "topics", "create", topic, "-c", "max.message.bytes=1000")
         done = run(broker, "produce", topic, stdin="x" * 2000 + "\n")
         assert done.returncode == 1 and "MESSAGE_TOO_LARGE" in done.stderr
 
-    def test_a_reader_that_goes_away(self, broker: Address, topic: str) -> None:
+    def test_consume_ends_when_its_output_is_closed(self, broker: Address, topic: str) -> None:
         ok(broker, "produce", topic, stdin="line\n" * 50_000)
         consume = subprocess.Popen(
             [*pylogd_command(), "consume", topic, "-b", broker.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -150,7 +150,7 @@ class TestRecords:
         consume.stderr.close()
 
     @pytest.mark.parametrize("arguments", [["consume"], ["produce"]])
-    def test_ctrl_c_ends_it_at_once(self, broker: Address, topic: str, arguments: list[str]) -> None:
+    def test_ctrl_c_ends_the_command_at_once(self, broker: Address, topic: str, arguments: list[str]) -> None:
         ok(broker, "produce", topic, stdin="line\n")
         process = subprocess.Popen(
             [*pylogd_command(), *arguments, topic, "-b", broker.address],
@@ -162,13 +162,13 @@ class TestRecords:
         else:
             process.stdin.write(b"typed\n")
             process.stdin.flush()
-            assert ok(broker, "consume", topic, "--count", "2") == "line\ntyped\n", "a line leaves when it is typed"
+            assert ok(broker, "consume", topic, "--count", "2") == "line\ntyped\n", "a line is sent when it is typed"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=SECONDS)
         assert (process.returncode, err) == (130, b"")
 
 
-def test_cluster(broker: Address) -> None:
+def test_cluster_prints_brokers_and_controller(broker: Address) -> None:
     described = json.loads(ok(broker, "cluster", "--json"))
     (found,) = described["brokers"]
     assert f"{found['host']}:{found['port']}" == broker.address
@@ -177,7 +177,7 @@ def test_cluster(broker: Address) -> None:
 
 
 class TestFiles:
-    def test_verify_and_dump(self, start_broker: StartBroker) -> None:
+    def test_verify_log_and_dump_log_read_a_stopped_broker_s_files(self, start_broker: StartBroker) -> None:
         broker = start_broker()
         ok(broker, "topics", "create", "t", "-p", "1")
         ok(broker, "produce", "t", "-z", "lz4", stdin="one\ntwo\n")
@@ -197,14 +197,14 @@ class TestFiles:
         assert str(segment) in [finding["path"] for finding in findings if finding["severity"] == "error"]
         assert run(broker, "verify-log", "--quiet", str(broker.data)).stdout == ""
 
-    def test_what_is_no_log(self, broker: Address, tmp_path: Path) -> None:
+    def test_verify_log_and_dump_log_refuse_other_files(self, broker: Address, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("x")
         assert "notes.txt" in refused(broker, "dump-log", str(tmp_path / "notes.txt"))
         assert run(broker, "verify-log", str(tmp_path / "none")).returncode == 2
 
 
 class TestBroker:
-    """Clear lines and exit codes when it can't start, and a clean stop when it could."""
+    """Error messages and exit codes when the broker can't start, and a clean stop when it can."""
 
     def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -217,22 +217,22 @@ class TestBroker:
         assert "Traceback" not in done.stderr
         return done.stderr
 
-    def test_port_taken(self, tmp_path: Path) -> None:
+    def test_a_port_in_use_is_an_error(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             where = f"127.0.0.1:{taken.getsockname()[1]}"
             said = self.fails("--listen", where, "--data", str(tmp_path))
         assert f"can't listen on {where}: Address already in use" in said
 
-    def test_directory_taken(self, start_broker: StartBroker) -> None:
+    def test_a_data_directory_in_use_is_an_error(self, start_broker: StartBroker) -> None:
         broker = start_broker()
         assert "in use" in self.fails("--listen", "127.0.0.1:0", "--data", str(broker.data))
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_directory_read_only(self, tmp_path: Path) -> None:
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to every directory")
+    def test_a_read_only_data_directory_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "data").mkdir(mode=0o500)
         assert "Permission denied" in self.fails("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
 
-    def test_directory_that_cannot_be(self, tmp_path: Path) -> None:
+    def test_a_data_directory_that_can_not_be_created_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         said = self.fails("--listen", "127.0.0.1:0", "--data", str(tmp_path / "file" / "data"))
         assert str(tmp_path / "file") in said
@@ -241,14 +241,14 @@ class TestBroker:
         ("content", "message"),
         [("log.segment.bytes = [", "broker.toml"), ('log.segment.byte = "1"', "did you mean log.segment.bytes?")],
     )
-    def test_bad_configuration(self, tmp_path: Path, content: str, message: str) -> None:
+    def test_bad_settings_are_an_error(self, tmp_path: Path, content: str, message: str) -> None:
         config = tmp_path / "broker.toml"
         config.write_text(content)
         said = self.fails("--config", str(config), "--data", str(tmp_path / "data"), code=2)
         assert message in said and said.count("\n") == 1
 
     @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-    def test_stops_cleanly_and_starts_again(self, start_broker: StartBroker, stop: signal.Signals) -> None:
+    def test_a_stop_by_signal_is_clean(self, start_broker: StartBroker, stop: signal.Signals) -> None:
         first = start_broker(arguments=["--set", "num.partitions=2"])
         ok(first, "produce", "t", stdin="kept\n")
         first.process.send_signal(stop)
@@ -257,7 +257,7 @@ class TestBroker:
         assert ok(second, "consume", "t", "--until-end") == "kept\n"
         assert len(ok(second, "offsets", "t").splitlines()) == 2
 
-    def test_what_a_start_does_not_need_is_not_imported(self, tmp_path: Path) -> None:
+    def test_a_start_imports_only_what_it_needs(self, tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", _WHEN_IT_LISTENS, "broker", "--listen", "127.0.0.1:0", "--data", str(tmp_path)],
             capture_output=True, text=True, timeout=SECONDS, check=False,
@@ -265,10 +265,10 @@ class TestBroker:
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
         assert not _NOT_FOR_A_START & set(found["modules"])
-        assert found["collects"] and found["frozen"]  # which a start does without
+        assert found["collects"] and found["frozen"]  # a start does not need it
 
 
-def test_python_m_pylogd() -> None:
+def test_python_m_pylogd_runs_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pylogd", "--version"], capture_output=True, text=True, timeout=SECONDS, check=True
     )

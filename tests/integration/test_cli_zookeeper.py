@@ -1,4 +1,4 @@
-"""`pylogd zookeeper` on a real tree: what brokers and consumers registered there, and clear errors."""
+"""`pylogd zookeeper` on a real tree: it prints what brokers and consumers registered, or one line of error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connect(zookeeper: ZooKeeper) -> str:
     return zookeeper.connect
 
 
-def test_the_registries_as_lines(connect: str) -> None:
+def test_registrations_are_printed_as_lines(connect: str) -> None:
     done = run("-z", connect)
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split("\t") for line in done.stdout.splitlines()] == [
@@ -55,7 +55,7 @@ def test_the_registries_as_lines(connect: str) -> None:
     ]
 
 
-def test_some_of_them_as_json(connect: str) -> None:
+def test_registrations_are_printed_as_json(connect: str) -> None:
     done = run("-z", connect, "groups", "controller", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
@@ -71,7 +71,7 @@ def test_some_of_them_as_json(connect: str) -> None:
     }
 
 
-def test_errors_are_one_line(zookeeper: ZooKeeper, own_zookeeper: LocalZooKeeper) -> None:
+def test_errors_are_one_line_that_names_the_server(zookeeper: ZooKeeper, own_zookeeper: LocalZooKeeper) -> None:
     missing = run("-z", f"{zookeeper.hosts}/not-there")
     why = f"Error: ZooKeeper at {zookeeper.hosts} has no node /not-there: is the chroot right?\n"
     assert (missing.returncode, missing.stderr) == (1, why)
@@ -84,6 +84,6 @@ def test_errors_are_one_line(zookeeper: ZooKeeper, own_zookeeper: LocalZooKeeper
     )  # fmt: skip
 
 
-def test_a_tree_without_registries_is_no_error(zookeeper: ZooKeeper) -> None:
+def test_an_empty_tree_is_not_an_error(zookeeper: ZooKeeper) -> None:
     done = run("-z", zookeeper.hosts, "brokers")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,4 +1,4 @@
-"""docs/client.md: its programs print what it says, and its options are the library's."""
+"""docs/client.md: its programs print what it shows, and its tables have all options of the library."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from pylogd.client import aio, deferred
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.security import SecurityOptions
 from tests.integration.conftest import Address
 
 TEXT = Path(__file__).resolve().parents[2].joinpath("docs", "client.md").read_text("utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
-def test_every_program_is_run() -> None:
+def test_every_program_of_the_document_is_run() -> None:
     assert len(PROGRAMS) == TEXT.count("```python") >= 4
 
 
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS)
-def test_a_program(broker: Address, program: str, printed: str) -> None:
+def test_a_program_prints_what_the_document_shows(broker: Address, program: str, printed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program.replace("localhost:9092", broker.address)],
         capture_output=True,
@@ -42,17 +43,24 @@ def test_a_program(broker: Address, program: str, printed: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("All clients", ClientOptions), ("Producer", ProducerOptions), ("Consumer", ConsumerOptions)],
+    [
+        ("All clients", ClientOptions),
+        ("Producer", ProducerOptions),
+        ("Consumer", ConsumerOptions),
+        ("SecurityOptions", SecurityOptions),
+    ],
 )
-def test_options(name: str, options: type[ClientOptions]) -> None:
-    inherited = set() if options is ClientOptions else {field.name for field in fields(ClientOptions)}
+def test_documented_options_are_those_of_the_library(name: str, options: Any) -> None:
+    inherited = (
+        set() if options in (ClientOptions, SecurityOptions) else {field.name for field in fields(ClientOptions)}
+    )
     expected = {field.name: field.default for field in fields(options) if field.name not in inherited}
     assert documented(name) == expected
 
 
 @pytest.mark.parametrize("face", [client, aio, deferred])
-def test_faces_differ_in_their_loop_alone(face: Any) -> None:
-    own = {"self", "bootstrap_servers", "options", "settings"} | {"tls", "reactor"}
+def test_all_faces_have_the_same_options(face: Any) -> None:
+    own = {"self", "bootstrap_servers", "options", "settings"} | {"reactor"}
     for name in ("Producer", "Consumer"):
         assert set(inspect.signature(getattr(face, name)).parameters) <= own
     parameters = inspect.signature(face.Admin).parameters
@@ -60,7 +68,7 @@ def test_faces_differ_in_their_loop_alone(face: Any) -> None:
 
 
 def documented(name: str) -> dict[str, Any]:
-    """The rows of a table of options in the document."""
+    """Read the rows of a table of options from the document."""
     section = TEXT[TEXT.index(f"\n### {name}\n") :].split("\n### ")[1]
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", section, re.MULTILINE)
     return {option: ast.literal_eval(default) for option, default in rows}

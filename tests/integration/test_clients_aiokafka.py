@@ -1,4 +1,4 @@
-"""aiokafka against a broker: unmodified, and reading by `assign`."""
+"""Unmodified aiokafka against a broker, reading by `assign`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 120.0
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a coroutine to its end, within bounds."""
+    """Run a coroutine to its end, with a time limit."""
 
     async def bounded() -> None:
         await asyncio.wait_for(test(), 3 * SECONDS)
@@ -44,21 +44,21 @@ async def take(consumer: AIOKafkaConsumer, count: int) -> list[Any]:
 
 
 async def read(address: str, topic: str, count: int, partition: int = 0) -> list[Any]:
-    """`count` records of one partition from its beginning."""
+    """Read `count` records of a partition from its beginning."""
     async with AIOKafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, partition)])
         return await take(consumer, count)
 
 
 async def send(address: str, topic: str, values: list[bytes], **settings: Any) -> list[int]:
-    """Produce to partition 0, all in flight at once; the offsets."""
+    """Produce to partition 0 with all records in flight at once. Return their offsets."""
     async with AIOKafkaProducer(bootstrap_servers=address, **settings) as producer:
         futures = [await producer.send(topic, value, partition=0) for value in values]
         return [found.offset for found in await asyncio.wait_for(asyncio.gather(*futures), SECONDS)]
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_is_consumed(broker: Address, topic: str, codec: str | None) -> None:
+def test_produced_records_are_consumed_unchanged(broker: Address, topic: str, codec: str | None) -> None:
     headers = [("trace", b"\x00\x01"), ("empty", b"")]
     first_time = 1_700_000_000_000
 
@@ -87,31 +87,31 @@ def test_what_is_produced_is_consumed(broker: Address, topic: str, codec: str | 
     run(test)
 
 
-def test_offsets_and_seek(broker: Address, topic: str) -> None:
+def test_offsets_by_time_and_seek(broker: Address, topic: str) -> None:
     async def test() -> None:
         await create(broker.address, topic)
         async with AIOKafkaProducer(bootstrap_servers=broker.address) as producer:
             for number in range(40):
                 await producer.send(topic, str(number).encode(), timestamp_ms=1_600_000_000_000 + 10 * number)
-        place = TopicPartition(topic, 0)
+        topic_partition = TopicPartition(topic, 0)
         async with AIOKafkaConsumer(bootstrap_servers=broker.address, auto_offset_reset="none") as consumer:
-            consumer.assign([place])
-            assert await consumer.beginning_offsets([place]) == {place: 0}
-            assert await consumer.end_offsets([place]) == {place: 40}
-            found = (await consumer.offsets_for_times({place: 1_600_000_000_111}))[place]
+            consumer.assign([topic_partition])
+            assert await consumer.beginning_offsets([topic_partition]) == {topic_partition: 0}
+            assert await consumer.end_offsets([topic_partition]) == {topic_partition: 40}
+            found = (await consumer.offsets_for_times({topic_partition: 1_600_000_000_111}))[topic_partition]
             assert (found.offset, found.timestamp) == (12, 1_600_000_000_120)
             for offset in (25, 0, 39):
-                consumer.seek(place, offset)
+                consumer.seek(topic_partition, offset)
                 assert (await take(consumer, 1))[0].offset == offset
-            consumer.seek(place, 1000)
+            consumer.seek(topic_partition, 1000)
             with pytest.raises(OffsetOutOfRangeError):
                 await take(consumer, 1)
 
     run(test)
 
 
-def test_a_fetch_that_waits_is_woken_by_an_append(broker: Address, topic: str) -> None:
-    """The fetch may wait five minutes: only being woken brings the record in time."""
+def test_an_append_answers_a_waiting_fetch(broker: Address, topic: str) -> None:
+    """The fetch may wait for five minutes, so that the test fails unless the append answers it."""
 
     async def test() -> None:
         await create(broker.address, topic)
@@ -123,14 +123,14 @@ def test_a_fetch_that_waits_is_woken_by_an_append(broker: Address, topic: str) -
         ) as consumer:
             consumer.assign([TopicPartition(topic, 0)])
             waiting = asyncio.create_task(consumer.getone())
-            await asyncio.sleep(0.5)  # time for the fetch to reach the broker; the test holds without it
+            await asyncio.sleep(0.5)  # lets the fetch reach the broker first; the result does not depend on it
             await send(broker.address, topic, [b"wake"])
             assert (await asyncio.wait_for(waiting, SECONDS)).value == b"wake"
 
     run(test)
 
 
-def test_big_messages_and_the_limit(broker: Address, topic: str) -> None:
+def test_large_messages_are_accepted_up_to_the_limit(broker: Address, topic: str) -> None:
     async def test() -> None:
         await create(broker.address, topic)
         values = [bytes([65 + number]) * 900_000 for number in range(5)]
@@ -158,7 +158,7 @@ def test_requests_to_many_partitions_keep_their_order(broker: Address, topic: st
     run(test)
 
 
-def test_an_idempotent_producer(broker: Address, topic: str) -> None:
+def test_an_idempotent_producer_writes_each_record_once(broker: Address, topic: str) -> None:
     async def test() -> None:
         await create(broker.address, topic)
         values = [str(number).encode() for number in range(500)]
@@ -169,7 +169,7 @@ def test_an_idempotent_producer(broker: Address, topic: str) -> None:
     run(test)
 
 
-def test_admin(broker: Address, topic: str) -> None:
+def test_admin_client_creates_describes_and_deletes_topics(broker: Address, topic: str) -> None:
     async def test() -> None:
         await create(broker.address, topic, 2)
         admin = AIOKafkaAdminClient(bootstrap_servers=broker.address)

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) against a broker: unmodified, and reading by `assign`."""
+"""Unmodified confluent-kafka (librdkafka) against a broker, reading by `assign`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECONDS = 120.0
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-#: librdkafka says on standard error when a broker goes away, which here is what the tests do to it.
+#: Silences librdkafka, which writes to standard error when a test stops the broker.
 QUIET = {"log_level": 0}
 
 
@@ -48,13 +48,13 @@ def make_admin(address: str) -> AdminClient:
 
 
 def make_producer(address: str, **settings: Any) -> Producer:
-    """A producer; settings have underscores for librdkafka's dots."""
+    """Make a producer. Settings are written with underscores for librdkafka's dots."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     return Producer({"bootstrap.servers": address} | QUIET | named)
 
 
 def send(producer: Producer, topic: str, values: list[bytes], **more: Any) -> list[Message]:
-    """Produce values and wait; the delivered messages, in order of delivery."""
+    """Produce values, and return the delivered messages in order of delivery."""
     delivered: list[Message] = []
 
     def report(error: KafkaError | None, message: Message) -> None:
@@ -70,7 +70,7 @@ def send(producer: Producer, topic: str, values: list[bytes], **more: Any) -> li
 
 
 def read(address: str, topic: str, count: int, partition: int = 0, offset: int = OFFSET_BEGINNING) -> list[Message]:
-    """Exactly `count` messages of one partition."""
+    """Read exactly `count` messages of a partition."""
     consumer = make_consumer(address)
     try:
         consumer.assign([TopicPartition(topic, partition, offset)])
@@ -80,18 +80,18 @@ def read(address: str, topic: str, count: int, partition: int = 0, offset: int =
 
 
 def make_consumer(address: str, **settings: Any) -> Consumer:
-    """A consumer that is for `assign`: librdkafka wants a group's name all the same."""
+    """Make a consumer for `assign`. It has a group id only because librdkafka requires one."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     fixed = {"bootstrap.servers": address, "group.id": "by-assign", "enable.auto.commit": False}
     return Consumer(fixed | QUIET | {"auto.offset.reset": "error"} | named)
 
 
 def take(consumer: Consumer, count: int) -> list[Message]:
-    """Poll until `count` messages have come."""
+    """Poll until `count` messages have arrived."""
     messages: list[Message] = []
     deadline = time.monotonic() + SECONDS
     while len(messages) < count:
-        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages arrived"
         message = consumer.poll(1.0)
         if message is not None:
             assert message.error() is None, message.error()
@@ -100,7 +100,7 @@ def take(consumer: Consumer, count: int) -> list[Message]:
 
 
 def create(address: str, topic: str, partitions: int = 1, **configs: str) -> AdminClient:
-    """Create a topic; the admin client that did it."""
+    """Create a topic, and return the admin client that did it."""
     admin = make_admin(address)
     config = {name.replace("_", "."): value for name, value in configs.items()}
     admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(SECONDS)
@@ -108,14 +108,14 @@ def create(address: str, topic: str, partitions: int = 1, **configs: str) -> Adm
 
 
 def code_of(future: Any) -> int:
-    """The error code that a future of the admin client fails with."""
+    """Return the error code with which a future of the admin client fails."""
     with pytest.raises(KafkaException) as caught:
         future.result(SECONDS)
     return int(caught.value.args[0].code())
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_produced_is_consumed(broker: Address, topic: str, codec: str) -> None:
+def test_produced_messages_are_consumed_unchanged(broker: Address, topic: str, codec: str) -> None:
     create(broker.address, topic)
     producer = make_producer(broker.address, compression_type=codec, linger_ms=20)
     headers: list[tuple[str, str | bytes | None]] = [
@@ -147,13 +147,13 @@ def test_what_is_produced_is_consumed(broker: Address, topic: str, codec: str) -
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks(broker: Address, topic: str, acks: str) -> None:
+def test_every_acks_delivers(broker: Address, topic: str, acks: str) -> None:
     create(broker.address, topic)
     send(make_producer(broker.address, acks=acks), topic, [b"a", b"b", b"c"])
     assert [message.value() for message in read(broker.address, topic, 3)] == [b"a", b"b", b"c"]
 
 
-def test_a_topic_is_created_when_it_is_first_written_to(broker: Address, topic: str) -> None:
+def test_producing_creates_a_missing_topic(broker: Address, topic: str) -> None:
     [message] = send(make_producer(broker.address), topic, [b"first"])
     assert (message.partition(), message.offset()) == (0, 0)
     assert topic in make_admin(broker.address).list_topics(timeout=SECONDS).topics
@@ -204,7 +204,7 @@ def test_an_offset_out_of_range_is_an_error_or_a_reset(broker: Address, topic: s
     consumer.close()
 
 
-def test_big_messages(broker: Address, topic: str) -> None:
+def test_messages_of_nearly_the_limit_are_accepted(broker: Address, topic: str) -> None:
     create(broker.address, topic)
     values = [bytes([65 + number]) * 900_000 for number in range(6)]
     send(make_producer(broker.address), topic, values)
@@ -221,7 +221,7 @@ def test_a_message_over_the_limit_is_refused(broker: Address, topic: str) -> Non
     assert len(read(broker.address, topic, 1)[0].value() or b"") == 5_000
 
 
-def test_many_partitions(broker: Address, topic: str) -> None:
+def test_all_of_many_partitions_are_written_and_read(broker: Address, topic: str) -> None:
     create(broker.address, topic, partitions=60)
     producer = make_producer(broker.address, linger_ms=20)
     for number in range(3000):
@@ -237,7 +237,7 @@ def test_many_partitions(broker: Address, topic: str) -> None:
     assert by_key == {f"k{key}".encode(): list(range(key, 3000, 200)) for key in range(200)}
 
 
-def test_an_idempotent_producer(broker: Address, topic: str) -> None:
+def test_an_idempotent_producer_writes_each_message_once(broker: Address, topic: str) -> None:
     create(broker.address, topic, partitions=3)
     producer = make_producer(broker.address, enable_idempotence=True, batch_num_messages=10)
     for number in range(3000):
@@ -258,8 +258,8 @@ def test_requests_in_flight_keep_their_order(broker: Address, topic: str) -> Non
     assert [message.value() for message in read(broker.address, topic, 5000)] == values
 
 
-def test_a_fetch_that_waits_is_woken_by_an_append(broker: Address, topic: str) -> None:
-    """The fetch may wait five minutes, the consumer waits two: only being woken brings the message in time."""
+def test_an_append_answers_a_waiting_fetch(broker: Address, topic: str) -> None:
+    """The fetch may wait for five minutes and the consumer for two: the append has to answer it."""
     create(broker.address, topic)
     consumer = make_consumer(broker.address, fetch_wait_max_ms=300_000, socket_timeout_ms=300_000)
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -269,7 +269,7 @@ def test_a_fetch_that_waits_is_woken_by_an_append(broker: Address, topic: str) -
     consumer.close()
 
 
-def test_log_append_time(broker: Address, topic: str) -> None:
+def test_log_append_time_replaces_the_producer_s_time_stamp(broker: Address, topic: str) -> None:
     create(broker.address, topic, message_timestamp_type="LogAppendTime")
     send(make_producer(broker.address), topic, [b"x"], timestamp=1_000)
     kind, timestamp = read(broker.address, topic, 1)[0].timestamp()
@@ -277,7 +277,7 @@ def test_log_append_time(broker: Address, topic: str) -> None:
     assert timestamp > 1_600_000_000_000
 
 
-def test_admin_topics(broker: Address, new_topic: Callable[[], str]) -> None:
+def test_admin_client_creates_lists_and_deletes_topics(broker: Address, new_topic: Callable[[], str]) -> None:
     first, second = new_topic(), new_topic()
     admin = create(broker.address, first, partitions=4)
     [described] = admin.list_topics(first, timeout=SECONDS).topics.values()
@@ -304,7 +304,7 @@ def test_a_topic_deleted_and_created_again_is_empty(broker: Address, topic: str)
     assert [message.value() for message in read(broker.address, topic, 1)] == [b"new"]
 
 
-def test_admin_partitions(broker: Address, topic: str) -> None:
+def test_admin_client_adds_partitions(broker: Address, topic: str) -> None:
     admin = create(broker.address, topic)
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(SECONDS)
     assert len(admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions) == 3
@@ -313,7 +313,7 @@ def test_admin_partitions(broker: Address, topic: str) -> None:
     assert read(broker.address, topic, 1, partition=2)[0].value() == b"there"
 
 
-def test_admin_configs(broker: Address, topic: str) -> None:
+def test_admin_client_describes_and_alters_topic_configs(broker: Address, topic: str) -> None:
     admin = create(broker.address, topic, retention_ms="3600000")
     resource = ConfigResource(ResourceType.TOPIC, topic)
 
@@ -351,7 +351,7 @@ def test_admin_configs(broker: Address, topic: str) -> None:
     assert code_of(admin.incremental_alter_configs([wrong])[wrong]) == KafkaError.INVALID_CONFIG
 
 
-def test_admin_broker_configs_and_cluster(broker: Address) -> None:
+def test_admin_client_describes_broker_configs_and_the_cluster(broker: Address) -> None:
     admin = make_admin(broker.address)
     cluster = admin.describe_cluster().result(SECONDS)
     [node] = cluster.nodes
@@ -364,7 +364,7 @@ def test_admin_broker_configs_and_cluster(broker: Address) -> None:
     assert "log.retention.hours" in entries
 
 
-def test_admin_delete_records_and_list_offsets(broker: Address, topic: str) -> None:
+def test_admin_client_deletes_records_and_lists_offsets(broker: Address, topic: str) -> None:
     admin = create(broker.address, topic)
     producer = make_producer(broker.address)
     for number in range(100):
@@ -384,7 +384,7 @@ def test_admin_delete_records_and_list_offsets(broker: Address, topic: str) -> N
     assert [message.offset() for message in read(broker.address, topic, 60)] == list(range(40, 100))
 
 
-def test_data_and_topics_outlive_a_stop_and_a_crash(start_broker: StartBroker, topic: str) -> None:
+def test_records_and_topics_survive_a_stop_and_a_crash(start_broker: StartBroker, topic: str) -> None:
     first = start_broker()
     create(first.address, topic, partitions=2, retention_ms="7200000")
     send(make_producer(first.address), topic, [b"before the stop"] * 100, partition=1)

@@ -1,4 +1,4 @@
-"""kafka-python against a broker: unmodified, and reading by `assign`."""
+"""Unmodified kafka-python against a broker, reading by `assign`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def create(admin: KafkaAdminClient) -> Callable[..., None]:
 
 
 def send(address: str, topic: str, values: list[bytes], **settings: Any) -> list[int]:
-    """Produce to partition 0 and wait; the offsets."""
+    """Produce to partition 0, and return the offsets."""
     with closing(KafkaProducer(bootstrap_servers=address, **settings)) as producer:
         futures = [producer.send(topic, value, partition=0) for value in values]
         producer.flush(SECONDS)
@@ -42,25 +42,25 @@ def send(address: str, topic: str, values: list[bytes], **settings: Any) -> list
 
 
 def take(consumer: KafkaConsumer, count: int) -> list[Any]:
-    """Poll until `count` records have come."""
+    """Poll until `count` records have arrived."""
     records: list[Any] = []
     deadline = time.monotonic() + SECONDS
     while len(records) < count:
-        assert time.monotonic() < deadline, f"{len(records)} of {count} records came"
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records arrived"
         for batch in consumer.poll(timeout_ms=1000).values():
             records += batch
     return records
 
 
 def read(address: str, topic: str, count: int, partition: int = 0) -> list[Any]:
-    """`count` records of one partition from its beginning."""
+    """Read `count` records of a partition from its beginning."""
     with closing(KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest")) as consumer:
         consumer.assign([TopicPartition(topic, partition)])
         return take(consumer, count)
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_is_consumed(
+def test_produced_records_are_consumed_unchanged(
     broker: Address, create: Callable[..., None], topic: str, codec: str | None
 ) -> None:
     create(topic)
@@ -88,35 +88,35 @@ def test_what_is_produced_is_consumed(
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_acks(broker: Address, create: Callable[..., None], topic: str, acks: int | str) -> None:
+def test_every_acks_delivers(broker: Address, create: Callable[..., None], topic: str, acks: int | str) -> None:
     create(topic)
     idempotent = {} if acks == "all" else {"enable_idempotence": False}
     send(broker.address, topic, [b"a", b"b", b"c"], acks=acks, **idempotent)
     assert [record.value for record in read(broker.address, topic, 3)] == [b"a", b"b", b"c"]
 
 
-def test_offsets_and_seek(broker: Address, create: Callable[..., None], topic: str) -> None:
+def test_offsets_by_time_and_seek(broker: Address, create: Callable[..., None], topic: str) -> None:
     create(topic)
     with closing(KafkaProducer(bootstrap_servers=broker.address)) as producer:
         for number in range(40):
             producer.send(topic, str(number).encode(), timestamp_ms=1_600_000_000_000 + 10 * number)
         producer.flush(SECONDS)
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with closing(KafkaConsumer(bootstrap_servers=broker.address)) as consumer:
-        consumer.assign([place])
-        assert consumer.beginning_offsets([place]) == {place: 0}
-        assert consumer.end_offsets([place]) == {place: 40}
-        found = consumer.offsets_for_times({place: 1_600_000_000_111})[place]
+        consumer.assign([topic_partition])
+        assert consumer.beginning_offsets([topic_partition]) == {topic_partition: 0}
+        assert consumer.end_offsets([topic_partition]) == {topic_partition: 40}
+        found = consumer.offsets_for_times({topic_partition: 1_600_000_000_111})[topic_partition]
         assert (found.offset, found.timestamp) == (12, 1_600_000_000_120)
-        assert consumer.offsets_for_times({place: 1_700_000_000_000}) == {place: None}
+        assert consumer.offsets_for_times({topic_partition: 1_700_000_000_000}) == {topic_partition: None}
         for offset in (25, 0, 39):
-            consumer.seek(place, offset)
+            consumer.seek(topic_partition, offset)
             assert take(consumer, 1)[0].offset == offset
-        consumer.seek_to_end(place)
-        assert consumer.position(place) == 40
+        consumer.seek_to_end(topic_partition)
+        assert consumer.position(topic_partition) == 40
 
 
-def test_big_messages_and_the_limit(broker: Address, create: Callable[..., None], topic: str) -> None:
+def test_large_messages_are_accepted_up_to_the_limit(broker: Address, create: Callable[..., None], topic: str) -> None:
     create(topic)
     values = [bytes([65 + number]) * 900_000 for number in range(5)]
     assert send(broker.address, topic, values) == list(range(5))
@@ -125,7 +125,7 @@ def test_big_messages_and_the_limit(broker: Address, create: Callable[..., None]
         send(broker.address, topic, [b"x" * 3_000_000], max_request_size=8_000_000)
 
 
-def test_many_partitions_and_a_fetch_over_all_of_them(broker: Address, create: Callable[..., None], topic: str) -> None:
+def test_one_fetch_reads_many_partitions(broker: Address, create: Callable[..., None], topic: str) -> None:
     create(topic, 40)
     with closing(KafkaProducer(bootstrap_servers=broker.address, linger_ms=20)) as producer:
         for number in range(2000):
@@ -148,14 +148,14 @@ def test_requests_in_flight_keep_their_order(broker: Address, create: Callable[.
     assert [record.value for record in read(broker.address, topic, 1000)] == values
 
 
-def test_an_idempotent_producer(broker: Address, create: Callable[..., None], topic: str) -> None:
+def test_an_idempotent_producer_writes_records_once(broker: Address, create: Callable[..., None], topic: str) -> None:
     create(topic)
     values = [str(number).encode() for number in range(1000)]
     assert send(broker.address, topic, values, enable_idempotence=True, batch_size=200) == list(range(1000))
     assert [record.value for record in read(broker.address, topic, 1000)] == values
 
 
-def test_admin_topics_partitions_and_records(
+def test_admin_client_changes_topics(
     broker: Address, admin: KafkaAdminClient, create: Callable[..., None], topic: str
 ) -> None:
     create(topic, 2)
@@ -169,10 +169,10 @@ def test_admin_topics_partitions_and_records(
     assert len(described["partitions"]) == 5
 
     send(broker.address, topic, [b"x"] * 30)
-    place = TopicPartition(topic, 0)
-    admin.delete_records({place: 12})
+    topic_partition = TopicPartition(topic, 0)
+    admin.delete_records({topic_partition: 12})
     with closing(KafkaConsumer(bootstrap_servers=broker.address)) as consumer:
-        assert consumer.beginning_offsets([place]) == {place: 12}
+        assert consumer.beginning_offsets([topic_partition]) == {topic_partition: 12}
     assert [record.offset for record in read(broker.address, topic, 18)] == list(range(12, 30))
 
     admin.delete_topics([topic])
@@ -181,7 +181,9 @@ def test_admin_topics_partitions_and_records(
         admin.delete_topics([topic])
 
 
-def test_admin_configs(broker: Address, admin: KafkaAdminClient, create: Callable[..., None], topic: str) -> None:
+def test_admin_client_describes_and_alters_configs(
+    broker: Address, admin: KafkaAdminClient, create: Callable[..., None], topic: str
+) -> None:
     create(topic, retention_ms="3600000")
 
     def described() -> dict[str, Any]:
@@ -202,7 +204,7 @@ def test_admin_configs(broker: Address, admin: KafkaAdminClient, create: Callabl
     assert described() == after
 
 
-def test_admin_cluster_and_log_directories(
+def test_admin_client_describes_the_cluster_and_log_directories(
     broker: Address, admin: KafkaAdminClient, create: Callable[..., None], topic: str
 ) -> None:
     create(topic)

@@ -1,4 +1,4 @@
-"""pylogd's own client on a real broker: what it writes, reads and asks. The same has to hold on Apache Kafka."""
+"""pylogd's blocking client against a real broker, or Apache Kafka: writing, reading, administration."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def read(consumer: Consumer, count: int) -> list[Record]:
     records: list[Record] = []
     deadline = time.monotonic() + SECONDS
     while len(records) < count:
-        assert time.monotonic() < deadline, f"{len(records)} of {count} records came"
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records arrived"
         records += consumer.poll(1)
     return records
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_there_and_back(cluster: Cluster, admin: Admin, topic: str, codec: str) -> None:
+def test_written_records_are_read_unchanged(cluster: Cluster, admin: Admin, topic: str, codec: str) -> None:
     admin.create_topic(topic, 3)
     with Producer(cluster, compression=codec) as producer:
         sent = [
@@ -82,7 +82,7 @@ def test_there_and_back(cluster: Cluster, admin: Admin, topic: str, codec: str) 
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_librdkafka_reads_what_we_write(
+def test_librdkafka_reads_what_pylogd_writes(
     broker: Address, cluster: Cluster, admin: Admin, topic: str, codec: str
 ) -> None:
     admin.create_topic(topic, 1)
@@ -103,7 +103,7 @@ def test_librdkafka_reads_what_we_write(
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_acks(cluster: Cluster, admin: Admin, topic: str, acks: object) -> None:
+def test_every_acks_delivers(cluster: Cluster, admin: Admin, topic: str, acks: object) -> None:
     admin.create_topic(topic, 1)
     with Producer(cluster, acks=acks) as producer:
         delivery = producer.send(topic, b"v")
@@ -113,34 +113,34 @@ def test_acks(cluster: Cluster, admin: Admin, topic: str, acks: object) -> None:
     assert [r.value for r in read(consumer, 1)] == [b"v"]
 
 
-def test_positions_and_offsets(cluster: Cluster, admin: Admin, topic: str) -> None:
+def test_positions_and_offset_lookups(cluster: Cluster, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, 1)
     with Producer(cluster, batch_records=10) as producer:
         for n in range(100):
             producer.send(topic, b"%d" % n, timestamp=T + n * 1000)
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     consumer = Consumer(cluster, fetch_max_wait_ms=50)
-    assert consumer.beginning_offsets([place]) == {place: 0}
-    assert consumer.end_offsets([place]) == {place: 100}
-    assert consumer.offsets_for_times({place: T + 41_500})[place] == (42, T + 42_000, 0)
-    assert consumer.offsets_for_times({place: T + 10**9}) == {place: None}
-    consumer.assign({place: 37})
+    assert consumer.beginning_offsets([topic_partition]) == {topic_partition: 0}
+    assert consumer.end_offsets([topic_partition]) == {topic_partition: 100}
+    assert consumer.offsets_for_times({topic_partition: T + 41_500})[topic_partition] == (42, T + 42_000, 0)
+    assert consumer.offsets_for_times({topic_partition: T + 10**9}) == {topic_partition: None}
+    consumer.assign({topic_partition: 37})
     assert [r.offset for r in read(consumer, 63)] == list(range(37, 100))
     assert consumer.poll() == []
     consumer.seek_to_beginning()
     assert read(consumer, 1)[0].offset == 0
 
-    assert admin.delete_records({place: 25}) == {place: 25}
-    assert admin.offsets({place: EARLIEST})[place].offset == 25
-    assert admin.offsets({place: LATEST})[place].offset == 100
-    assert admin.offsets({place: MAX_TIMESTAMP})[place][:2] == (99, T + 99_000)
-    consumer.seek(place, 3)
-    assert read(consumer, 1)[0].offset == 25, "what is gone is passed over: auto_offset_reset is earliest"
+    assert admin.delete_records({topic_partition: 25}) == {topic_partition: 25}
+    assert admin.offsets({topic_partition: EARLIEST})[topic_partition].offset == 25
+    assert admin.offsets({topic_partition: LATEST})[topic_partition].offset == 100
+    assert admin.offsets({topic_partition: MAX_TIMESTAMP})[topic_partition][:2] == (99, T + 99_000)
+    consumer.seek(topic_partition, 3)
+    assert read(consumer, 1)[0].offset == 25, "deleted records are skipped: auto_offset_reset is earliest"
 
 
-def test_a_long_poll_ends_when_something_comes(cluster: Cluster, admin: Admin, topic: str, broker: Address) -> None:
+def test_an_append_answers_a_waiting_poll(cluster: Cluster, admin: Admin, topic: str, broker: Address) -> None:
     admin.create_topic(topic, 1)
-    consumer = Consumer(cluster, fetch_max_wait_ms=2 * 1000 * SECONDS)  # only being woken brings the record in time
+    consumer = Consumer(cluster, fetch_max_wait_ms=2 * 1000 * SECONDS)  # far longer than the test may take
     consumer.assign([(topic, 0)])
     assert consumer.poll() == []  # the request is under way
     with Producer(broker.address) as producer:
@@ -148,7 +148,7 @@ def test_a_long_poll_ends_when_something_comes(cluster: Cluster, admin: Admin, t
     assert [r.value for r in read(consumer, 1)] == [b"now"]
 
 
-def test_topics(admin: Admin, new_topic: object) -> None:
+def test_admin_creates_lists_and_deletes_topics(admin: Admin, new_topic: object) -> None:
     first, second = new_topic(), new_topic()  # type: ignore[operator]
     outcome = admin.create_topics([NewTopic(first, 2, configs={"retention.ms": "1000"}), NewTopic("bad name")])
     assert outcome[first] is None
@@ -166,7 +166,7 @@ def test_topics(admin: Admin, new_topic: object) -> None:
         admin.delete_topic(first)
 
 
-def test_settings(admin: Admin, topic: str) -> None:
+def test_admin_alters_and_resets_topic_settings(admin: Admin, topic: str) -> None:
     admin.create_topic(topic, configs={"retention.ms": "1000"})
 
     def overridden() -> dict[str, str | None]:
@@ -185,7 +185,7 @@ def test_settings(admin: Admin, topic: str) -> None:
     assert admin.describe_configs("broker", str(node))
 
 
-def test_cluster(admin: Admin, broker: Address, topic: str) -> None:
+def test_admin_describes_the_cluster(admin: Admin, broker: Address, topic: str) -> None:
     admin.create_topic(topic, 2)
     described = admin.describe_cluster()
     assert f"{described.brokers[0].host}:{described.brokers[0].port}" == broker.address
@@ -194,7 +194,7 @@ def test_cluster(admin: Admin, broker: Address, topic: str) -> None:
     assert directory.sizes[TopicPartition(topic, 1)] == 0
 
 
-def test_the_broker_goes_away_and_comes_back(start_broker: StartBroker) -> None:
+def test_producer_and_consumer_continue_after_a_restart_of_the_broker(start_broker: StartBroker) -> None:
     (port,) = free_ports(1)
     first = start_broker(port=port)
     where = first.address
@@ -210,7 +210,7 @@ def test_the_broker_goes_away_and_comes_back(start_broker: StartBroker) -> None:
         assert [r.value for r in read(consumer, 1)] == [b"while it is away"]
 
 
-def test_it_never_comes_back(start_broker: StartBroker) -> None:
+def test_records_fail_when_the_broker_does_not_come_back(start_broker: StartBroker) -> None:
     broker = start_broker()
     with Cluster(broker.address) as cluster:
         Admin(cluster).create_topic("t", 1)

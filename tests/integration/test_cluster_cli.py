@@ -1,4 +1,4 @@
-"""`pylogd cluster up`, and the commands for clusters on what it runs."""
+"""`pylogd cluster up`, and the cluster commands against the brokers that it runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from pylogd.local.broker import pylogd_command
 from tests.clusters import PATIENCE_SECONDS
 
 _WAIT = PATIENCE_SECONDS
-#: Longer than by default: a broker that a busy machine keeps waiting must not be taken for dead, as others would lead
-#: what it led.
+#: Longer than the default, so that no broker counts as dead, and loses its leaderships, on a busy machine.
 _SESSION = "zookeeper.session.timeout.ms=15000"
 
 
 class Up:
-    """A `pylogd cluster up` of the test's own."""
+    """A running `pylogd cluster up`."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
@@ -44,7 +43,7 @@ class Up:
                 break
 
     def run(self, *arguments: str, code: int = 0, bootstrap: str | None = None) -> str:
-        """The output of a command that ends so."""
+        """Run a command that has to exit with `code`. Return its output."""
         done = subprocess.run(
             [*pylogd_command(), *arguments], capture_output=True, text=True, timeout=_WAIT, check=False,
             env={**os.environ, "PYLOGD_BOOTSTRAP_SERVER": bootstrap or self.bootstrap},
@@ -53,8 +52,8 @@ class Up:
         return done.stdout
 
     def until(self, condition: Callable[[dict[str, Any]], bool], bootstrap: str | None = None) -> dict[str, Any]:
-        """What `cluster describe` says, once it is so: the broker that is asked hears of a change a little later. It is
-        always the first one, as it is for all commands here that only ask.
+        """Run `cluster describe` until `condition` holds, since the broker that is asked (always the first) learns of
+        changes a little later. Return the description.
         """
         deadline = time.monotonic() + _WAIT
         while True:
@@ -64,7 +63,7 @@ class Up:
             assert time.monotonic() < deadline, found
 
     def stop(self) -> int:
-        """Its exit code after SIGTERM."""
+        """Send SIGTERM, and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(_WAIT)
@@ -86,7 +85,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended."""
+    """Return whether a process has ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -94,14 +93,14 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_cluster_to_try_things_out_on(up: Up, tmp_path: Path) -> None:
+def test_partitions_move_and_brokers_fail_in_a_local_cluster(up: Up, tmp_path: Path) -> None:
     up.run("topics", "create", "t", "-p", "6", "-r", "2")
     described = up.until(
         lambda found: found["controller"] in (1, 2, 3) and [broker["leads"] for broker in found["brokers"]] == [2, 2, 2]
     )
     assert described["leaderless"] == 0
 
-    # Away from broker 3, to be seen while it happens and afterwards, and back.
+    # Move all replicas away from broker 3.
     plan = tmp_path / "plan.json"
     plan.write_text(up.run("reassign", "plan", "t", "--brokers", "1,2"))
     assert {tuple(sorted(one["replicas"])) for one in json.loads(plan.read_text())["partitions"]} == {(1, 2)}
@@ -112,15 +111,15 @@ def test_a_cluster_to_try_things_out_on(up: Up, tmp_path: Path) -> None:
     configs = up.run("topics", "describe", "t", "--json")
     assert "throttled" not in configs
     up.run("cluster", "elect")
-    up.run("cluster", "elect", "t:0")  # nothing to do, which is well
+    up.run("cluster", "elect", "t:0")  # nothing to do is a success
     up.run("reassign", "cancel")
     (tmp_path / "none.json").write_text("{}")
     up.run("reassign", "verify", str(tmp_path / "none.json"), code=1)
 
-    # One dies: that is said, and the others go on.
+    # Kill a broker: its end is reported and the others continue.
     os.kill(up.pids[3], signal.SIGKILL)
     left = up.bootstrap.rpartition(",")[0]
-    # It may have been the controller: then there is none until its session has ended.
+    # If it was the controller, there is no controller until its session has ended.
     up.until(lambda found: found["controller"] in (1, 2), bootstrap=left)
     up.run("topics", "create", "u", "-p", "1", "-r", "1", bootstrap=left)
     ended = f"broker 3 (pid {up.pids[3]}) has ended: killed by SIGKILL; 2 brokers continue"
@@ -132,7 +131,7 @@ def test_a_cluster_to_try_things_out_on(up: Up, tmp_path: Path) -> None:
     assert all(gone(pid) for pid in up.pids.values())
 
 
-def test_a_cluster_goes_on_with_what_it_had(tmp_path: Path) -> None:
+def test_a_restarted_cluster_has_its_data(tmp_path: Path) -> None:
     for turn in range(2):
         up = Up(tmp_path / "cluster", 2)
         try:

@@ -1,4 +1,4 @@
-"""Compaction on a real broker with real clients: a topic that is read from its start equals a dict."""
+"""Compaction on a real broker: a client that reads a compacted topic from its start ends with the right state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def offset_of(message: Message) -> int:
 
 
 def apply(state: dict[bytes | None, bytes], key: bytes | None, value: bytes | None) -> None:
-    """Do what a record with this key and value does to a compacted topic."""
+    """Apply a record to the state that a compacted topic stands for."""
     if value is None:
         state.pop(key, None)
     else:
@@ -39,7 +39,7 @@ def apply(state: dict[bytes | None, bytes], key: bytes | None, value: bytes | No
 
 
 def read_from_start(address: str, last: int) -> list[Message]:
-    """All messages of partition 0 up to and with offset `last`."""
+    """Read all messages of partition 0 up to and including offset `last`."""
     consumer = make_consumer(address)
     messages: list[Message] = []
     deadline = time.monotonic() + SECONDS
@@ -57,26 +57,26 @@ def read_from_start(address: str, last: int) -> list[Message]:
 
 
 def stored_bytes(data: Path) -> int:
-    """Bytes of the partition's segments, those included that have yet to take the place of others."""
+    """Return the size of the partition's segments, including those that compaction has not swapped in yet."""
     total = 0
     for path in (data / f"{TOPIC}-0").glob("*.log*"):
         try:
             total += 0 if path.name.endswith(".deleted") else path.stat().st_size
-        except FileNotFoundError:  # renamed meanwhile: nobody knows what it is now
+        except FileNotFoundError:  # renamed meanwhile: the listing is outdated
             return sys.maxsize
     return total
 
 
 def wait_until_smaller(broker: BrokerProcess, size: int) -> None:
-    """Until the partition takes fewer bytes than `size`."""
+    """Wait until the partition's segments are smaller than `size` bytes."""
     deadline = time.monotonic() + SECONDS
     while stored_bytes(broker.data) >= size:
-        assert time.monotonic() < deadline, f"{stored_bytes(broker.data)} bytes, and {size} were too many"
+        assert time.monotonic() < deadline, f"{stored_bytes(broker.data)} bytes; expected fewer than {size}"
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_compacted_topic_equals_a_dict(start_broker: StartBroker, codec: str) -> None:
+def test_reading_a_compacted_topic_gives_the_last_value_of_each_key(start_broker: StartBroker, codec: str) -> None:
     broker = start_broker(settings=SETTINGS)
     create(broker.address, TOPIC, **TOPIC_SETTINGS)
     producer = make_producer(
@@ -116,7 +116,7 @@ def test_a_compacted_topic_equals_a_dict(start_broker: StartBroker, codec: str) 
             broker = start_broker(settings=SETTINGS)
 
 
-def test_keyless_records_are_refused_and_named(start_broker: StartBroker) -> None:
+def test_records_without_a_key_are_refused_by_index(start_broker: StartBroker) -> None:
     broker = start_broker()
     create(broker.address, TOPIC, **TOPIC_SETTINGS)
     producer = make_producer(broker.address, linger_ms=0)
@@ -130,7 +130,7 @@ def test_keyless_records_are_refused_and_named(start_broker: StartBroker) -> Non
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_keep_their_order(start_broker: StartBroker, codec: str) -> None:
-    """Some are looked into in a thread, some at once, and many are under way on one connection."""
+    """Some batches are checked in a thread, others at once, with many requests in flight on one connection."""
     broker = start_broker(settings={"log.cleaner.enable": "false"})
     create(broker.address, TOPIC, **{**TOPIC_SETTINGS, "segment_bytes": "1000000"})
     count = 2000

@@ -1,4 +1,4 @@
-"""`pylogd demo`, as `make demo` runs it: on the flights, and on a file."""
+"""`pylogd demo` as `make demo` runs it, with the flights data set and with a file of lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_on_real_flights(tmp_path: Path) -> None:
+def test_the_demo_verifies_and_loads_the_flights(tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka")
     picture = tmp_path / "delays.png"
     done = demo("--picture", str(picture))
@@ -41,20 +41,20 @@ def test_on_real_flights(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_java_a_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_spark, "_JAVA", 10**6)
     assert "apt-get install default-jre-headless" in (demo_spark.what_is_missing() or "")
 
 
-def test_on_a_file(tmp_path: Path) -> None:
+def test_the_demo_verifies_the_lines_of_a_file(tmp_path: Path) -> None:
     log = tmp_path / "some.log"
     log.write_bytes(b"".join(b"line %d of a log\n" % n for n in range(5000)) + b"\n\xff not text\nno end")
     done = demo("--file", str(log), "--partitions", "3", "--compression", "lz4")
     assert (done.returncode, done.stderr) == (0, "")
     assert "read      5,003 events" in done.stdout
-    # Lines have no keys and stick to a partition for a batch, so how many partitions get some is chance.
+    # Records without keys go to one partition per batch, so the number of partitions in use varies.
     assert re.search(r"order within each of \d partitions?, and content: the same", done.stdout)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     assert demo("--file", str(tmp_path / "none")).returncode == 2

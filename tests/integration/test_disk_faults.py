@@ -1,4 +1,4 @@
-"""Disks that really fail: a directory that goes away under a broker, the last one that does, and a full volume."""
+"""Storage failures on real brokers: a log directory fails, the last one fails, a volume is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_A_SMALL_VOLUME = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m no
 
 
 def try_to_write(producer: Producer, partition: int) -> ErrorCode | None:
-    """What a write is answered."""
+    """Write one record, and return the broker's error code or None."""
     try:
         producer.send("t", VALUE, partition=partition).result(SECONDS)
     except KafkaError as error:
@@ -35,7 +35,7 @@ def try_to_write(producer: Producer, partition: int) -> ErrorCode | None:
 
 
 def write_until_it_fails(producer: Producer, partition: int) -> tuple[int, ErrorCode]:
-    """How many were written, and what the next one was answered."""
+    """Write until an error. Return the number of written records and the error code."""
     for count in range(5000):
         code = try_to_write(producer, partition)
         if code is not None:
@@ -43,7 +43,7 @@ def write_until_it_fails(producer: Producer, partition: int) -> tuple[int, Error
     raise AssertionError("nothing failed")
 
 
-def test_a_directory_that_goes_away_and_then_the_last(tmp_path: Path) -> None:
+def test_a_broker_survives_a_failed_directory_and_stops_when_the_last_fails(tmp_path: Path) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     for folder in (first, second):
         folder.mkdir()
@@ -57,7 +57,7 @@ def test_a_directory_that_goes_away_and_then_the_last(tmp_path: Path) -> None:
             assert try_to_write(producer, gone) is None
             first.rename(tmp_path / "away")
             _, code = write_until_it_fails(producer, gone)
-            # Until the controller has heard of it, the broker itself answers; then nobody leads the only replica.
+            # The broker answers by itself until the controller has reacted; then the partition has no leader.
             assert code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE)
             assert try_to_write(producer, gone) in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE)
             for _ in range(20):
@@ -78,13 +78,13 @@ def test_a_directory_that_goes_away_and_then_the_last(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full_volume(tmp_path: Path) -> Iterator[tuple[BrokerProcess, Path]]:
-    """A broker on a volume of its own, and the path of a file that can fill it."""
+    """A broker on a small volume, and the path of a file that can fill the volume."""
     data = tmp_path / "data"
     data.mkdir()
     try:
         subprocess.run([*IN_A_SMALL_VOLUME, str(data), "true"], check=True, capture_output=True, timeout=SECONDS)
     except (OSError, subprocess.SubprocessError):
-        pytest.skip("this system lets nobody mount a volume in a namespace of his own")
+        pytest.skip("this system does not allow mounting a volume in a namespace")
     broker = BrokerProcess(data, tmp_path / "log", SEGMENTS, prefix=[*IN_A_SMALL_VOLUME, str(data)])
     yield broker, Path(f"/proc/{broker.pid}/root{data}/filler")
     broker.kill()
@@ -101,7 +101,7 @@ def test_a_full_volume_fails_produces_until_there_is_room(full_volume: tuple[Bro
         assert code == ErrorCode.KAFKA_STORAGE_ERROR
         filler.unlink()
         assert try_to_write(producer, 0) is None
-        producer.abandon()  # closing would tell once more what was not delivered
+        producer.abandon()  # closing reports the failed deliveries again
         with Consumer(broker.address) as consumer:
             consumer.assign([("t", 0)])
             seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Brokers that come back without what they had: nobody leads who lacks what was acknowledged."""
+"""Brokers that return without their data: no replica that lacks acknowledged records is elected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StartCluster = Callable[..., BrokerCluster]
 
 
 def make(cluster: BrokerCluster, name: str, replicas: tuple[int, ...], **configs: str) -> None:
-    """Make a topic of one partition on these brokers, and wait until all are in sync."""
+    """Create a topic of one partition on these brokers, and wait until all replicas are in sync."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
     topic = NewTopic(name, configs=named, assignments={0: replicas})
     outcome = cluster.ask(lambda admin: admin.create_topics([topic]))
@@ -34,11 +34,11 @@ def start_on(cluster: BrokerCluster, node: int, *directories: Path) -> None:
 
 
 def leader(cluster: BrokerCluster, name: str) -> int:
-    """Who leads the only partition, as broker 1 has it."""
+    """Return the leader of partition 0 according to broker 1."""
     return cluster.partitions(name, 1)[0].leader
 
 
-def test_a_replica_with_an_empty_disk_waits_for_the_one_that_has_the_records(start_cluster: StartCluster) -> None:
+def test_a_replica_that_lost_its_disk_is_not_elected(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     make(cluster, "t", (2, 3), min_insync_replicas="2")
     send(cluster, "t", range(1000), partitions=1)
@@ -64,8 +64,8 @@ def test_a_replica_with_an_empty_disk_waits_for_the_one_that_has_the_records(sta
     cluster.start(2)
 
 
-def test_killed_replicas_come_back_by_themselves(start_cluster: StartCluster) -> None:
-    """A process that is killed loses nothing: whoever comes first and was in sync, or eligible, leads."""
+def test_killed_replicas_are_elected_after_their_restart(start_cluster: StartCluster) -> None:
+    """A kill loses no appended data: the first in-sync or eligible replica to return leads."""
     cluster = start_cluster()
     make(cluster, "t", (1, 2, 3), min_insync_replicas="2")
     send(cluster, "t", range(300), partitions=1)
@@ -76,8 +76,8 @@ def test_killed_replicas_come_back_by_themselves(start_cluster: StartCluster) ->
     assert read(cluster, "t", 300, partitions=1) == list(range(300))
 
 
-def test_a_directory_that_is_taken_away_and_put_back(start_cluster: StartCluster, tmp_path: Path) -> None:
-    """While it is away the partition waits, though it has no other replica; nothing is begun anew in its place."""
+def test_a_partition_waits_for_its_missing_log_directory(start_cluster: StartCluster, tmp_path: Path) -> None:
+    """Its only replica is not replaced by an empty log until an operator asks for an unclean election."""
     cluster = start_cluster(size=2)
     first, second = (tmp_path / f"more{number}" for number in (1, 2))
     cluster.stop(2)
@@ -98,7 +98,7 @@ def test_a_directory_that_is_taken_away_and_put_back(start_cluster: StartCluster
     cluster.until(lambda: all(leader(cluster, name) == 2 for name in names), "that all are led")
     for name in names:
         assert read(cluster, name, 10, partitions=1) == list(range(10))
-    # Given up, it begins anew.
+    # After an unclean election the partition starts empty.
     cluster.stop(2)
     start_on(cluster, 2, cluster.folder / "broker2", second)
     cluster.until(lambda: all((leader(cluster, name) == -1) == (name in there) for name in names), "that some wait")

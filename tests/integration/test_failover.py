@@ -1,4 +1,4 @@
-"""Three brokers on a real ZooKeeper: leaders that die, stop, pause and come back."""
+"""Failover in clusters on a real ZooKeeper: leaders and controllers are killed, stopped, paused and restarted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StartCluster = Callable[..., BrokerCluster]
 
 
 def make(cluster: BrokerCluster, name: str, partitions: int = 3, factor: int = 3, **configs: str) -> None:
-    """Make a topic, and wait until all of it is in sync."""
+    """Create a topic, and wait until all replicas are in sync."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
     outcome = cluster.ask(lambda admin: admin.create_topics([NewTopic(name, partitions, factor, named)]))
     assert outcome[name] is None, outcome[name]
@@ -25,7 +25,7 @@ def make(cluster: BrokerCluster, name: str, partitions: int = 3, factor: int = 3
 
 
 def send(cluster: BrokerCluster, name: str, values: range, partitions: int = 3) -> None:
-    """Write each value, waiting for all replicas in sync."""
+    """Write each value with acks=all."""
     with Producer(cluster.bootstrap, acks="all") as producer:
         sent = [producer.send(name, b"%d" % value, partition=value % partitions) for value in values]
         for delivery in sent:
@@ -33,7 +33,7 @@ def send(cluster: BrokerCluster, name: str, values: range, partitions: int = 3) 
 
 
 def read(cluster: BrokerCluster, name: str, count: int, partitions: int = 3) -> list[int]:
-    """The values of the first `count` records that are there, in order."""
+    """Read `count` records of all partitions. Return their values, sorted."""
     found: list[int] = []
     with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(name, index) for index in range(partitions)])
@@ -44,7 +44,7 @@ def read(cluster: BrokerCluster, name: str, count: int, partitions: int = 3) -> 
 
 
 def controller(cluster: BrokerCluster, nodes: Sequence[int]) -> int:
-    """The controller, once all these brokers agree on one of them."""
+    """Wait until these brokers agree on one of them as the controller. Return its node id."""
 
     def agreed() -> int:
         seen = {cluster.ask(lambda admin: admin.describe_cluster(), node).controller for node in nodes}
@@ -54,11 +54,11 @@ def controller(cluster: BrokerCluster, nodes: Sequence[int]) -> int:
 
 
 def names(cluster: BrokerCluster, node: int) -> set[str]:
-    """The topics that a broker knows of."""
+    """Return the topics that a broker knows."""
     return {topic.name for topic in cluster.ask(lambda admin: admin.list_topics(), node)}
 
 
-def test_leaders_move_when_their_broker_dies(start_cluster: StartCluster) -> None:
+def test_leaders_move_when_their_broker_is_killed(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     make(cluster, "t")
     send(cluster, "t", range(300))
@@ -69,14 +69,14 @@ def test_leaders_move_when_their_broker_dies(start_cluster: StartCluster) -> Non
     send(cluster, "t", range(300, 600))
     cluster.start(2)
     cluster.wait_for_isr("t", 3)
-    # What it missed it has: it can lead alone.
+    # It has copied what it missed, so it can lead alone.
     cluster.kill(1)
     cluster.kill(3)
     cluster.wait_for_leaders("t", [2])
     assert read(cluster, "t", 600) == list(range(600))
 
 
-def test_a_dead_controller_is_followed_by_another(start_cluster: StartCluster) -> None:
+def test_a_killed_controller_is_replaced(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     make(cluster, "t")
     first = controller(cluster, [1, 2, 3])
@@ -93,8 +93,8 @@ def test_a_dead_controller_is_followed_by_another(start_cluster: StartCluster) -
     assert read(cluster, "t", 30) == list(range(30))
 
 
-def test_a_broker_that_stops_hands_over_first(start_cluster: StartCluster) -> None:
-    """Nobody waits for a session to expire, whoever the controller is."""
+def test_a_stopping_broker_hands_over_its_leaderships_first(start_cluster: StartCluster) -> None:
+    """Leaders move without a session having to expire, whichever broker is the controller."""
     cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "30000"})
     make(cluster, "t")
     send(cluster, "t", range(30))
@@ -106,13 +106,13 @@ def test_a_broker_that_stops_hands_over_first(start_cluster: StartCluster) -> No
         controller(cluster, left)
         assert "before others lead" not in cluster.log(node)
     assert read(cluster, "t", 30) == list(range(30))
-    # The last one has nobody to hand over to, and is back as the leader of everything.
+    # The last broker has nobody to hand over to, and leads everything after its restart.
     (last,) = cluster.brokers
     cluster.restart(last)
     cluster.wait_for_leaders("t", [last])
 
 
-def test_all_brokers_die_and_come_back(start_cluster: StartCluster) -> None:
+def test_no_record_is_lost_when_all_brokers_are_killed_and_restarted(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     make(cluster, "t")
     send(cluster, "t", range(300))
@@ -121,14 +121,14 @@ def test_all_brokers_die_and_come_back(start_cluster: StartCluster) -> None:
     for node in (1, 2, 3):
         cluster.start(node)
 
-    def led_anew() -> bool:  # whoever died leads in a new epoch, if it leads again
+    def led_anew() -> bool:  # restarted leaders lead in a new epoch
         return all(one.leader_epoch > before[one.index] for one in cluster.wait_for_isr("t", 3))
 
     cluster.until(led_anew, "that all is led in a new epoch")
     assert read(cluster, "t", 300) == list(range(300))
 
 
-def test_a_topic_deleted_while_a_broker_was_away_is_gone_there_too(start_cluster: StartCluster) -> None:
+def test_a_returning_broker_deletes_topics_that_were_deleted_meanwhile(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     make(cluster, "gone")
     make(cluster, "anew")
@@ -147,7 +147,7 @@ def test_a_topic_deleted_while_a_broker_was_away_is_gone_there_too(start_cluster
     assert read(cluster, "anew", 5) == list(range(1000, 1005))
 
 
-def test_a_second_broker_of_one_number_is_refused(start_cluster: StartCluster, tmp_path: Path) -> None:
+def test_a_node_id_in_use_is_refused(start_cluster: StartCluster, tmp_path: Path) -> None:
     cluster = start_cluster(size=1)
     settings = {**cluster.settings, "node.id": "1"}
     with pytest.raises(BrokerFailed, match=r"another broker with node\.id 1 is alive"):
@@ -155,7 +155,7 @@ def test_a_second_broker_of_one_number_is_refused(start_cluster: StartCluster, t
     assert cluster.ask(lambda admin: admin.describe_cluster()).controller == 1
 
 
-def test_a_broker_whose_number_was_taken_meanwhile_ends(start_cluster: StartCluster, tmp_path: Path) -> None:
+def test_a_paused_broker_stops_when_another_has_taken_its_node_id(start_cluster: StartCluster, tmp_path: Path) -> None:
     cluster = start_cluster(size=1, settings={"zookeeper.session.timeout.ms": "2000"})
     make(cluster, "t", partitions=1, factor=1)
     cluster.pause(1)

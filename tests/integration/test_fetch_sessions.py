@@ -1,4 +1,4 @@
-"""The consumer's fetch sessions (KIP-227) with a real broker: opened, used, lost in a restart, and opened again."""
+"""The consumer's fetch session (KIP-227) with a real broker: it is kept, and opened anew after a restart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ COUNT = 20
 
 
 def sessions(consumer: Any) -> list[tuple[int, int]]:
-    """The id and the epoch of each session of a consumer."""
+    """Return the id and the epoch of each of a consumer's sessions."""
     inside = getattr(consumer, "target", consumer)._consumer.core.fetcher._sessions
     return [(session._id, session._epoch) for session in inside.values()]
 
 
 @pytest.mark.parametrize("kind", FACES)
-def test_a_session_over_a_restart(start_broker: StartBroker, kind: str) -> None:
+def test_a_session_lost_in_a_restart_is_opened_again(start_broker: StartBroker, kind: str) -> None:
     [port] = free_ports(1)
     broker = start_broker(port=port)
     face = FACES[kind](broker.address)
@@ -44,7 +44,7 @@ def test_a_session_over_a_restart(start_broker: StartBroker, kind: str) -> None:
         assert session > 0 and epoch > 0
         round_trip(2)
         poll_until([consumer], lambda _: sessions(consumer)[0][1] > epoch + 3)
-        assert [number for number, _ in sessions(consumer)] == [session], "it is one session all the time"
+        assert [number for number, _ in sessions(consumer)] == [session], "the session is kept"
         assert broker.stop() == 0
         start_broker(port=port)
         round_trip(3)

@@ -1,4 +1,4 @@
-"""Groups on a real broker: pylogd's consumers beside librdkafka's, processes that are killed, the command line."""
+"""Consumer groups on a real broker: pylogd's members beside librdkafka's, kills, and the command line."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def lines(files: list[Path]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"])
-def test_a_mixed_group_survives_a_kill(
+def test_a_group_of_different_clients_survives_the_kill_of_a_member(
     broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path, assignor: str
 ) -> None:
-    """Two of ours in processes of their own and one of librdkafka: all is processed, by each partition's one owner."""
+    """Two members of pylogd and one of librdkafka process every record, though one process is killed."""
     admin.create_topic(topic, 6)
     produce(broker, topic, range(3000))
     files = [tmp_path / "one", tmp_path / "two"]
@@ -90,12 +90,12 @@ def test_a_mixed_group_survives_a_kill(
         return {m.member_id: len(m.assignment) for m in described.members} if described.state == "Stable" else {}
 
     try:
-        wait_for(lambda: sorted(owners().values()) == [2, 2, 2], "three did not come to share")
+        wait_for(lambda: sorted(owners().values()) == [2, 2, 2], "the three members did not share the partitions")
         produce(broker, topic, range(3000, 6000))
         workers[0].kill()
-        wait_for(lambda: sorted(owners().values()) == [3, 3], "the others did not take over")
+        wait_for(lambda: sorted(owners().values()) == [3, 3], "the other members did not take over")
         produce(broker, topic, range(6000, 9000))
-        wait_for(lambda: len(lines(files).keys() | set(other.seen)) == 9000, "something was not processed")
+        wait_for(lambda: len(lines(files).keys() | set(other.seen)) == 9000, "some records were not processed")
         ends = {p: found.offset for p, found in admin.offsets(dict.fromkeys(_all(topic, 6), -1)).items()}
         wait_for(lambda: {p: o.offset for p, o in admin.group_offsets("g-" + topic).items()} == ends, "not committed")
     finally:
@@ -110,7 +110,7 @@ def _all(topic: str, count: int) -> list[TopicPartition]:
 
 
 class _Confluent:
-    """librdkafka's consumer, in a thread."""
+    """librdkafka's consumer, polled by a thread."""
 
     def __init__(self, address: str, group: str, topic: str, assignor: str) -> None:
         self.seen: list[str] = []
@@ -139,7 +139,9 @@ class _Confluent:
 
 
 @pytest.mark.parametrize("assignor", ["sticky", "cooperative-sticky"])
-def test_a_group_that_grows_and_shrinks(broker: BrokerProcess, admin: Admin, topic: str, assignor: str) -> None:
+def test_no_record_is_lost_while_a_group_grows_and_shrinks(
+    broker: BrokerProcess, admin: Admin, topic: str, assignor: str
+) -> None:
     admin.create_topic(topic, 8)
     produce(broker, topic, range(400))
     seen: Counter[bytes | None] = Counter()
@@ -176,11 +178,11 @@ def test_a_group_that_grows_and_shrinks(broker: BrokerProcess, admin: Admin, top
         seen.update(record.value for record in consumers[0].poll(0.05))
     share(1)
     consumers.pop().close()
-    if assignor == "cooperative-sticky":  # nobody stopped reading what it kept, and all was committed before it moved
+    if assignor == "cooperative-sticky":  # kept partitions were read on, and revoked ones were committed first
         assert set(seen.values()) == {1}
 
 
-def test_offsets_that_others_committed(broker: BrokerProcess, admin: Admin, topic: str) -> None:
+def test_offsets_committed_by_other_clients_are_used(broker: BrokerProcess, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, 1)
     produce(broker, topic, range(10))
     other = ConfluentConsumer({"bootstrap.servers": broker.address, "group.id": topic, "enable.auto.commit": False})
@@ -189,7 +191,8 @@ def test_offsets_that_others_committed(broker: BrokerProcess, admin: Admin, topi
     with Consumer(broker.address, group_id=topic) as consumer:
         found = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
         assert found is not None
-        assert (found.offset, found.metadata.rstrip("\0")) == (4, "a note")  # confluent-kafka sends C's NUL along
+        # confluent-kafka includes the terminating NUL of the C string
+        assert (found.offset, found.metadata.rstrip("\0")) == (4, "a note")
         consumer.subscribe(topic)
         records: list[Record] = []
         deadline = time.monotonic() + SECONDS
@@ -199,7 +202,7 @@ def test_offsets_that_others_committed(broker: BrokerProcess, admin: Admin, topi
         assert [record.offset for record in records] == [4, 5, 6, 7, 8, 9]
 
 
-def test_the_administrator_of_groups(broker: BrokerProcess, admin: Admin, topic: str) -> None:
+def test_admin_describes_resets_and_deletes_groups(broker: BrokerProcess, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, 2)
     with Producer(broker.address) as producer:
         for n in range(20):
@@ -244,7 +247,7 @@ def test_the_administrator_of_groups(broker: BrokerProcess, admin: Admin, topic:
     assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_on_the_command_line(broker: BrokerProcess, admin: Admin, topic: str) -> None:
+def test_group_commands_list_describe_reset_and_delete(broker: BrokerProcess, admin: Admin, topic: str) -> None:
     def run(*words: str) -> str:
         command = [*pylogd_command(), *words, "--bootstrap-server", broker.address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -260,15 +263,15 @@ def test_on_the_command_line(broker: BrokerProcess, admin: Admin, topic: str) ->
     back = ["groups", "reset-offsets", topic, "--topic", topic, "--shift-by", "-3"]
     assert run(*back).split() == [topic, "0", "10", "7"]
     [described] = json.loads(run("groups", "describe", topic, "--json"))
-    assert described["offsets"][0]["committed"] == 10  # that was only the plan
+    assert described["offsets"][0]["committed"] == 10  # a dry run
     run(*back, "--execute")
     assert run("consume", topic, "--group", topic, "--until-end").split() == ["7", "8", "9"]
     run("groups", "delete", topic)
     assert topic not in run("groups", "list")
 
 
-@pytest.mark.parametrize("blocked", [False, True], ids=["waiting", "its reader takes nothing"])
-def test_a_consumer_that_is_terminated_leaves_its_group(
+@pytest.mark.parametrize("blocked", [False, True], ids=["waiting", "its output is not read"])
+def test_a_terminated_consume_command_leaves_its_group(
     broker: BrokerProcess, admin: Admin, topic: str, blocked: bool
 ) -> None:
     count = 500 if blocked else 2
@@ -276,7 +279,7 @@ def test_a_consumer_that_is_terminated_leaves_its_group(
     with Producer(broker.address) as producer:
         producer.send(topic, b"0")
         for _ in range(count - 1):
-            producer.send(topic, b"1" * (1000 if blocked else 1))  # more than a pipe holds
+            producer.send(topic, b"1" * (1000 if blocked else 1))  # more than the pipe's buffer
     process = subprocess.Popen(
         [*pylogd_command(), "consume", topic, "-b", broker.address, "--group", topic],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -291,5 +294,5 @@ def test_a_consumer_that_is_terminated_leaves_its_group(
         assert process.stderr.read() == b""
     found = [group for group in admin.list_groups() if group.group_id == topic]
     assert not found or admin.describe_group(topic).members == ()
-    committed = {place.partition: at.offset for place, at in admin.group_offsets(topic).items()}
+    committed = {key.partition: found.offset for key, found in admin.group_offsets(topic).items()}
     assert (committed.get(0, 0) < count) if blocked else (committed == {0: 2}), committed

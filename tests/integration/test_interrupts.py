@@ -1,8 +1,8 @@
 """Ctrl-C ends every blocking call of `pylogd.client` at once, whatever it waits for.
 
-A script in a process of its own makes the call against a broker that never answers it. Once the broker was asked, the
-script is told so on its standard input, and a thread of it sends SIGINT to the process as soon as the main thread is
-inside of the client. The calls are given an hour, which no test waits for.
+A child process makes the call against a broker that never answers. When the broker has received the request, the test
+writes a line to the child's standard input, and a thread of the child sends SIGINT to its own process as soon as the
+main thread executes code of the client. The calls have time-outs of an hour.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ASSIGNED = CONSUMER + "\nconsumer.assign({('t', 0): 0})"
 MEMBER = "consumer = Consumer(sys.argv[1], group_id='g', request_timeout=3600)"
 ADMIN = "admin = Admin(sys.argv[1], request_timeout=3600, retry_timeout=3600)"
 
-#: What is set up, the call, and the API that is never answered.
+#: The name of a case -> set-up, call, and the API that is never answered.
 CALLS = {
     "send, for metadata": (PRODUCER, "producer.send('t', b'v')", ApiKey.METADATA),
     "send, for space": (SENT, "producer.send('t', b'v')", ApiKey.PRODUCE),

@@ -1,4 +1,4 @@
-"""One bad thing stops one thing: what real brokers do about logs, links and topics that they can't make sense of."""
+"""Damage to one topic affects no other: real brokers with unknown logs, corrupt metadata nodes, too few descriptors."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tests.zookeeper import ZooKeeper
 
 
 def fill(address: str, topic: str, count: int) -> None:
-    """Have so many records acknowledged."""
+    """Produce `count` records and wait until they are acknowledged."""
     with Producer(address) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number)
 
 
 def has_records(client: RawClient, topic: str, count: int) -> bool:
-    """Whether the topic is served, and has so many records."""
+    """Return whether the topic is served and has `count` records."""
     with contextlib.suppress(AssertionError):
         return end_offset(client, topic) == count
     return False
 
 
 def auto_create(address: str, topics: list[str]) -> dict[str, int]:
-    """Ask for the metadata of topics, as a client that is about to write to them; the error code of each."""
+    """Ask for the metadata of topics with auto-creation allowed. Return the error code of each."""
     codes = {}
     with RawClient(address) as client:
         for start in range(0, len(topics), 100):
@@ -44,7 +44,7 @@ def auto_create(address: str, topics: list[str]) -> dict[str, int]:
     return codes
 
 
-def test_an_older_copy_of_the_metadata_store_costs_no_record(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_logs_unknown_to_a_restored_metadata_store_are_kept_as_stray(start_broker: StartBroker, tmp_path: Path) -> None:
     first = start_broker()
     with RawClient(first.address) as client:
         create_topic(client, "older")
@@ -76,7 +76,7 @@ def test_an_older_copy_of_the_metadata_store_costs_no_record(start_broker: Start
         assert end_offset(client, "newer") == 1000
 
 
-def test_a_corrupt_node_of_one_topic_harms_no_other(start_broker: StartBroker, zookeeper: ZooKeeper) -> None:
+def test_a_corrupt_metadata_node_affects_its_topic_only(start_broker: StartBroker, zookeeper: ZooKeeper) -> None:
     first = start_broker(settings=zookeeper.settings)
     for topic in ("sound", "bad"):
         with RawClient(first.address) as client:
@@ -103,9 +103,7 @@ def test_a_corrupt_node_of_one_topic_harms_no_other(start_broker: StartBroker, z
         store.close()
 
 
-def test_a_plan_from_the_latest_offset_names_what_would_lose_its_state(
-    start_broker: StartBroker, tmp_path: Path
-) -> None:
+def test_reassign_from_latest_refuses_compacted_topics(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker()
     with RawClient(broker.address) as client:
         create_topic(client, "plain")
@@ -119,7 +117,7 @@ def test_a_plan_from_the_latest_offset_names_what_would_lose_its_state(
     assert "would lose the state of internal and compacted topics: compacted. " in done.stderr
 
 
-def test_topics_are_made_only_as_long_as_the_broker_can_open_their_files(tmp_path: Path) -> None:
+def test_topics_are_refused_when_the_broker_lacks_file_descriptors(tmp_path: Path) -> None:
     few = ["prlimit", "--nofile=512:512", "--"]
     names = [f"auto-{number:04d}" for number in range(300)]
     first = BrokerProcess(tmp_path / "data", tmp_path / "log", prefix=few)
@@ -140,7 +138,7 @@ def test_topics_are_made_only_as_long_as_the_broker_can_open_their_files(tmp_pat
     assert "Traceback" not in first.log()
 
 
-def test_a_broker_starts_with_more_partitions_than_it_can_open_the_files_of(tmp_path: Path) -> None:
+def test_a_broker_with_too_few_file_descriptors_starts_with_part_of_its_partitions(tmp_path: Path) -> None:
     first = BrokerProcess(tmp_path / "data", tmp_path / "log")
     try:
         auto_create(first.address, [f"auto-{number:04d}" for number in range(200)])

@@ -1,4 +1,4 @@
-"""The ZooKeeper server that pylogd runs as its child: it answers, comes back on its port, and leaves nothing behind."""
+"""The ZooKeeper server that pylogd runs as a child process: it serves, restarts on its port, and ends cleanly."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pylogd.local.zookeeper import LocalZooKeeper, ZooKeeperFailed, ZooKeeperUna
 
 
 def ask(port: int, word: bytes) -> bytes:
-    """The answer to one of ZooKeeper's four-letter words."""
+    """Send one of ZooKeeper's four-letter words. Return the answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(word)
         return connection.recv(100)
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within half a minute."""
+    """Return whether a process ends within 30 s."""
     for _ in range(600):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -34,7 +34,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_it_comes_back_on_its_port(own_zookeeper: LocalZooKeeper) -> None:
+def test_a_restart_keeps_the_port(own_zookeeper: LocalZooKeeper) -> None:
     before = own_zookeeper.hosts, own_zookeeper.pid
     assert own_zookeeper.running
     own_zookeeper.restart()
@@ -46,31 +46,31 @@ def test_it_comes_back_on_its_port(own_zookeeper: LocalZooKeeper) -> None:
         ask(own_zookeeper.port, b"ruok")
 
 
-def test_a_port_in_use_is_named(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named_in_the_error(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
     with pytest.raises(ZooKeeperFailed, match=f"{own_zookeeper.hosts}: Address already in use"):
         LocalZooKeeper(tmp_path / "second", own_zookeeper.port).start()
 
 
-def test_a_server_that_ends_at_its_start_is_an_error(tmp_path: Path) -> None:
+def test_the_error_for_a_failed_start_names_the_log(tmp_path: Path) -> None:
     server = LocalZooKeeper(tmp_path, options={"tickTime": "often"})
     with pytest.raises(ZooKeeperFailed, match=r"ended at its start.*zookeeper\.log"):
         server.start()
     assert not server.running
 
 
-def test_missing_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_javas", lambda: iter(()))
     with pytest.raises(ZooKeeperUnavailable, match="default-jre-headless"):
         LocalZooKeeper(tmp_path).start()
 
 
-def test_a_wrong_zookeeper_home_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_zookeeper_home_is_named_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
     with pytest.raises(ZooKeeperUnavailable, match=str(tmp_path)):
         LocalZooKeeper(tmp_path / "data").start()
 
 
-def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pylogd.local.zookeeper import LocalZooKeeper\n"

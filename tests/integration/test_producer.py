@@ -1,4 +1,4 @@
-"""The producer against a broker that is killed under it, and in processes that are interrupted or fork."""
+"""The producer while its broker restarts, and in a process that forks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BURST = 900
 
 
 def everything(address: str, topic: str, count: int) -> list[int]:
-    """The numbers in a topic of one partition, up to its end, of which there should be `count`."""
+    """Read `count` numbers from a topic of one partition, and check that there are no more."""
     values: list[int] = []
     with Consumer(address) as consumer:
         consumer.assign([(topic, 0)])
@@ -30,7 +30,7 @@ def everything(address: str, topic: str, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_nothing_is_lost_doubled_or_reordered_when_the_broker_restarts(start_broker: StartBroker, how: str) -> None:
+def test_a_restart_of_the_broker_loses_repeats_and_reorders_nothing(start_broker: StartBroker, how: str) -> None:
     (port,) = free_ports(1)
     broker = start_broker(port=port)
     where = broker.address
@@ -41,7 +41,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_broker_restarts(start_bro
         for _ in range(3):
             sent = [producer.send("t", b"%d" % n) for n in range(number, number + BURST)]
             number += BURST
-            sent[BURST // 3].result(SECONDS)  # so that batches are under way now
+            sent[BURST // 3].result(SECONDS)  # batches are in flight from here on
             getattr(broker, how)()
             broker = start_broker(port=port)
         producer.flush(SECONDS)

@@ -1,4 +1,4 @@
-"""Replicas moved and leaders elected by admin clients that others wrote, on three real brokers."""
+"""Reassignments and elections on three real brokers, requested by kafka-python and confluent-kafka."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ StartCluster = Callable[..., BrokerCluster]
 
 
 def fill(cluster: BrokerCluster, name: str, count: int = 300) -> None:
-    """Write numbers to partition 0, committed by all in sync."""
+    """Write numbers to partition 0 with acks=all."""
     with Producer(cluster.bootstrap, acks="all") as producer:
         for delivery in [producer.send(name, b"%d" % value, partition=0) for value in range(count)]:
             delivery.result(PATIENCE_SECONDS)
 
 
 def check(cluster: BrokerCluster, name: str, count: int = 300) -> None:
-    """The same numbers come back."""
+    """Check that partition 0 has exactly these numbers."""
     with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(name, 0)])
         found: list[int] = []
@@ -37,7 +37,7 @@ def check(cluster: BrokerCluster, name: str, count: int = 300) -> None:
     assert found == list(range(count))
 
 
-def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
+def test_kafka_python_moves_replicas_and_elects_leaders(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
     try:
@@ -48,7 +48,7 @@ def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
         fill(cluster, "moved")
         partition = TopicPartition("moved", 0)
         assert list(admin.alter_partition_reassignments({partition: [3, 2]}).values()) == [None]
-        cluster.until(lambda: admin.list_partition_reassignments() == {}, "that nothing is moved any more")
+        cluster.until(lambda: admin.list_partition_reassignments() == {}, "that no reassignment is left")
         after = cluster.until(
             lambda: next((one for one in cluster.partitions("moved") if one.replicas == (3, 2)), None),
             "that the replicas are moved",
@@ -56,17 +56,17 @@ def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
         assert after is not None and set(after.isr) == {2, 3}
         assert after.leader in (2, 3)
         check(cluster, "moved")
-        admin.elect_leaders(0, {"moved": [0]})  # the preferred one, if another leads
+        admin.elect_leaders(0, {"moved": [0]})  # elects the preferred leader, if another replica leads
         cluster.until(lambda: cluster.partitions("moved")[0].leader == 3, "that the preferred replica leads")
-        # The old replica's log goes.
+        # The old replica's log is deleted.
         gone = cluster.folder / "broker1" / "moved-0"
-        cluster.until(lambda: not gone.exists(), "that broker 1 has nothing of it")
+        cluster.until(lambda: not gone.exists(), "that broker 1 has deleted its replica")
     finally:
         admin.close()
 
 
-def test_a_move_that_cannot_end_is_stopped(start_cluster: StartCluster) -> None:
-    # The paused broker stays a member for as long as the test takes.
+def test_a_reassignment_that_can_not_complete_is_cancelled(start_cluster: StartCluster) -> None:
+    # The paused broker's session outlasts the test.
     cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "60000"})
     admin = KafkaAdminClient(bootstrap_servers=cluster.address(1))
     try:
@@ -76,18 +76,18 @@ def test_a_move_that_cannot_end_is_stopped(start_cluster: StartCluster) -> None:
         cluster.pause(3)
         assert list(admin.alter_partition_reassignments({partition: [1, 3]}).values()) == [None]
         found = cluster.until(
-            lambda: admin.list_partition_reassignments([partition]).get(partition), "that it is moved"
+            lambda: admin.list_partition_reassignments([partition]).get(partition), "that the reassignment is under way"
         )
         assert (found["replicas"], found["adding_replicas"], found["removing_replicas"]) == ([1, 3, 2], [3], [2])
         assert list(admin.alter_partition_reassignments({partition: None}).values()) == [None]
-        cluster.until(lambda: set(cluster.partitions("moved", 1)[0].replicas) == {1, 2}, "that the move is stopped")
+        cluster.until(lambda: set(cluster.partitions("moved", 1)[0].replicas) == {1, 2}, "that it is cancelled")
         cluster.resume(3)
         check(cluster, "moved")
     finally:
         admin.close()
 
 
-def test_confluent_kafka_drives_a_cluster(start_cluster: StartCluster) -> None:
+def test_confluent_kafka_adds_partitions_and_elects_leaders(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for future in admin.create_topics([NewTopic("t", 3, 3), NewTopic("u", 1, replica_assignment=[[1, 2, 3]])]).values():
@@ -99,7 +99,7 @@ def test_confluent_kafka_drives_a_cluster(start_cluster: StartCluster) -> None:
     described = admin.describe_cluster().result(PATIENCE_SECONDS)
     assert described.controller.id in (1, 2, 3)
     assert sorted(node.id for node in described.nodes) == [1, 2, 3]
-    # The preferred leader dies, comes back, and leads again when it is asked to.
+    # The preferred leader is killed, restarted, and elected again on request.
     cluster.kill(1)
     assert cluster.wait_for_leaders("u", [2, 3])[0].leader == 2
     cluster.start(1)
@@ -109,12 +109,12 @@ def test_confluent_kafka_drives_a_cluster(start_cluster: StartCluster) -> None:
     cluster.until(lambda: cluster.partitions("u")[0].leader == 1, "that broker 1 leads again")
 
 
-def test_an_unclean_election_is_asked_for(start_cluster: StartCluster) -> None:
+def test_an_unclean_election_on_request(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     new = NewTopic("t", 1, replica_assignment=[[1, 2]])
     admin.create_topics([new])["t"].result(PATIENCE_SECONDS)
-    del admin  # its threads ask for dead brokers without a pause
+    del admin  # its threads would retry dead brokers without a pause
     cluster.wait_for_isr("t", 2)
     cluster.kill(2)
     cluster.until(lambda: cluster.partitions("t")[0].isr == (1,), "that broker 1 is alone in sync")
@@ -122,14 +122,14 @@ def test_an_unclean_election_is_asked_for(start_cluster: StartCluster) -> None:
     cluster.start(2)
     cluster.wait_for_brokers([2, 3])
     cluster.until(lambda: cluster.partitions("t", 3)[0].leader == -1, "that nobody leads")
-    # librdkafka would wait for the controller that it knew, which may be dead.
+    # A new client: librdkafka would wait for the controller it knew, which may be dead.
     admin = AdminClient({"bootstrap.servers": cluster.address(3)})
     outcome = admin.elect_leaders(ElectionType.UNCLEAN, [LibrdkafkaPartition("t", 0)]).result(PATIENCE_SECONDS)
     assert not any(outcome.values()), outcome
     assert cluster.wait_for_leaders("t", [2, 3])[0].leader == 2
 
 
-def test_a_new_replica_from_the_latest_offset_joins_when_the_groups_have_passed_it(start_cluster: StartCluster) -> None:
+def test_a_smooth_expansion_completes_when_groups_have_passed_its_start(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     with Admin(cluster.bootstrap) as admin:
         other = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -138,7 +138,7 @@ def test_a_new_replica_from_the_latest_offset_joins_when_the_groups_have_passed_
         admin.alter_group_offsets("g", {("t", 0): 100})
         assert not any(admin.reassign({("t", 0): [1, 3]}, latest_wait=3600).values())
         data = cluster.folder / "broker3" / "t-0"
-        # Only then more comes: it begins where the leader ends when it asks.
+        # Later records are copied: the replica begins at the leader's end when it first asks.
         cluster.until((data / f"{300:020d}.log").exists, "that the new replica begins at 300")
         fill(cluster, "t", 10)
         assert cluster.partitions("t")[0].isr in ((1, 2), (2, 1))

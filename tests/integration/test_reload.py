@@ -1,4 +1,4 @@
-"""SIGHUP on real brokers: settings that may change do, others wait for a restart, the log file is reopened."""
+"""SIGHUP on real brokers: dynamic settings change, others are reported as waiting for a restart, logs are reopened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Running:
         self.pid, self.address, self.config, self.log = pid, address, config, log
 
     def set(self, text: str) -> None:
-        """Change the file, and tell the broker."""
+        """Rewrite the settings file and send SIGHUP."""
         self.config.write_text(text)
         self.hang_up()
 
@@ -35,11 +35,11 @@ class Running:
         os.kill(self.pid, signal.SIGHUP)
 
     def wait_for(self, text: str) -> None:
-        """Until the log file has the text."""
+        """Wait until the log file contains the text."""
         wait_until(lambda: self.log.exists() and text in self.log.read_text(), f"{text!r} in the log")
 
     def produced(self, size: int) -> int:
-        """The error code of a produce request with a record of so many bytes."""
+        """Produce a record of `size` bytes. Return the error code."""
         with RawClient(self.address) as client:
             return int(produce(client, "t", [batch(b"v" * size)])[0].error_code)
 
@@ -109,7 +109,7 @@ def test_the_settings_file_is_read_again(how: str, request: pytest.FixtureReques
     assert "to 200000" not in old.read_text()
 
 
-def test_a_log_file_that_can_not_be_opened_anew_is_kept(foreground: Running) -> None:
+def test_a_log_file_that_can_not_be_reopened_is_written_on(foreground: Running) -> None:
     folder = foreground.log.parent
     moved = folder.rename(folder.with_name("elsewhere"))
     foreground.log = moved / foreground.log.name
@@ -117,9 +117,9 @@ def test_a_log_file_that_can_not_be_opened_anew_is_kept(foreground: Running) -> 
     foreground.wait_for("SIGHUP: can't reopen the log file")
 
 
-def test_without_a_file_the_broker_goes_on(start_broker: StartBroker) -> None:
+def test_sighup_without_a_settings_file_is_reported(start_broker: StartBroker) -> None:
     broker = start_broker()
     os.kill(broker.pid, signal.SIGHUP)
-    wait_until(lambda: "SIGHUP: no settings file to reload" in broker.log(), "the line in the log")
+    wait_until(lambda: "SIGHUP: no settings file to reload" in broker.log(), "the message in the log")
     with RawClient(broker.address) as client:
         create_topic(client, "t")

@@ -1,4 +1,4 @@
-"""What replication promises to clients, on real brokers: the nearest replica, log starts, in-sync sets, throttles."""
+"""Replication as clients see it, on real brokers: reads from the nearest replica, deleted records, in-sync sets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ StartCluster = Callable[..., BrokerCluster]
 
 
 def write(cluster: BrokerCluster, topic: str, count: int, first: int = 0) -> None:
-    """Write numbers to partition 0, committed by all in sync."""
+    """Write numbers to partition 0 with acks=all."""
     with Producer(cluster.bootstrap, acks="all") as producer:
         for delivery in [producer.send(topic, b"%d" % n, partition=0) for n in range(first, first + count)]:
             delivery.result(PATIENCE_SECONDS)
 
 
 def fetch(cluster: BrokerCluster, node: int, topic: str, offset: int, rack: str = "", version: int = 12) -> Any:
-    """What a broker answers to a consumer's fetch of partition 0."""
+    """Fetch partition 0 from a broker as a consumer. Return the response's partition."""
     wanted = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic, partitions=[wanted])])
     if version >= 11:
@@ -41,7 +41,7 @@ def fetch(cluster: BrokerCluster, node: int, topic: str, offset: int, rack: str 
 
 
 def copies(cluster: BrokerCluster, topic: str) -> list[bytes]:
-    """The bytes of partition 0 on each broker that has it."""
+    """Return the bytes of partition 0 on each broker that has a replica."""
 
     def read(folder: Path) -> bytes:
         return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
@@ -58,12 +58,12 @@ def test_consumers_are_sent_to_the_replica_in_their_rack(start_cluster: StartClu
     rack = cluster.racks[near]
     assert fetch(cluster, leader, "t", 0, cluster.racks[leader]).preferred_read_replica == -1
     cluster.until(
-        lambda: fetch(cluster, leader, "t", 0, rack).preferred_read_replica == near, "that the near replica is named"
+        lambda: fetch(cluster, leader, "t", 0, rack).preferred_read_replica == near, "that the rack's broker is named"
     )
-    # It learns how far the records are committed when it next asks its leader.
+    # The replica learns the high watermark with its next fetch from the leader.
     found = cluster.until(
         lambda: next((answer for answer in [fetch(cluster, near, "t", 0, rack)] if len(answer.records or b"")), None),
-        "that the near replica serves them",
+        "that the nearest replica serves them",
     )
     assert found is not None
     assert (found.error_code, found.preferred_read_replica) == (0, -1)
@@ -80,7 +80,7 @@ def test_consumers_are_sent_to_the_replica_in_their_rack(start_cluster: StartClu
     assert seen == [b"%d" % n for n in range(50)]
 
 
-def test_deleted_records_are_gone_from_every_replica_when_it_is_answered(start_cluster: StartCluster) -> None:
+def test_deleted_records_are_gone_from_every_replica_when_the_request_is_answered(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
     leader = cluster.wait_for_isr("t", 3)[0].leader
@@ -93,15 +93,15 @@ def test_deleted_records_are_gone_from_every_replica_when_it_is_answered(start_c
     rest = [node for node in cluster.ports if node != leader]
     heir = cluster.wait_for_leaders("t", rest)[0].leader
     cluster.until(
-        lambda: fetch(cluster, heir, "t", 14).error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "that the heir leads so"
+        lambda: fetch(cluster, heir, "t", 14).error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "that the next replica leads"
     )
     cluster.start(leader)
     cluster.wait_for_isr("t", 3)
     write(cluster, "t", 5, 20)
-    cluster.until(lambda: len(set(copies(cluster, "t"))) == 1, "that all replicas are the same bytes")
+    cluster.until(lambda: len(set(copies(cluster, "t"))) == 1, "that all replicas have the same bytes")
 
 
-def test_too_few_in_sync(start_cluster: StartCluster) -> None:
+def test_acks_all_fails_with_too_few_in_sync_replicas(start_cluster: StartCluster) -> None:
     cluster = start_cluster(3, {"min.insync.replicas": "2", "replica.lag.time.max.ms": "2000"})
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
     leader = cluster.wait_for_isr("t", 3)[0].leader
@@ -112,16 +112,16 @@ def test_too_few_in_sync(start_cluster: StartCluster) -> None:
         with RawClient(cluster.address(leader), patience=PATIENCE_SECONDS) as client:
             return int(produce(client, "t", [batch(now_ms=now_ms)], acks=acks)[0].error_code)
 
-    cluster.until(lambda: answer(-1) == 0, "that all take it")
+    cluster.until(lambda: answer(-1) == 0, "that acks=all succeeds")
     cluster.pause(others[0])
-    assert answer(-1) == 0  # once it has left the in-sync set
+    assert answer(-1) == 0  # after the follower has left the in-sync set
     cluster.until(lambda: set(cluster.partitions("t", leader)[0].isr) == {leader, others[1]}, "that it has left")
     cluster.kill(others[1])
     cluster.until(lambda: cluster.partitions("t", leader)[0].isr == (leader,), "that the leader is alone")
-    cluster.until(lambda: answer(-1) == ErrorCode.NOT_ENOUGH_REPLICAS, "that it says so")
+    cluster.until(lambda: answer(-1) == ErrorCode.NOT_ENOUGH_REPLICAS, "that acks=all fails")
     assert answer(1) == 0
     cluster.resume(others[0])
     cluster.start(others[1])
     cluster.wait_for_isr("t", 3)
-    cluster.until(lambda: answer(-1) == 0, "that it takes more")
-    cluster.until(lambda: len(set(copies(cluster, "t"))) == 1, "that all replicas are the same bytes")
+    cluster.until(lambda: answer(-1) == 0, "that acks=all succeeds again")
+    cluster.until(lambda: len(set(copies(cluster, "t"))) == 1, "that all replicas have the same bytes")

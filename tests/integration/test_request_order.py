@@ -1,6 +1,6 @@
-"""Requests that are sent on one connection without waiting for replies take effect in their order.
+"""Requests that are pipelined on one connection take effect in order.
 
-With `log.flush.visible` an append is committed when the disk has it, so commits and acks=all really wait.
+With `log.flush.visible` an append is committed after a flush, so that offset commits and acks=all have to wait.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 
 
 def coordinated(client: RawClient, group: str) -> None:
-    """Wait until the broker coordinates the group."""
+    """Wait until the broker has become the group's coordinator."""
     request = FindCoordinatorRequest(group)
     wait_until(lambda: not client.request(request, 2).error_code, "a coordinator")
     topic = OffsetFetchRequestGroup(group, topics=None)
@@ -67,7 +67,7 @@ def produce(topic: str) -> ProduceRequest:
 
 
 def answers(client: RawClient, *requests: tuple[Any, int]) -> list[Any]:
-    """Send all requests at once; their responses."""
+    """Send all requests at once, and return their responses."""
     sent = [(message.API_KEY, version, client.send_request(message, version)) for message, version in requests]
     return [client.response(*one) for one in sent]
 
@@ -89,12 +89,12 @@ def test_an_offset_fetch_finds_the_commit_before_it(broker: BrokerProcess) -> No
         assert found == list(range(TIMES))
 
 
-def test_confluent_kafka_reads_the_offset_that_it_committed_before(broker: BrokerProcess) -> None:
+def test_confluent_kafka_reads_the_offset_it_has_just_committed(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "t")
         coordinated(client, "g")
     with closing(Consumer({"bootstrap.servers": broker.address, "group.id": "g"})) as consumer:
-        consumer.commit(offsets=[TopicPartition("t", 0, 99)], asynchronous=False)  # it knows the coordinator then
+        consumer.commit(offsets=[TopicPartition("t", 0, 99)], asynchronous=False)  # so that it knows the coordinator
         found = []
         for offset in range(TIMES):
             consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=True)
@@ -112,7 +112,7 @@ def test_an_end_offset_counts_the_appends_before_it(broker: BrokerProcess) -> No
             assert ended.topics[0].partitions[0].offset == number + 1
 
 
-def test_a_topic_made_and_deleted_is_gone_and_can_be_made_again(broker: BrokerProcess) -> None:
+def test_a_topic_can_be_created_deleted_and_created_again(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         make = CreateTopicsRequest([CreatableTopic("t", 1, 1)], 60_000)
         delete = DeleteTopicsRequest([DeleteTopicState("t")], timeout_ms=60_000)
@@ -125,7 +125,7 @@ def test_a_topic_made_and_deleted_is_gone_and_can_be_made_again(broker: BrokerPr
         assert again.topics[0].error_code == 0
 
 
-def test_what_follows_a_fetch_that_waits_is_answered_after_it(broker: BrokerProcess) -> None:
+def test_a_request_after_a_waiting_fetch_is_answered_after_it(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client, RawClient(broker.address) as other:
         create_topic(client, "t")
         fetch = FetchRequest(

@@ -1,4 +1,4 @@
-"""Several schema registries on one topic: real processes on a real broker, written to at the same time."""
+"""Two schema registry processes that share a topic and are written to at the same time."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def knows(registry: RegistryProcess, ids: dict[str, int]) -> bool:
     return [answer.get("schema") for _, answer in found] == list(ids)
 
 
-def test_every_schema_has_an_id_of_its_own_whoever_registers_it(
+def test_ids_are_unique_across_registries(
     broker: BrokerProcess, registries: list[RegistryProcess], tmp_path: Path
 ) -> None:
-    """Half of the schemas go to either registry; each goes to both in the end, and has one id."""
+    """Each schema is registered with one registry, then with both, and always has the same id."""
 
     def work(number: int) -> tuple[str, int]:
         schema = enum(number)
@@ -75,11 +75,11 @@ def test_every_schema_has_an_id_of_its_own_whoever_registers_it(
         assert third.stop() == 0
 
 
-def test_the_versions_of_one_subject_registered_by_both_at_once(registries: list[RegistryProcess]) -> None:
+def test_versions_of_a_subject_that_both_registries_write_are_consecutive(registries: list[RegistryProcess]) -> None:
     assert ask(f"{registries[0].url}/config", "PUT", {"compatibility": "NONE"})[0] == 200
     wait_until(lambda: ask(f"{registries[1].url}/config")[1] == {"compatibilityLevel": "NONE"}, "the level")
 
-    def work(number: int) -> tuple[int, int]:  # all schemas go to both registries
+    def work(number: int) -> tuple[int, int]:  # registers every schema with both registries
         return number // 2, register(registries[number % 2], "s", enum(number // 2))
 
     with ThreadPoolExecutor(8) as pool:
@@ -93,12 +93,12 @@ def test_the_versions_of_one_subject_registered_by_both_at_once(registries: list
     assert described[0] == described[1]
 
 
-def test_a_registry_takes_over_a_topic_whose_numbers_nobody_knows(
+def test_a_registry_continues_after_a_record_without_sequence_header(
     broker: BrokerProcess, registries: list[RegistryProcess]
 ) -> None:
-    """The last records were deleted, say; here a record without the header moved the sequence on."""
+    """The header is missing too when the last records of the topic were deleted."""
     assert register(registries[0], "a", enum(1)) == 1
-    wait_until(lambda: ask(f"{registries[1].url}/subjects")[1] == ["a"], "the other one's schema")
+    wait_until(lambda: ask(f"{registries[1].url}/subjects")[1] == ["a"], "the other registry's schema")
     noop = [(b'{"keytype":"NOOP","magic":0}', b'{"lastId":5}', 0, ())]
     with RawClient(broker.address) as client:
         batch = encode_batch(noop, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=1)
@@ -109,7 +109,7 @@ def test_a_registry_takes_over_a_topic_whose_numbers_nobody_knows(
     assert sorted(ids) == [6, 7]
 
 
-def test_a_record_that_cannot_be_read_is_named_and_no_id_is_given_twice(
+def test_an_unreadable_record_is_logged_and_its_id_is_not_reused(
     broker: BrokerProcess, registries: list[RegistryProcess], tmp_path: Path
 ) -> None:
     first = register(registries[0], "a", enum(1))
@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_read_is_named_and_no_id_is_given_twice(
     assert "skipping the record at offset 1 of the schemas topic" in (tmp_path / "registry0.log").read_text()
 
 
-def test_ids_and_versions_in_a_request(registries: list[RegistryProcess]) -> None:
+def test_ids_versions_and_modes_of_requests_are_checked(registries: list[RegistryProcess]) -> None:
     url = registries[0].url
 
     def post(subject: str, **body: Any) -> tuple[int, Any]:

@@ -1,4 +1,4 @@
-"""The schema registry as a process, on a real broker, with Confluent's client and ours."""
+"""A schema registry process on a real broker, with Confluent's client and pylogd's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LATER = {**FLIGHT, "fields": [*FLIGHT["fields"], {"name": "origin", "type": "str
 
 
 class RegistryProcess:
-    """`pylogd schema-registry`, from when it answers."""
+    """A running `pylogd schema-registry`. The constructor returns when it answers."""
 
     def __init__(self, bootstrap: str, log: Path, *options: str) -> None:
         command = [*pylogd_command(), "schema-registry", "-b", bootstrap, "-l", "127.0.0.1:0", *options]
@@ -47,7 +47,7 @@ class RegistryProcess:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
         line = self.process.stdout.readline().decode() if ready else ""
-        if "http://" not in line:
+        if "://" not in line:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"the registry does not answer: {line!r} {log.read_text()}")
@@ -97,7 +97,7 @@ def ask(url: str, method: str = "GET", body: Any = None) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
-def test_confluents_client(registry: RegistryProcess) -> None:
+def test_confluents_client_registers_and_reads_schemas(registry: RegistryProcess) -> None:
     client = ConfluentClient({"url": registry.url})
     first = client.register_schema("flights-value", ConfluentSchema(json.dumps(FLIGHT), "AVRO"))
     assert client.register_schema("flights-value", ConfluentSchema(json.dumps(FLIGHT), "AVRO")) == first
@@ -125,10 +125,10 @@ def test_confluents_client(registry: RegistryProcess) -> None:
     assert caught.value.error_code == 40401
 
 
-def test_messages_of_confluents_serialiser_and_ours_are_the_same(
+def test_confluents_serializer_and_pylogd_s_write_the_same_messages(
     broker: BrokerProcess, registry: RegistryProcess
 ) -> None:
-    """Written by one, sent through the broker, read by the other."""
+    """What one writes and the broker stores, the other reads."""
     theirs = ConfluentClient({"url": registry.url})
     ours = SchemaRegistryClient(registry.url)
     serialise = ConfluentSerializer(theirs, json.dumps(FLIGHT))
@@ -153,7 +153,7 @@ def test_messages_of_confluents_serialiser_and_ours_are_the_same(
     assert ConfluentDeserializer(theirs)(mine, context) == {"carrier": "X", "delay": 1, "origin": "JFK"}
 
 
-def test_our_client_says_what_is_wrong(registry: RegistryProcess) -> None:
+def test_pylogd_s_client_reports_errors_of_the_registry(registry: RegistryProcess) -> None:
     client = SchemaRegistryClient(registry.url)
     serialise, deserialise = AvroSerializer(client, FLIGHT), AvroDeserializer(client)
     with pytest.raises(NotAvro, match="does not fit"):
@@ -169,7 +169,7 @@ def test_our_client_says_what_is_wrong(registry: RegistryProcess) -> None:
         SchemaRegistryClient("http://127.0.0.1:9", timeout=5).schema(1)
 
 
-def test_a_registry_that_was_killed_knows_all_that_it_answered(
+def test_a_killed_registry_has_kept_every_schema_it_confirmed(
     broker: BrokerProcess, registry: RegistryProcess, tmp_path: Path
 ) -> None:
     ids = {}
@@ -188,7 +188,7 @@ def test_a_registry_that_was_killed_knows_all_that_it_answered(
     assert again.stop() == 0
 
 
-def test_requests_that_are_wrong(registry: RegistryProcess) -> None:
+def test_bad_requests_are_answered_with_confluents_error_codes(registry: RegistryProcess) -> None:
     url = registry.url
     assert ask(f"{url}/schemas/types") == (200, ["AVRO"])
     assert ask(f"{url}/") == (200, {})
@@ -218,7 +218,7 @@ def test_requests_that_are_wrong(registry: RegistryProcess) -> None:
     assert ask(f"{url}/subjects") == (200, ["a/b c"])
 
 
-def test_no_broker_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_broker_is_one_line_of_error(tmp_path: Path) -> None:
     command = [*pylogd_command(), "schema-registry", "-b", "127.0.0.1:9", "-l", "127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1

@@ -1,7 +1,7 @@
-"""Records leave by sendfile: no byte of them passes through Python when they are in the page cache.
+"""Records in the page cache are sent by sendfile, and none of their bytes pass through Python.
 
-A real broker runs with three taps: on `os.sendfile`, on what sockets are given to send from memory, and on what is read
-from files into memory. Their counts, written at its end, have to add up to what the client received, to the byte.
+A real broker counts the bytes sent by `os.sendfile`, written to sockets from memory, and read from files into memory.
+It writes the counts when it ends, and they have to match the bytes that the client received exactly.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ MIB = 1 << 20
 
 @dataclass
 class Taps:
-    """Bytes that went through each tap, and the most that one sendfile was asked for."""
+    """Bytes by each way, and the largest size that one call of sendfile was asked for."""
 
     sendfile: int
     written: int
@@ -78,9 +78,9 @@ class Taps:
 def tapped(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[BrokerProcess, Callable[[], Taps]]:
-    """A broker with taps, and what stops it and reads them."""
+    """A broker that counts, and a function that stops it and returns the counts."""
     where = tmp_path / "taps.json"
-    isolated = [] if FROM_CHECKOUT else ["-P"]  # the installed package, not the checkout that we stand in
+    isolated = [] if FROM_CHECKOUT else ["-P"]  # imports the installed package, not this checkout
     monkeypatch.setattr("pylogd.local.broker.pylogd_command", lambda: [sys.executable, *isolated, "-c", TAPS])
     monkeypatch.setenv("PYLOGD_TEST_TAPS", str(where))
     broker = start_broker(settings={"sendfile.max.bytes": str(MIB // 4)})
@@ -93,7 +93,7 @@ def tapped(
 
 
 def fill(client: RawClient, topic: str, *, compression: int = 0) -> int:
-    """Produce 50 MB, which no codec makes smaller; how many bytes of batches they are."""
+    """Produce 50 MB of incompressible records. Return the bytes of their batches."""
     create_topic(client, topic)
     size = 0
     for number in range(BATCHES):
@@ -105,7 +105,7 @@ def fill(client: RawClient, topic: str, *, compression: int = 0) -> int:
 
 
 def fetch_all(client: RawClient, topic: str, max_bytes: int) -> tuple[int, int]:
-    """Read the topic in fetches of at most `max_bytes`; how many bytes of records came, in how many replies."""
+    """Read the topic in fetches of at most `max_bytes`. Return the bytes of records and the number of replies."""
     offset = size = replies = 0
     while offset < BATCHES:
         wanted = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -132,14 +132,14 @@ def test_no_record_byte_passes_through_python(tapped: tuple[BrokerProcess, Calla
     taps = stop_and_read()
     assert fetched >= size
     assert taps.sendfile == fetched, "every record byte, and nothing else, went by sendfile"
-    assert taps.written == received - fetched, "the rest was written"
-    assert heads / replies < 200, "and the rest is heads"
-    assert taps.read < 0.02 * fetched, "reading headers, to find a place, is all that was read"
-    assert taps.largest_call <= MIB // 4, "one call is capped, so that others have their turn"
+    assert taps.written == received - fetched, "the rest was written from memory"
+    assert heads / replies < 200, "and consists of response headers"
+    assert taps.read < 0.02 * fetched, "only batch headers are read, to look up offsets"
+    assert taps.largest_call <= MIB // 4, "one call is limited, so that other connections get a turn"
 
 
-def test_batches_leave_as_they_came(tapped: tuple[BrokerProcess, Callable[[], Taps]]) -> None:
-    """Compressed ones too: the broker opens none of them."""
+def test_batches_are_sent_as_they_were_received(tapped: tuple[BrokerProcess, Callable[[], Taps]]) -> None:
+    """This holds for compressed batches too, which the broker does not decompress."""
     broker, stop_and_read = tapped
     with RawClient(broker.address) as client:
         size = fill(client, "packed", compression=4)
@@ -149,10 +149,10 @@ def test_batches_leave_as_they_came(tapped: tuple[BrokerProcess, Callable[[], Ta
     assert taps.sendfile == fetched
 
 
-def test_cold_records_are_read_ahead_and_leave_by_sendfile_too(
+def test_cold_records_are_read_ahead_and_sent_by_sendfile(
     tapped: tuple[BrokerProcess, Callable[[], Taps]],
 ) -> None:
-    """The page cache is told to drop the file; where it does, the broker reads it in a thread and sends it then."""
+    """The kernel is asked to drop the file from the page cache. The broker then reads it ahead in a thread."""
     broker, stop_and_read = tapped
     with RawClient(broker.address) as client:
         size = fill(client, "cold")
@@ -166,8 +166,8 @@ def test_cold_records_are_read_ahead_and_leave_by_sendfile_too(
     assert taps.sendfile == fetched
 
 
-def test_a_file_that_was_cut_behind_the_brokers_back(start_broker: Callable[..., BrokerProcess]) -> None:
-    """The reply has been promised more bytes than there are: the connection is aborted, and the log says why."""
+def test_a_segment_truncated_by_others_aborts_the_connection(start_broker: Callable[..., BrokerProcess]) -> None:
+    """The reply's length has been sent already, so that the connection is aborted and the reason logged."""
     broker = start_broker()
     with RawClient(broker.address) as client:
         create_topic(client, "cut")
@@ -182,8 +182,8 @@ def test_a_file_that_was_cut_behind_the_brokers_back(start_broker: Callable[...,
     check_serves(broker.address)
 
 
-def test_many_small_fetches_on_one_connection(tapped: tuple[BrokerProcess, Callable[[], Taps]]) -> None:
-    """The heads and slices of replies that wait together leave in their order, each byte once."""
+def test_replies_sent_together_keep_their_order(tapped: tuple[BrokerProcess, Callable[[], Taps]]) -> None:
+    """Headers and file slices of many small replies are sent in order, each byte once."""
     broker, stop_and_read = tapped
     with RawClient(broker.address) as client:
         create_topic(client, "small")
@@ -198,7 +198,7 @@ def test_many_small_fetches_on_one_connection(tapped: tuple[BrokerProcess, Calla
         fetched = 0
         for count, number in enumerate(numbers):
             records = bytes(client.response(1, VERSION, number).responses[0].partitions[0].records)
-            assert records[21:] == batches[count % 50][21:], "a batch leaves as it came, from its CRC on"
+            assert records[21:] == batches[count % 50][21:], "a batch is sent as received, from its CRC on"
             fetched += len(records)
         received = client.received
     taps = stop_and_read()

@@ -1,4 +1,4 @@
-"""A cluster that is brought up one broker after the other: groups work from the first on, and outlive it."""
+"""A cluster whose brokers are started one after the other: groups work from the first broker on and survive it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OFFSETS = "__consumer_offsets"
 
 
 def consume(cluster: BrokerCluster, topic: str, count: int) -> None:
-    """Write so many records, and have group g read and commit them."""
+    """Write `count` records, and have group g read and commit them."""
     with Producer(cluster.bootstrap, acks="all") as producer:
         for delivery in [producer.send(topic, b"%d" % n, partition=0) for n in range(count)]:
             delivery.result(PATIENCE_SECONDS)
@@ -29,12 +29,12 @@ def consume(cluster: BrokerCluster, topic: str, count: int) -> None:
 
 
 def committed(cluster: BrokerCluster) -> dict[str, int]:
-    """What group g has committed, by topic."""
+    """Return the committed offsets of group g by topic."""
     found = cluster.ask(lambda admin: admin.group_offsets("g"))
     return {partition.topic: at.offset for partition, at in found.items()}
 
 
-def test_groups_outlive_the_broker_that_they_began_with(start_cluster: StartCluster) -> None:
+def test_groups_survive_the_broker_on_which_they_began(start_cluster: StartCluster) -> None:
     settings = {"min.insync.replicas": "2", "default.replication.factor": "3", "offsets.topic.num.partitions": "6"}
     cluster = start_cluster(1, settings)
     cluster.ask(lambda admin: admin.create_topic("early", 1, 1))

@@ -1,6 +1,6 @@
-"""What keeps a broker from starting: one clear line, the right exit code, and nothing left behind.
+"""Failed starts print one line of error, exit with the right code and leave nothing behind.
 
-Exit codes: 1 where the system is in the way, 2 where the command line or the settings are wrong.
+The exit code is 1 for errors of the system, and 2 for a wrong command line or wrong settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 
 
 def run_to_its_end(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run what should end by itself."""
+    """Run a command that ends by itself."""
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)} if FROM_CHECKOUT else dict(os.environ)
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False
@@ -31,28 +31,28 @@ def run_to_its_end(command: Sequence[str], folder: Path) -> subprocess.Completed
 
 
 def start(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Start a broker that can't; its exit code and the line that says why, which has to be the only one."""
+    """Start a broker that has to fail. Return its exit code and its error message, which has to be one line."""
     done = run_to_its_end([*pylogd_command(), "broker", *arguments], folder)
-    assert done.stdout == "", "it said that it listens"
+    assert done.stdout == "", "it reported that it listens"
     assert "Traceback" not in done.stderr, done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
     return done.returncode, lines[0]
 
 
-# The system in the way ------------------------------------------------------------------------------------------------
+# Errors of the system -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """A port on which somebody else listens."""
+    """A port on which another socket listens."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         yield int(other.getsockname()[1])
 
 
-def test_a_second_broker_on_the_same_directory(start_broker: Callable[[], BrokerProcess], tmp_path: Path) -> None:
+def test_a_data_directory_in_use_is_refused(start_broker: Callable[[], BrokerProcess], tmp_path: Path) -> None:
     first = start_broker()
     code, why = start(tmp_path, "--listen", "127.0.0.1:0", "--data", str(first.data))
     assert code == 1
@@ -60,16 +60,16 @@ def test_a_second_broker_on_the_same_directory(start_broker: Callable[[], Broker
     assert "another" in why
     check_serves(first.address)
     first.kill()
-    again = start_broker()  # the lock is the kernel's: it goes with its owner, however that one ended
+    again = start_broker()  # the kernel releases the lock however its owner ended
     check_serves(again.address)
 
 
-def test_the_port_is_taken(tmp_path: Path, taken_port: int) -> None:
+def test_a_port_in_use_is_an_error(tmp_path: Path, taken_port: int) -> None:
     code, why = start(tmp_path, "--listen", f"127.0.0.1:{taken_port}", "--data", "data")
     assert (code, why) == (1, f"pylogd: can't listen on 127.0.0.1:{taken_port}: Address already in use")
 
 
-def test_a_start_that_failed_leaves_a_clean_directory(
+def test_a_failed_start_leaves_a_directory_that_can_be_used(
     tmp_path: Path, taken_port: int, start_broker: Callable[[], BrokerProcess]
 ) -> None:
     start(tmp_path, "--listen", f"127.0.0.1:{taken_port}", "--data", str(tmp_path / "broker"))
@@ -77,7 +77,7 @@ def test_a_start_that_failed_leaves_a_clean_directory(
     check_serves(start_broker().address)
 
 
-def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_data_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, why = start(tmp_path, "--listen", "127.0.0.1:0", "--data", "file")
     assert code == 1
@@ -85,14 +85,14 @@ def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     assert why.endswith(("Not a directory", "File exists"))
 
 
-def test_a_directory_that_can_not_be_written(tmp_path: Path) -> None:
-    """/sys refuses directories to everybody, root too."""
+def test_a_directory_without_write_permission_is_an_error(tmp_path: Path) -> None:
+    """In /sys nobody can create directories, not even root."""
     code, why = start(tmp_path, "--listen", "127.0.0.1:0", "--data", "/sys/pylogd")
     assert code == 1
     assert why.startswith("pylogd: /sys/pylogd: ")
 
 
-def test_a_read_only_volume(tmp_path: Path) -> None:
+def test_a_read_only_volume_is_an_error(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "none", str(volume)]
@@ -100,7 +100,7 @@ def test_a_read_only_volume(tmp_path: Path) -> None:
     if mounted.returncode:
         volume.chmod(0o500)
         if os.geteuid() == 0:
-            pytest.skip("root without the right to mount: no read-only directory to be had here")
+            pytest.skip("tests run as root without the right to mount: no directory is read-only")
     try:
         code, why = start(tmp_path, "--listen", "127.0.0.1:0", "--data", str(volume))
     finally:
@@ -111,7 +111,9 @@ def test_a_read_only_volume(tmp_path: Path) -> None:
     assert why.endswith(("Read-only file system", "Permission denied"))
 
 
-def test_a_directory_of_another_broker(tmp_path: Path, start_broker: Callable[[], BrokerProcess]) -> None:
+def test_the_data_directory_of_another_broker_is_refused(
+    tmp_path: Path, start_broker: Callable[[], BrokerProcess]
+) -> None:
     first = start_broker()
     assert first.stop() == 0
     code, why = start(tmp_path, "--listen", "127.0.0.1:0", "--data", str(first.data), "--node-id", "2")
@@ -121,7 +123,7 @@ def test_a_directory_of_another_broker(tmp_path: Path, start_broker: Callable[[]
 
 
 @pytest.mark.parametrize("name", ["meta.properties", "metadata.sqlite"])
-def test_garbage_in_its_files(tmp_path: Path, name: str) -> None:
+def test_garbage_in_files_of_the_data_directory_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_bytes(b"\xff\x00garbage" * 500)
     code, why = start(tmp_path, "--listen", "127.0.0.1:0", "--data", "data")
@@ -143,7 +145,7 @@ BAD_SETTINGS: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", BAD_SETTINGS)
-def test_bad_settings(tmp_path: Path, name: str) -> None:
+def test_bad_settings_are_an_error(tmp_path: Path, name: str) -> None:
     arguments, words = BAD_SETTINGS[name]
     code, why = start(tmp_path, "--listen", "127.0.0.1:0", "--data", "data", *arguments)
     assert code == 2
@@ -152,7 +154,7 @@ def test_bad_settings(tmp_path: Path, name: str) -> None:
 
 
 BAD_FILES: dict[str, tuple[bytes | None, str]] = {
-    "that is not there": (None, "No such file"),
+    "missing": (None, "No such file"),
     "of garbage": (b"\xff\x00\x9f" * 100, "not valid TOML"),
     "cut off": (b"listeners = [", "not valid TOML"),
     "with an unknown setting": (b'"no.such.setting" = 1\n', "no.such.setting"),
@@ -161,7 +163,7 @@ BAD_FILES: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_settings_file(tmp_path: Path, name: str) -> None:
+def test_a_bad_settings_file_is_an_error(tmp_path: Path, name: str) -> None:
     content, word = BAD_FILES[name]
     if content is not None:
         (tmp_path / "bad.toml").write_bytes(content)
@@ -170,13 +172,13 @@ def test_bad_settings_file(tmp_path: Path, name: str) -> None:
     assert word in why
 
 
-def test_a_directory_in_the_place_of_the_settings_file(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_settings_file_is_an_error(tmp_path: Path) -> None:
     code, why = start(tmp_path, "--data", "data", "--config", str(tmp_path))
     assert code == 2
     assert str(tmp_path) in why
 
 
-def test_a_host_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_host_is_an_error(tmp_path: Path) -> None:
     code, why = start(tmp_path, "--listen", "no.such.host.invalid:0", "--data", "data")
     assert code == 1
     assert "no.such.host.invalid" in why
@@ -193,7 +195,7 @@ def twistd(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_twistd_with_the_port_taken(tmp_path: Path, taken_port: int) -> None:
+def test_twistd_reports_a_port_in_use(tmp_path: Path, taken_port: int) -> None:
     done = twistd(tmp_path, "--listen", f"127.0.0.1:{taken_port}", "--data", "data")
     assert done.returncode == 1
     said = [line for line in done.stdout.splitlines() if "can't listen on" in line]
@@ -201,22 +203,22 @@ def test_twistd_with_the_port_taken(tmp_path: Path, taken_port: int) -> None:
     assert "Address already in use" in said[0]
 
 
-def test_twistd_on_a_directory_in_use(tmp_path: Path, start_broker: Callable[[], BrokerProcess]) -> None:
+def test_twistd_reports_a_data_directory_in_use(tmp_path: Path, start_broker: Callable[[], BrokerProcess]) -> None:
     first = start_broker()
     done = twistd(tmp_path, "--listen", "127.0.0.1:0", "--data", str(first.data))
     assert done.returncode == 1
     assert len([line for line in done.stdout.splitlines() if "another" in line and str(first.data) in line]) == 1
 
 
-def test_twistd_with_bad_settings(tmp_path: Path) -> None:
+def test_twistd_reports_bad_settings(tmp_path: Path) -> None:
     done = twistd(tmp_path, "--listen", "127.0.0.1:0", "--set", "log.segment.byte=1")
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == ('twistd pylogd: unknown setting "log.segment.byte"; did you mean log.segment.bytes?\n')
 
 
-def test_twistd_as_a_daemon_that_can_not_start(tmp_path: Path, taken_port: int) -> None:
-    """Nobody sees its exit code: its log says why, and its pid file goes."""
+def test_a_twistd_daemon_that_can_not_start_logs_why_and_removes_its_pid_file(tmp_path: Path, taken_port: int) -> None:
+    """The exit code of a daemon is lost, so that its log has to report the error."""
     arguments = ["--pidfile=pylogd.pid", "--logfile=pylogd.log", "pylogd", "--listen", f"127.0.0.1:{taken_port}"]
     log, pidfile = tmp_path / "pylogd.log", tmp_path / "pylogd.pid"
     assert run_to_its_end([*TWISTD, *arguments, "--data", "data"], tmp_path).returncode in (0, 1)
@@ -225,8 +227,8 @@ def test_twistd_as_a_daemon_that_can_not_start(tmp_path: Path, taken_port: int) 
     assert "Traceback" not in log.read_text()
 
 
-def test_twistd_daemon_stops_and_starts_again_on_its_log(tmp_path: Path) -> None:
-    """The pid file and the log are twistd's; a stop by the pid is clean, and the next start goes on in the same log."""
+def test_a_twistd_daemon_can_be_restarted_on_its_log_file(tmp_path: Path) -> None:
+    """A stop by twistd's pid file is clean, and the next start appends to the same log file."""
     (port,) = free_ports(1)
     arguments = ["--pidfile=pylogd.pid", "--logfile=pylogd.log", "pylogd", "--listen", f"127.0.0.1:{port}"]
     log, pidfile = tmp_path / "pylogd.log", tmp_path / "pylogd.pid"
@@ -245,5 +247,5 @@ def test_twistd_daemon_stops_and_starts_again_on_its_log(tmp_path: Path) -> None
 
 
 def wait_for_text(log: Path, text: str, times: int) -> None:
-    """Wait until the log has the text so many times."""
+    """Wait until the log has the text `times` times."""
     wait_until(lambda: log.exists() and log.read_text().count(text) == times, f"{log} says {text!r}")

@@ -1,6 +1,6 @@
-"""How a broker ends, and what the next one finds: clean stops, crashes, torn files, full disks.
+"""How brokers stop and recover: clean stops, crashes, torn files, full disks.
 
-Every test that has written ends with `pylogd verify-log`, which reads all batches and all indexes.
+Every test that writes ends with `pylogd verify-log`, which reads all batches and indexes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ StartBroker = Callable[..., BrokerProcess]
 
 
 def batch(number: int, size: int = 100) -> bytes:
-    """A batch of one record that begins with its number."""
+    """Return a batch of one record whose value begins with its number."""
     value = struct.pack(">i", number) + bytes(size)
     return encode_batch([NewRecord(None, value, time.time_ns() // 1_000_000)])
 
@@ -57,7 +57,7 @@ def fetch(topic: str, offset: int, *, wait_ms: int = 0, max_bytes: int = 1 << 30
 
 
 def numbers_in(client: RawClient, topic: str) -> list[int]:
-    """The numbers of all records of a topic's partition 0, whose CRCs are checked."""
+    """Read partition 0 of a topic, check the CRCs, and return the numbers of its records."""
     numbers: list[int] = []
     end = end_offset(client, topic)
     while len(numbers) < end:
@@ -71,12 +71,12 @@ def numbers_in(client: RawClient, topic: str) -> list[int]:
 
 
 def active_segment(broker: BrokerProcess, topic: str) -> Path:
-    """The last segment of a topic's partition 0."""
+    """Return the last segment of a topic's partition 0."""
     return max((broker.data / f"{topic}-0").glob("*.log"))
 
 
 def verify(broker: BrokerProcess) -> None:
-    """Check the files of a broker that has ended."""
+    """Check the files of a stopped broker."""
     command = [*pylogd_command(), "verify-log", str(broker.data)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,7 +100,7 @@ def test_a_clean_stop_is_marked_and_the_next_start_scans_nothing(
     verify(broker)
 
     again = start_broker()
-    assert not (broker.data / CLEAN_MARK).exists(), "the mark holds for one start"
+    assert not (broker.data / CLEAN_MARK).exists(), "the marker is valid for one start"
     with RawClient(again.address) as client:
         assert numbers_in(client, "kept") == list(range(20))
         assert produce(client, "kept", [batch(20)])[0].base_offset == 20
@@ -112,8 +112,8 @@ def test_a_clean_stop_is_marked_and_the_next_start_scans_nothing(
     verify(again)
 
 
-def test_a_stop_answers_who_waits(start_broker: StartBroker) -> None:
-    """A long poll is answered with what there is: nothing. Then the connection is closed."""
+def test_a_stop_answers_waiting_fetches(start_broker: StartBroker) -> None:
+    """A long poll gets an empty response. Then the connection is closed."""
     broker = start_broker()
     with RawClient(broker.address) as client, RawClient(broker.address) as idle:
         create_topic(client, "waited")
@@ -127,7 +127,7 @@ def test_a_stop_answers_who_waits(start_broker: StartBroker) -> None:
         assert broker.process.wait(STOP_SECONDS) == 0
 
 
-def test_a_stop_lets_a_large_reply_leave(start_broker: StartBroker) -> None:
+def test_a_stop_waits_until_a_large_reply_is_sent(start_broker: StartBroker) -> None:
     broker = start_broker(settings={"controlled.shutdown.drain.ms": str(LONG_POLL_MS)})
     with RawClient(broker.address, receive_buffer=1 << 14) as client:
         create_topic(client, "large")
@@ -141,7 +141,7 @@ def test_a_stop_lets_a_large_reply_leave(start_broker: StartBroker) -> None:
         assert broker.process.wait(STOP_SECONDS) == 0
 
 
-def test_a_stop_does_not_wait_for_ever_for_who_does_not_read(start_broker: StartBroker) -> None:
+def test_a_stop_does_not_wait_for_ever_for_a_client_that_does_not_read(start_broker: StartBroker) -> None:
     broker = start_broker(settings={"controlled.shutdown.drain.ms": "500"})
     with RawClient(broker.address, receive_buffer=1 << 14) as client:
         owe_a_large_reply(broker, client)
@@ -163,7 +163,7 @@ def test_a_second_signal_ends_the_wait(start_broker: StartBroker) -> None:
 
 
 def owe_a_large_reply(broker: BrokerProcess, client: RawClient) -> None:
-    """Ask for 18 MB and read none of them."""
+    """Ask for a reply of 18 MB and do not read it."""
     create_topic(client, "owed")
     for number in range(20):
         produce(client, "owed", [batch(number, 900_000)])
@@ -171,7 +171,7 @@ def owe_a_large_reply(broker: BrokerProcess, client: RawClient) -> None:
     wait_until_at_rest(broker.pid)
 
 
-def test_a_stop_under_load_keeps_what_was_acknowledged(start_broker: StartBroker) -> None:
+def test_a_stop_under_load_keeps_acknowledged_records(start_broker: StartBroker) -> None:
     broker = start_broker()
     acknowledged = produce_until_closed(broker, "loaded", lambda: os.kill(broker.pid, signal.SIGTERM))
     assert broker.process.wait(STOP_SECONDS) == 0
@@ -182,7 +182,7 @@ def test_a_stop_under_load_keeps_what_was_acknowledged(start_broker: StartBroker
 
 
 def produce_until_closed(broker: BrokerProcess, topic: str, end_it: Callable[[], None]) -> list[int]:
-    """Produce numbers until the broker goes, which `end_it` sees to; the numbers that it acknowledged."""
+    """Produce numbers until `end_it` has ended the broker. Return the acknowledged numbers."""
     acknowledged: list[int] = []
     enough = threading.Event()
 
@@ -212,7 +212,7 @@ def produce_until_closed(broker: BrokerProcess, topic: str, end_it: Callable[[],
 # Crashes --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_broker_keeps_what_it_acknowledged(start_broker: StartBroker) -> None:
+def test_a_killed_broker_keeps_acknowledged_records(start_broker: StartBroker) -> None:
     broker = start_broker()
     acknowledged = produce_until_closed(broker, "killed", broker.process.kill)
     broker.kill()
@@ -222,7 +222,7 @@ def test_a_killed_broker_keeps_what_it_acknowledged(start_broker: StartBroker) -
     with RawClient(again.address) as client:
         kept = numbers_in(client, "killed")
         assert kept[: len(acknowledged)] == acknowledged
-        assert len(kept) <= len(acknowledged) + 1, "the one in flight may be there"
+        assert len(kept) <= len(acknowledged) + 1, "the record in flight may have been stored"
         assert produce(client, "killed", [batch(len(kept))])[0].base_offset == len(kept)
     assert again.stop() == 0
     verify(again)
@@ -238,7 +238,7 @@ TORN: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_what_a_crash_has_torn_is_cut(start_broker: StartBroker, name: str) -> None:
+def test_recovery_truncates_torn_batches(start_broker: StartBroker, name: str) -> None:
     broker = start_broker()
     with RawClient(broker.address) as client:
         create_topic(client, "torn")
@@ -261,8 +261,8 @@ def test_what_a_crash_has_torn_is_cut(start_broker: StartBroker, name: str) -> N
     verify(again)
 
 
-def test_damage_in_many_segments(start_broker: StartBroker) -> None:
-    """Rolled segments, an index that is gone, one of garbage, a crash, and a torn end."""
+def test_recovery_repairs_damage_in_many_segments(start_broker: StartBroker) -> None:
+    """There are a missing index, an index of garbage, and a torn end after a crash."""
     broker = start_broker()
     with RawClient(broker.address) as client:
         create_topic(client, "many", segment_bytes=str(1 << 20))
@@ -297,7 +297,7 @@ FULL = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class FullByLimit:
-    """The kernel refuses the process files over a size (setrlimit(2), RLIMIT_FSIZE): it works for every user."""
+    """Simulate a full disk by a limit of file sizes (setrlimit(2), RLIMIT_FSIZE), which needs no privileges."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._pid = broker.pid
@@ -309,7 +309,7 @@ class FullByLimit:
 
 
 class FullVolume:
-    """A small volume with a file on it that takes half."""
+    """Fill a small volume, half of which is taken by a file that can be deleted."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._filler = broker.data / "filler.tmp"
@@ -322,17 +322,17 @@ class FullVolume:
 
 @pytest.fixture
 def small_volume(tmp_path: Path) -> Iterator[Path]:
-    """A volume of 12 MiB where the broker's directory will be; skipped where tests may not mount."""
+    """Mount a volume of 12 MiB for the broker's directory. Skip the test without the right to mount."""
     path = tmp_path / "broker"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_VOLUME}", "none", str(path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no right to mount a volume here; test_a_file_that_may_not_grow goes the same way")
+        pytest.skip("no right to mount a volume; test_a_file_size_limit_is_handled_as_a_full_disk covers the same code")
     yield path
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def test_a_full_disk(small_volume: Path, start_broker: StartBroker) -> None:
+def test_a_broker_survives_a_full_disk(small_volume: Path, start_broker: StartBroker) -> None:
     broker = start_broker()
     assert broker.data == small_volume
     fill_and_recover(broker, FullVolume)
@@ -340,7 +340,7 @@ def test_a_full_disk(small_volume: Path, start_broker: StartBroker) -> None:
     verify(broker)
 
 
-def test_a_full_disk_refuses_new_topics_and_stops(small_volume: Path, start_broker: StartBroker) -> None:
+def test_a_full_disk_refuses_new_topics_and_allows_a_stop(small_volume: Path, start_broker: StartBroker) -> None:
     broker = start_broker()
     with RawClient(broker.address) as client:
         create_topic(client, "first")
@@ -352,7 +352,7 @@ def test_a_full_disk_refuses_new_topics_and_stops(small_volume: Path, start_brok
         topics = [CreatableTopic(f"new-{number}", 1, 1, [], []) for number in range(5)]
         reply = client.request(CreateTopicsRequest(topics, 5000), 5)
         refused = [topic for topic in reply.topics if topic.error_code]
-        assert refused, "a disk with no byte left took five topics"
+        assert refused, "five topics were created on a full disk"
         assert all(topic.error_message for topic in refused)
         assert numbers_in(client, "first") == [0]
         (small_volume / "filler.tmp").unlink()
@@ -369,7 +369,7 @@ def filler_fits(fd: int, size: int) -> bool:
         return False
 
 
-def test_a_file_that_may_not_grow(start_broker: StartBroker) -> None:
+def test_a_file_size_limit_is_handled_as_a_full_disk(start_broker: StartBroker) -> None:
     broker = start_broker()
     fill_and_recover(broker, FullByLimit)
     assert broker.stop() == 0
@@ -377,7 +377,7 @@ def test_a_file_that_may_not_grow(start_broker: StartBroker) -> None:
 
 
 def fill_and_recover(broker: BrokerProcess, obstacle: Callable[[BrokerProcess], FullByLimit | FullVolume]) -> None:
-    """Produce until nothing fits; what was acknowledged is there to read, and once there is room it goes on."""
+    """Fill the disk. Check that acknowledged records can be read, and that writing succeeds once there is room."""
     with RawClient(broker.address) as client:
         create_topic(client, "full")
         in_the_way = obstacle(broker)
@@ -398,4 +398,4 @@ def fill_and_recover(broker: BrokerProcess, obstacle: Callable[[BrokerProcess], 
             assert (answer.error_code, answer.base_offset) == (0, number)
         assert numbers_in(client, "full") == list(range(count + 5))
     complaints = [line for line in broker.log().splitlines() if "storage failed" in line]
-    assert 0 < len(complaints) < 10, "said, and not for every request"
+    assert 0 < len(complaints) < 10, "logged, but not for every request"

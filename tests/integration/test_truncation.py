@@ -1,4 +1,4 @@
-"""Consumers notice on all faces that an unclean election has truncated what they read (KIP-320)."""
+"""Consumers of all faces detect that an unclean election truncated records they had read (KIP-320)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def faces(start_cluster: StartCluster) -> Iterator[tuple[BrokerCluster, list[Fac
 
 
 def lose_fifty_records(cluster: BrokerCluster) -> None:
-    """Broker 3, which has offsets up to 100 of 150, is made the leader and gets other records from 100 on."""
+    """Elect broker 3, which lacks offsets 100 to 149, and write other records from offset 100 on."""
     cluster.kill(2)
     cluster.until(lambda: leader(cluster, "t") == -1, "that nobody leads")
     cluster.start(3)
@@ -51,7 +51,7 @@ def read(consumer: Any, count: int) -> list[int]:
     return values(poll_until([consumer], lambda records: len(records) >= count))
 
 
-def test_an_unclean_election_is_noticed(faces: tuple[BrokerCluster, list[Face]]) -> None:
+def test_truncation_by_an_unclean_election_is_detected(faces: tuple[BrokerCluster, list[Face]]) -> None:
     cluster, made = faces
     make(cluster, "t", (2, 3))
     send(cluster, "t", range(100), partitions=1)
@@ -69,10 +69,10 @@ def test_an_unclean_election_is_noticed(faces: tuple[BrokerCluster, list[Face]])
         member = face.consumer(group_id=f"g{number}")
         member.subscribe("t")
         assert read(member, 150) == list(range(150))
-        member.close()  # with what it read committed, and its leader epoch
+        member.close()  # commits the positions with their leader epochs
     lose_fifty_records(cluster)
     for number, face in enumerate(made):
-        assert read(lenient[number], 100) == list(range(1000, 1100)), "it goes on where the logs diverge"
+        assert read(lenient[number], 100) == list(range(1000, 1100)), "reading continues where the logs diverge"
         with pytest.raises(LogTruncation) as told:
             poll_until([strict[number]], bool)
         [(partition, divergent)] = told.value.divergent_offsets.items()

@@ -1,4 +1,4 @@
-"""The brokers' wall clock is set forward and back under load: nothing that waits, expires or measures may notice."""
+"""Steps of the brokers' wall clock do not affect time-outs, expirations and measurements."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 StartCluster = Callable[..., BrokerCluster]
 
-#: Long: a broker that is paused must not be taken for dead by ZooKeeper, whose clock is right.
+#: Longer than the test pauses a broker, so that its session does not expire.
 SESSION = {"zookeeper.session.timeout.ms": "40000"}
-#: Longer than the time between two looks of a leader at who lags (1 s).
+#: Longer than the interval at which a leader looks for lagging followers (1 s).
 LOOK_MS = 3000
 
 
 def wait_by_the_broker(client: RawClient, topic: str) -> None:
-    """Let a broker answer a fetch that finds nothing: whatever was due earlier by its timers has been done then."""
+    """Wait until a broker has answered an empty fetch. By then all earlier timers of the broker have fired."""
     wanted = FetchPartition(0, fetch_offset=1, partition_max_bytes=1 << 20)
     fetch = FetchRequest(max_wait_ms=LOOK_MS, min_bytes=1, topics=[FetchTopic(topic, partitions=[wanted])])
     assert client.request(fetch, 12).responses[0].partitions[0].error_code == 0
 
 
 def members(cluster: BrokerCluster, group: str) -> set[str]:
-    """The ids of a group's members; none of a group that is gone."""
+    """Return the ids of a group's members, or an empty set if the group does not exist."""
     if not any(found.group_id == group for found in cluster.ask(lambda admin: admin.list_groups())):
         return set()
     return {member.member_id for member in cluster.ask(lambda admin: admin.describe_group(group)).members}
 
 
-def test_a_step_forward_expels_nobody(start_cluster: StartCluster, tmp_path: Path) -> None:
+def test_a_step_forward_expires_no_member_and_no_follower(start_cluster: StartCluster, tmp_path: Path) -> None:
     clock = Preload(tmp_path, "clock")
     cluster = start_cluster(3, {**SESSION, "min.insync.replicas": "2"}, prefix=clock.prefix)
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
@@ -55,10 +55,10 @@ def test_a_step_forward_expels_nobody(start_cluster: StartCluster, tmp_path: Pat
         RawClient(cluster.address(leader)) as reader,
     ):
         consumer.subscribe(["t"])
-        cluster.until(lambda: consumer.poll(0.1) or consumer.assignment, "that the member has its share")
+        cluster.until(lambda: consumer.poll(0.1) or consumer.assignment, "that the member has its partitions")
         before = members(cluster, "g")
         cluster.pause(follower)
-        # It waits for the follower, and may for longer than the test does.
+        # This request waits for the paused follower, with a time-out longer than the test.
         data = TopicProduceData("t", partition_data=[PartitionProduceData(0, batch(b"one"))])
         waiting = writer.send_request(ProduceRequest(None, -1, 600_000, [data]), 9)
         clock.step(70)
@@ -96,7 +96,7 @@ def consuming(cluster: BrokerCluster, group: str) -> Iterator[subprocess.Popen[b
         process.wait()
 
 
-def test_a_step_back_keeps_nobody(start_cluster: StartCluster, tmp_path: Path) -> None:
+def test_a_step_back_does_not_delay_expirations(start_cluster: StartCluster, tmp_path: Path) -> None:
     clock = Preload(tmp_path, "clock")
     settings = {**SESSION, "min.insync.replicas": "2", "replica.lag.time.max.ms": "4000"}
     cluster = start_cluster(3, settings, prefix=clock.prefix)
@@ -112,7 +112,7 @@ def test_a_step_back_keeps_nobody(start_cluster: StartCluster, tmp_path: Path) -
             cluster.pause(follower)
             producer.send("t", b"after", partition=0).result(PATIENCE_SECONDS)
             alive = cluster.ask(lambda admin: admin.describe_cluster(), leader).brokers
-            assert len(alive) == 3, "the follower left by its session, not by its lag"
+            assert len(alive) == 3, "the follower was removed by its session's end, not by its lag"
         cluster.resume(follower)
         cluster.wait_for_isr("t", 3)
-        cluster.until(lambda: not members(cluster, "g"), "that the member that died is gone")
+        cluster.until(lambda: not members(cluster, "g"), "that the killed member is removed")

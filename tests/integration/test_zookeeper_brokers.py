@@ -1,4 +1,4 @@
-"""Brokers on one real ZooKeeper: they find each other, go and come back, and outlive a restart of ZooKeeper."""
+"""Brokers on a real ZooKeeper: they find each other, restart, and survive a restart of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pylogd.local.zookeeper import LocalZooKeeper
 from tests.zookeeper import ZooKeeper
 
 PATIENCE_SECONDS = 180.0
-#: Short enough to wait for its end, long enough for a slow machine.
+#: Session timeout, short enough for tests that wait for an expiry, long enough for a slow machine.
 SESSION_MS = 5000
-#: Of brokers whose session nobody wants to end.
+#: Session timeout of brokers whose session must not expire.
 LONG_MS = "30000"
 VALUES = [b"%d" % number for number in range(40)]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Starts the broker of a number on a ZooKeeper; all are stopped at the end."""
+    """Return a function that starts a broker. All are stopped at the end."""
     started: list[BrokerProcess] = []
 
     def start(connect: str, node: int, **settings: str) -> BrokerProcess:
@@ -53,7 +53,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def seen_by(broker: BrokerProcess) -> set[int]:
-    """The brokers in the metadata of one."""
+    """Return the node ids of the brokers that a broker knows."""
     with Admin(broker.address) as admin:
         return {other.node_id for other in admin.describe_cluster().brokers}
 
@@ -64,14 +64,14 @@ def topics_of(broker: BrokerProcess) -> set[str]:
 
 
 def write(producer: Producer, topic: str, values: list[bytes]) -> None:
-    """To the first two partitions, one of each broker; when it returns, both brokers lead theirs."""
+    """Write to partitions 0 and 1, each led by another broker, and wait for the acknowledgements."""
     for number, value in enumerate(values):
         producer.send(topic, value, partition=number % 2)
     producer.flush(PATIENCE_SECONDS)
 
 
 def assert_holds(broker: BrokerProcess, topic: str, values: list[bytes]) -> None:
-    """Read all of a topic, bootstrapped from one broker."""
+    """Check that a topic, read with this broker as bootstrap server, has exactly these values."""
     read: list[bytes] = []
     with Cluster(broker.address) as cluster, Consumer(cluster) as consumer:
         consumer.assign(cluster.partitions(topic))
@@ -81,7 +81,7 @@ def assert_holds(broker: BrokerProcess, topic: str, values: list[bytes]) -> None
     assert sorted(read) == sorted(values)
 
 
-def test_two_brokers_and_a_topic_made_on_either(zookeeper: ZooKeeper, start: Callable[..., BrokerProcess]) -> None:
+def test_both_brokers_know_topics_created_on_either(zookeeper: ZooKeeper, start: Callable[..., BrokerProcess]) -> None:
     one = start(zookeeper.connect, 1, broker_rack="r1", zookeeper_session_timeout_ms=LONG_MS)
     two = start(zookeeper.connect, 2, zookeeper_session_timeout_ms=LONG_MS)
     until(lambda: seen_by(one) == seen_by(two) == {1, 2}, "each broker knows both")
@@ -107,36 +107,36 @@ def test_two_brokers_and_a_topic_made_on_either(zookeeper: ZooKeeper, start: Cal
     assert {replicas[0] for replicas in leaders["partitions"].values()} == {1, 2}
 
 
-def test_a_killed_broker_goes_and_its_next_start_takes_over_its_registration(
+def test_a_restarted_broker_replaces_the_registration_of_its_killed_process(
     zookeeper: ZooKeeper, start: Callable[..., BrokerProcess]
 ) -> None:
-    # Its session outlives it for longer than the next start takes.
+    # The session of the killed process outlasts the restart.
     one = start(zookeeper.connect, 1, zookeeper_session_timeout_ms=LONG_MS)
     two = start(zookeeper.connect, 2, zookeeper_session_timeout_ms="60000")
     until(lambda: seen_by(one) == {1, 2}, "both are known")
     two.kill()
-    again = start(zookeeper.connect, 2)  # at once: the dead one's registration is still there
+    again = start(zookeeper.connect, 2)  # started at once, so that the old registration still exists
     assert "Removing the registration of this broker's former process" in again.log()
     until(lambda: seen_by(one) == seen_by(again) == {1, 2}, "the broker is back")
     again.kill()
     until(lambda: seen_by(one) == {1}, "the killed broker is gone")
 
 
-def test_a_number_in_use_is_refused(zookeeper: ZooKeeper, start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+def test_a_node_id_in_use_is_refused(zookeeper: ZooKeeper, start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     first = start(zookeeper.connect, 1, zookeeper_session_timeout_ms=LONG_MS)
     with pytest.raises(BrokerFailed, match=r"another broker with node\.id 1 is alive"):
         BrokerProcess(
             tmp_path / "second", tmp_path / "second.log",
             {
                 "zookeeper.connect": zookeeper.connect,
-                "zookeeper.session.timeout.ms": "4000",  # for so long, and a little more, it waits for the first to go
+                "zookeeper.session.timeout.ms": "4000",  # it waits a little longer for the other session to end
                 "zookeeper.connection.timeout.ms": "60000",
             },
         )  # fmt: skip
     assert seen_by(first) == {1}
 
 
-def test_brokers_outlive_a_restart_of_zookeeper(
+def test_brokers_survive_a_restart_of_zookeeper(
     own_zookeeper: LocalZooKeeper, start: Callable[..., BrokerProcess]
 ) -> None:
     one, two = (start(own_zookeeper.hosts, node, zookeeper_session_timeout_ms=LONG_MS) for node in (1, 2))
@@ -147,7 +147,7 @@ def test_brokers_outlive_a_restart_of_zookeeper(
     with Producer(one.address) as producer:
         write(producer, "before", VALUES[:20])
         own_zookeeper.kill()
-        write(producer, "before", VALUES[20:])  # what is led needs no ZooKeeper, nor does a producer that has its id
+        write(producer, "before", VALUES[20:])  # leaders and producers with an id need no ZooKeeper
         assert_holds(two, "before", VALUES)
         own_zookeeper.start()
 
@@ -159,7 +159,7 @@ def test_brokers_outlive_a_restart_of_zookeeper(
             return "exists" in str(error)
         return True
 
-    until(works, "topics can be made again")
+    until(works, "topics can be created again")
     until(lambda: topics_of(one) == topics_of(two) == {"before", "after"}, "each broker knows both topics")
     until(lambda: seen_by(one) == seen_by(two) == {1, 2}, "each broker knows both")
     with Producer(two.address) as producer:
@@ -176,10 +176,10 @@ def test_a_broker_whose_session_expired_registers_again(
     client = KazooClient(own_zookeeper.hosts, timeout=60)
     client.start(PATIENCE_SECONDS)
     first = client.exists("/brokers/ids/1").ephemeralOwner
-    one.process.send_signal(19)  # SIGSTOP: it is silent for longer than its session lives
+    one.process.send_signal(19)  # paused by SIGSTOP for longer than its session timeout
     until(lambda: client.exists("/brokers/ids/1") is None, "the session ends")
     one.process.send_signal(18)
-    until(lambda: client.exists("/brokers/ids/1") is not None, "the broker is there again")
+    until(lambda: client.exists("/brokers/ids/1") is not None, "the broker is registered again")
     assert client.exists("/brokers/ids/1").ephemeralOwner != first
     client.stop()
     client.close()
@@ -187,7 +187,7 @@ def test_a_broker_whose_session_expired_registers_again(
     assert "the ZooKeeper session has ended; beginning another" in one.log()
 
 
-def test_a_broker_without_its_zookeeper_says_so(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
+def test_a_broker_that_can_not_reach_zookeeper_reports_it(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
     own_zookeeper.stop()
     with pytest.raises(BrokerFailed, match=f"can't connect to ZooKeeper at {own_zookeeper.hosts} within 2000 ms"):
         BrokerProcess(

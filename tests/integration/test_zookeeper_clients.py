@@ -1,13 +1,14 @@
-"""Consumers with their group in a real ZooKeeper, the broker's own: of the faces that have kazoo's company."""
+"""Consumer groups in a real ZooKeeper, for the faces that support them (blocking and Twisted)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from pylogd.client import Closed, TopicPartition
+from pylogd.client import Closed, ConsumerInterceptor, TopicPartition
 from pylogd.client.core.errors import ClientError
+from pylogd.client.core.model import OffsetAndMetadata
 from tests.faces import FACES, Face, poll_until
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
@@ -21,6 +22,16 @@ def face(request: pytest.FixtureRequest, zookeeper: ZooKeeper, start_broker: Sta
     face.close()
 
 
+class Counting(ConsumerInterceptor):
+    """Keeps what was committed."""
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, int] = {}
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.committed.update((partition, each.offset) for partition, each in offsets.items())
+
+
 def fill(face: Face, first: int, count: int) -> None:
     producer = face.producer()
     for n in range(first, first + count):
@@ -28,13 +39,14 @@ def fill(face: Face, first: int, count: int) -> None:
     producer.flush()
 
 
-def test_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
-    # A session that ends on a busy machine would have records read twice.
+def test_members_share_partitions_and_take_over(face: Face, zookeeper: ZooKeeper) -> None:
+    # A session that expired on a busy machine would cause records to be read twice.
     options = {"group_id": "g", "coordinator": "zookeeper", "zookeeper": zookeeper.connect, "session_timeout": 30.0}
     face.admin().create_topic("events", 2)
     fill(face, 0, 20)
     both = [TopicPartition("events", 0), TopicPartition("events", 1)]
-    first = face.consumer(**options)
+    counting = Counting()
+    first = face.consumer(interceptors=[counting], **options)
     with pytest.raises(ClientError, match="subscribe first"):
         first.committed(both)
     first.subscribe("events")
@@ -43,6 +55,7 @@ def test_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
     assert first.assignment == both
     first.commit()
     assert [offset.offset for offset in first.committed(both).values()] == [10, 10]
+    assert counting.committed == dict.fromkeys(both, 10)
 
     second = face.consumer(**options)
     second.subscribe("events")
@@ -63,7 +76,7 @@ def test_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
         second.poll(1)
 
 
-def test_streams_of_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
+def test_streams_return_each_record_once(face: Face, zookeeper: ZooKeeper) -> None:
     face.admin().create_topic("events", 2)
     fill(face, 0, 20)
     consumer = face.consumer(group_id="g", coordinator="zookeeper", zookeeper=zookeeper.connect, session_timeout=30.0)
@@ -72,6 +85,6 @@ def test_streams_of_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> No
     assert sorted(int(record.value or b"") for record in found) == list(range(20))
 
 
-def test_options(face: Face) -> None:
+def test_options_for_zookeeper_groups_are_checked(face: Face) -> None:
     with pytest.raises(ValueError, match="zookeeper="):
         face.consumer(group_id="g", coordinator="zookeeper")

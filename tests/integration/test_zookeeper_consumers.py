@@ -1,4 +1,4 @@
-"""Consumers that share partitions by registries in a real ZooKeeper, on real brokers, while they are killed."""
+"""Members of a group in a real ZooKeeper, with real brokers, while members are killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEED = 20261121
 SECONDS = 60.0
 PATIENCE_SECONDS = 180.0
 SESSION_MS = 3000
-LONG_MS = 30_000  # of a session that is not to end, however busy the machine is
+LONG_MS = 30_000  # for sessions that must not expire on a busy machine
 PROCESSES = 8
 PARTITIONS = 24
 GROUP, TOPIC = "readers", "read"
@@ -41,7 +41,7 @@ PROGRAM = Path(__file__).resolve().parent.parent / "live" / "zookeeper_consumer.
 
 
 class Readers:
-    """The consumer processes, and what they have written down."""
+    """The consumer processes and their logs."""
 
     def __init__(self, directory: Path, connect: str, bootstrap: str) -> None:
         self._directory = directory
@@ -64,7 +64,7 @@ class Readers:
         process.wait(PATIENCE_SECONDS)
 
     def check(self) -> None:
-        """No process ended by itself."""
+        """Check that no process ended by itself."""
         assert all(process.poll() is None for process in self.running.values()), self.errors()
 
     def stop(self) -> None:
@@ -74,10 +74,10 @@ class Readers:
             process.wait()
 
     def lines(self) -> list[tuple[str, dict[str, Any]]]:
-        """(process, what it wrote) of all up to now, in the order of time.
+        """Return (process, entry) of all logs up to now, by time.
 
-        The logs are read one after the other while they grow. Without what came since the first was opened, each line
-        is there that another one follows from: a line is written before others can learn what it says.
+        The logs are read one after the other while they grow. Entries later than the opening of the first log are left
+        out: without them the list is consistent, since a process logs an event before others can react to it.
         """
         now = time.clock_gettime(time.CLOCK_MONOTONIC)
         found = []
@@ -99,7 +99,7 @@ def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
 
 @contextlib.contextmanager
 def producing(bootstrap: str) -> Iterator[None]:
-    """Writes to all partitions of the topic, a little at a time, meanwhile."""
+    """Write to all partitions of the topic, a few records at a time, while the context lasts."""
     enough = threading.Event()
     failures: list[BaseException] = []
 
@@ -123,8 +123,8 @@ def producing(bootstrap: str) -> Iterator[None]:
     assert not failures, failures
 
 
-def torment(readers: Readers, rng: random.Random) -> None:
-    """Kill, ask to leave, freeze and start, for a minute; in the end all of them run."""
+def disturb(readers: Readers, rng: random.Random) -> None:
+    """Kill, terminate, pause and start processes for a minute. At the end all of them run."""
     end = time.monotonic() + SECONDS
     frozen: dict[int, float] = {}
     while time.monotonic() < end:
@@ -145,10 +145,11 @@ def torment(readers: Readers, rng: random.Random) -> None:
         readers.running[number].send_signal(signal.SIGCONT)
 
 
-def judge(lines: list[tuple[str, dict[str, Any]]]) -> dict[int, int]:
-    """Partition -> the offset up to which all of it was read, by everything that the readers wrote down.
+def check_logs(lines: list[tuple[str, dict[str, Any]]]) -> dict[int, int]:
+    """Check the logs of all readers. Return the offset up to which each partition was read completely.
 
-    A reader that was frozen hears late of an assignment, when it may be history: it counts once it is read by.
+
+    A paused reader learns late of an assignment, which may be outdated: an assignment counts from its first read.
     """
     owner: dict[int, str] = {}
     late: dict[int, str] = {}
@@ -166,14 +167,18 @@ def judge(lines: list[tuple[str, dict[str, Any]]]) -> dict[int, int]:
             partition, start, stop = line["read"]
             if late.get(partition) == process:
                 owner[partition] = late.pop(partition)
-            assert owner.get(partition) == process, f"{process} read behind the claim of {owner.get(partition)}: {line}"
-            assert start <= reads[partition], f"{process} passed over records: {line}, {reads[partition]} was next"
+            assert owner.get(partition) == process, (
+                f"{process} read while it was claimed by {owner.get(partition)}: {line}"
+            )
+            assert start <= reads[partition], f"{process} skipped {reads[partition]}: {line}"
             reads[partition] = max(reads[partition], stop)
     return reads
 
 
 @pytest.mark.timeout(600)
-def test_eight_processes_killed_for_a_minute(zookeeper: ZooKeeper, start_broker: StartBroker, tmp_path: Path) -> None:
+def test_no_record_is_lost_while_eight_members_are_killed(
+    zookeeper: ZooKeeper, start_broker: StartBroker, tmp_path: Path
+) -> None:
     brokers = [start_broker(f"broker-{n}", {**zookeeper.settings, "node.id": str(n)}) for n in (1, 2)]
     bootstrap = ",".join(broker.address for broker in brokers)
     with Admin(bootstrap) as admin:
@@ -189,23 +194,23 @@ def test_eight_processes_killed_for_a_minute(zookeeper: ZooKeeper, start_broker:
         return len(members) == PROCESSES and {name.rpartition("-")[0] for name in owners} == set(members)
 
     def all_read() -> bool:
-        return judge(readers.lines()) == ends
+        return check_logs(readers.lines()) == ends
 
     try:
         for _ in range(PROCESSES):
             readers.start()
         with producing(bootstrap):
-            torment(readers, random.Random(SEED))
+            disturb(readers, random.Random(SEED))
         with Consumer(bootstrap) as consumer:
-            places = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
-            ends = {p.partition: offset for p, offset in consumer.end_offsets(places).items()}
+            partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+            ends = {p.partition: offset for p, offset in consumer.end_offsets(partitions).items()}
         until(lambda: safely(settled), lambda: f"not settled\n{readers.errors()}")
-        until(all_read, lambda: f"read {judge(readers.lines())} of {ends}\n{readers.errors()}")
+        until(all_read, lambda: f"read {check_logs(readers.lines())} of {ends}\n{readers.errors()}")
         for number in list(readers.running):
             readers.end(number, signal.SIGTERM)
     finally:
         readers.stop()
-    assert judge(readers.lines()) == ends
+    assert check_logs(readers.lines()) == ends
     assert not client.get_children(f"{base}/ids")
     committed = {i: int(client.get(f"{base}/offsets/{TOPIC}/{i}")[0]) for i in range(PARTITIONS)}
     assert committed == ends
@@ -214,14 +219,14 @@ def test_eight_processes_killed_for_a_minute(zookeeper: ZooKeeper, start_broker:
 
 
 def safely(condition: Callable[[], bool]) -> bool:
-    """Whether it holds; nodes may go while it looks."""
+    """Return whether the condition holds. Nodes may be deleted while it is evaluated."""
     try:
         return condition()
     except NoNodeError:
         return False
 
 
-def test_a_lease_goes_by_the_timeout_that_the_server_grants(tmp_path: Path) -> None:
+def test_the_lease_is_the_session_timeout_that_the_server_grants(tmp_path: Path) -> None:
     with LocalZooKeeper(tmp_path, options={"maxSessionTimeout": "4000"}) as server:
         bench = ZooKeeperBench(server.hosts, session_timeout_ms=20_000)
         store = bench.store()
@@ -231,7 +236,7 @@ def test_a_lease_goes_by_the_timeout_that_the_server_grants(tmp_path: Path) -> N
 
 
 def with_topic(connect: str) -> None:
-    """Make a topic in the tree, as a broker would."""
+    """Register a topic in the tree as a broker does."""
     client = KazooClient(connect)
     client.start(PATIENCE_SECONDS)
     client.create(f"/brokers/topics/{TOPIC}", b'{"version":1,"partitions":{"0":[1],"1":[1]}}', makepath=True)
@@ -240,7 +245,7 @@ def with_topic(connect: str) -> None:
 
 
 def assigned(membership: ZooKeeperMembership) -> set[TopicPartition]:
-    """What is assigned first."""
+    """Wait for the first assignment and return it."""
     found: set[TopicPartition] = set()
 
     def look() -> bool:
@@ -253,18 +258,18 @@ def assigned(membership: ZooKeeperMembership) -> set[TopicPartition]:
     return found
 
 
-def test_a_blocking_caller(zookeeper: ZooKeeper) -> None:
+def test_a_membership_can_be_polled_by_a_blocking_caller(zookeeper: ZooKeeper) -> None:
     with_topic(zookeeper.connect)
     membership = ZooKeeperMembership(zookeeper.connect, GROUP, TOPIC, session_timeout_ms=LONG_MS)
     membership.start(PATIENCE_SECONDS)
-    places = assigned(membership)
-    assert places == {TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)}
+    partitions = assigned(membership)
+    assert partitions == {TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)}
     assert membership.may_fetch
     membership.commit({TopicPartition(TOPIC, 0): 5})
     with pytest.raises(NotOwner):
         membership.commit({TopicPartition(TOPIC, 7): 5})
     membership.store({TopicPartition(TOPIC, 1): 6})
-    assert membership.committed(places)[TopicPartition(TOPIC, 0)] == 5
+    assert membership.committed(partitions)[TopicPartition(TOPIC, 0)] == 5
     membership.close(PATIENCE_SECONDS)
     assert not membership.may_fetch
     for late in (membership.poll, lambda: membership.commit({})):
@@ -272,12 +277,12 @@ def test_a_blocking_caller(zookeeper: ZooKeeper) -> None:
             late()
     again = ZooKeeperMembership(zookeeper.connect, GROUP, TOPIC, session_timeout_ms=LONG_MS)
     again.start(PATIENCE_SECONDS)
-    assert assigned(again) == places
-    assert again.committed(places) == {TopicPartition(TOPIC, 0): 5, TopicPartition(TOPIC, 1): 6}
+    assert assigned(again) == partitions
+    assert again.committed(partitions) == {TopicPartition(TOPIC, 0): 5, TopicPartition(TOPIC, 1): 6}
     again.close(PATIENCE_SECONDS)
 
 
-def test_ctrl_c_ends_a_wait(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_waiting_poll(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     with_topic(zookeeper.connect)
     program = f"""
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
@@ -303,15 +308,15 @@ except KeyboardInterrupt:
         process.wait()
 
 
-def test_without_a_zookeeper(own_zookeeper: LocalZooKeeper) -> None:
+def test_an_unreachable_zookeeper_is_an_error(own_zookeeper: LocalZooKeeper) -> None:
     with_topic(own_zookeeper.hosts)
     membership = ZooKeeperMembership(own_zookeeper.hosts, GROUP, TOPIC, operation_timeout=1.0)
     membership.start(PATIENCE_SECONDS)
-    places = assigned(membership)
+    partitions = assigned(membership)
     own_zookeeper.kill()
     until(lambda: not membership.may_fetch, lambda: "fetches on without a ZooKeeper")
     with pytest.raises(ZooKeeperUnavailable):
-        membership.commit(dict.fromkeys(places, 1))
+        membership.commit(dict.fromkeys(partitions, 1))
     membership.close(2.0)
     other = ZooKeeperMembership(own_zookeeper.hosts, GROUP, TOPIC)
     with pytest.raises(ZooKeeperUnavailable, match="can't connect"):

@@ -1,4 +1,4 @@
-"""The blocking consumer with its group in a real ZooKeeper: the same calls as with a broker's group."""
+"""The blocking consumer with a group in a real ZooKeeper has the same interface as with a broker's group."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def until(consumers: list[Consumer], condition: Callable[[], object]) -> list[Re
     return records
 
 
-def test_two_share_and_one_takes_over(make: Make) -> None:
+def test_two_members_share_and_one_takes_over(make: Make) -> None:
     one, two = make(), make()
     told: list[str] = []
     one.subscribe("events", on_assign=lambda _: told.append("assign"), on_revoke=lambda _: told.append("revoke"))
@@ -81,7 +81,7 @@ def test_two_share_and_one_takes_over(make: Make) -> None:
     assert {p: o.offset for p, o in three.committed(TP).items() if o is not None} == dict.fromkeys(TP, 100)
 
 
-def test_streams(make: Make) -> None:
+def test_streams_divide_the_partitions(make: Make) -> None:
     consumer = make()
     streams = consumer.create_message_streams({"events": 2})["events"]
     seen: list[list[Record]] = [[], []]
@@ -100,6 +100,6 @@ def test_streams(make: Make) -> None:
     assert not {r.partition for r in seen[0]} & {r.partition for r in seen[1]}
 
 
-def test_it_needs_to_know_where() -> None:
+def test_a_zookeeper_address_is_required() -> None:
     with pytest.raises(ValueError, match="zookeeper="):
         Consumer("localhost", group_id="g", coordinator="zookeeper")

@@ -1,6 +1,6 @@
-"""Loaders killed by hand: `python -m tests.kills --kills 50 --messages 5000000 --seed 1 --results FILE`.
+"""Run the harness: `python -m tests.kills --kills 50 --messages 5000000 --seed 1 --results FILE`.
 
-Exit code 1 if a lake was not its log; what is left then, with the logs, stays where the last line says.
+The exit code is 1 if a lake differs from its log. Then the data and logs are kept, and the last line names the folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.kills.harness import CLUSTER, LOCAL, Outcome, Round, Setting
 from tests.kills.plan import Victim
 from tests.kills.processes import python_version
 
-#: Streaming or not, and on which master; all have the same share of kills and messages.
+#: (streaming, Spark master) of the rounds. Kills and messages are divided equally among them.
 ROUNDS = ((True, LOCAL), (False, LOCAL), (True, LOCAL), (True, CLUSTER), (True, LOCAL))
 
 
 def main(arguments: list[str]) -> int:
-    """Run what the command line says."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # nothing stays behind
+    """Run as the command line says, and return the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # run the cleanup of `with` blocks
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--messages", type=int, default=5_000_000)
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, help="for lakes and logs; rounds that ended there are not run again")
     parser.add_argument("--results", type=Path, help="write what happened to this file")
     options = parser.parse_args(arguments)
-    # loaders run in a folder of their own
+    # loaders run in another folder
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="pylogd-kills-"))).resolve()
     outcomes: list[Outcome] = []
     for number, setting in enumerate(settings(options.kills, options.messages, options.seed), 1):
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _outcome(number: int, setting: Setting, folder: Path) -> Outcome:
-    """Of a round; from the file that an earlier run left, if there is one."""
+    """Return the outcome of a round, from the file of an earlier run if there is one."""
     place, done = folder / f"round-{number}", folder / f"round-{number}.json"
     if done.exists():
         outcome = Outcome.from_json(done.read_text())
@@ -83,7 +83,7 @@ def settings(kills: int, messages: int, seed: int) -> Sequence[Setting]:
 
 
 def report(outcomes: Sequence[Outcome], seed: int) -> str:
-    """For people, as Markdown."""
+    """Return the results as Markdown."""
     kills = sum(outcome.setting.kills for outcome in outcomes)
     lines = [
         f"# Loaders killed {kills} times",

@@ -1,8 +1,7 @@
-"""Whether a lake is the log: every topic, partition and offset once, and the same in all columns, byte for byte.
+"""Compare a lake with the log: it has every offset of every partition once, with the same bytes in all columns.
 
 Strategy: both are read without Spark, the log by the client's columns, the lake's Parquet files by pyarrow, and
-compared a partition at a time as Arrow tables. The lake is what lies in its directories, and that has to be what its
-commits say.
+compared by partition as Arrow tables. The files in the lake's directories have to be exactly those of its commits.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _SHOWN = 5
 
 
 class LakeFault(AssertionError):
-    """The lake is not the log."""
+    """The lake differs from the log."""
 
 
 class LocalFiles:
-    """`lake.Files` on a local directory, for a look without a JVM: it refuses to change anything."""
+    """`lake.Files` on a local directory, to read a lake without a JVM. Changes raise LakeFault."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -44,17 +43,17 @@ class LocalFiles:
         return (self._root / path).exists()
 
     def write(self, path: str, data: bytes) -> None:
-        raise LakeFault(f"the lake was not left finished: {path} was to be written")
+        raise LakeFault(f"the last commit was not completed: {path} has yet to be written")
 
     def move(self, source: str, target: str) -> bool:
-        raise LakeFault(f"the lake was not left finished: {source} was to be moved")
+        raise LakeFault(f"the last commit was not completed: {source} has yet to be moved")
 
     def delete(self, path: str) -> None:
-        raise LakeFault(f"the lake was not left clean: {path} was to be deleted")
+        raise LakeFault(f"the lake was not cleaned up: {path} has yet to be deleted")
 
 
 def compare(address: str, topic: str, root: Path) -> int:
-    """How many records there are, all of them in both. Raises `LakeFault`."""
+    """Compare lake and log. Return the number of records. Raises LakeFault on a difference."""
     files = _files(root, topic)
     with Consumer(address, auto_offset_reset="none", prefetch=False) as consumer:
         places = [(place[0], place[1]) for place in consumer.partitions(topic)]
@@ -71,8 +70,8 @@ def compare(address: str, topic: str, root: Path) -> int:
 
 
 def check_history(root: Path) -> int:
-    """How many commits there are: each has to begin where the one before it ended and to have all rows in between, and
-    a compaction as many as it replaces. For logs without holes.
+    """Check the commits of a log without gaps: each begins at the end of the one before and has all rows in between,
+    and a compaction has as many rows as it replaces. Return the number of commits.
     """
     offsets: dict[tuple[str, str], int] = {}
     rows: dict[str, int] = {}
@@ -81,7 +80,7 @@ def check_history(root: Path) -> int:
         document = json.loads(path.read_bytes())
         number += 1
         if document["number"] != number:
-            raise LakeFault(f"{path.name} is commit {document['number']}, {number} was to come")
+            raise LakeFault(f"{path.name} is commit {document['number']}; expected {number}")
         read = {(t, p): n for t, each in document["read"].items() for p, n in each.items()}
         now = {(t, p): n for t, each in document["offsets"].items() for p, n in each.items()}
         for place, end in now.items():
@@ -101,13 +100,11 @@ def check_history(root: Path) -> int:
 
 
 def _files(root: Path, topic: str) -> list[Path]:
-    """The data files in the topic's directories."""
+    """Return the data files in the topic's directories."""
     found = {path for path in root.rglob("*.parquet") if "_pylogd" not in path.parts}
     named = {root / path for path in Lake(LocalFiles(root)).files()}
     if found != named:
-        raise LakeFault(
-            f"not of any commit: {_some(found - named)}; of a commit, and not there: {_some(named - found)}"
-        )
+        raise LakeFault(f"not of any commit: {_some(found - named)}; missing files of commits: {_some(named - found)}")
     return sorted(path for path in found if path.is_relative_to(root / f"topic={topic}"))
 
 
@@ -130,7 +127,7 @@ def _lake(files: Iterable[Path], partition: int) -> pa.Table:
 
 
 def _check_directory(path: Path, table: pa.Table) -> None:
-    """That all time stamps are of the hour that the file's directories name."""
+    """Check that all time stamps of a file are of the hour in its path."""
     labels = dict(part.split("=", 1) for part in path.parts if "=" in part)
     hours = pc.strftime(table.column("timestamp").cast(pa.timestamp("ms", "UTC")), "%Y-%m-%d %H")
     for found in pc.unique(hours).to_pylist():
@@ -139,7 +136,7 @@ def _check_directory(path: Path, table: pa.Table) -> None:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """With one type for each column; an empty list of headers is none."""
+    """Convert a table to common column types, with null for an empty list of headers."""
     headers = table.column("headers").cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     filled = pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers)
     types = {"timestamp": pa.timestamp("ms", "UTC"), "timestampType": pa.int32(), "offset": pa.int64()}
@@ -160,7 +157,7 @@ def _same(place: tuple[str, int], log: pa.Table, lake: pa.Table) -> None:
     if len(lost) or len(extra) or len(twice):
         raise LakeFault(
             f"{place}: {len(lost)} offsets are not in the lake ({_some(lost.to_pylist())}), {len(twice)} are there "
-            f"more than once ({_some(twice.to_pylist())}), {len(extra)} are not of the log ({_some(extra.to_pylist())})"
+            f"more than once ({_some(twice.to_pylist())}), {len(extra)} are not in the log ({_some(extra.to_pylist())})"
         )
     for name in _COLUMNS:
         if not log.column(name).equals(lake.column(name)):

@@ -1,15 +1,15 @@
-"""Loaders are killed again and again, with what they need; in the end the lake has to be the log.
+"""Kill loaders, their workers and their brokers repeatedly, and check that the lake equals the log at the end.
 
     python -m tests.kills --kills 50 --messages 5000000 --seed 1
 
-A round is a lake and a topic that is written to all the while by an idempotent producer. Its loader is either run again
-and again (`pylogd load`, now and then with `--compact`: a round "incremental"), or runs on (`--follow`: "streaming"),
-on this machine or on Spark's local cluster, with executors in processes of their own. For each kill of the plan the
-harness waits for its moment, kills, brings back what a user would bring back (the broker; a loader that has ended), and
-waits for a commit that is newer than the kill. Then the rest is loaded without troubles, and lake and log are compared.
+A round has a lake and a topic, to which an idempotent producer writes all the time. Its loader is either run repeatedly
+(`pylogd load`, sometimes with `--compact`: an "incremental" round) or runs continuously (`--follow`: "streaming"), with
+Spark in one process or on Spark's local cluster, with executors in separate processes. For each kill of the plan the
+harness waits for its moment, kills, restarts what a user would restart (the broker; a loader that has ended), and waits
+for a commit that is newer than the kill. Then the rest is loaded without kills, and lake and log are compared.
 
-Rules: a round follows from its seed, but for when a process reaches a moment. A loader may end by an error after a
-kill, with a last line that says why; it may not hang, or end in a traceback.
+Rules: a round is determined by its seed, except for when a process reaches a moment. After a kill a loader may end with
+an error whose last line gives the reason. It may not hang or end with a traceback.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.kills.processes import Loader, has_file, kill
 
 PARTITIONS = 4
 START_MS = 1_700_000_000_000
-STEP_MS = 4  # between the time stamps of one message and the next: a million of them is an hour and more
+STEP_MS = 4  # between the time stamps of two messages: a million messages take more than an hour
 SET = 500
 PROGRESS_SECONDS = 600.0
-MOMENT_SECONDS = 180.0  # then it is killed at no particular moment
-IDLE_SECONDS = 3.0  # so long after the last commit a little more is written: a loader with nothing to do has no moments
+MOMENT_SECONDS = 180.0  # how long to wait for a moment before killing anyway
+IDLE_SECONDS = 3.0  # so long after the last commit more is written, since an idle loader reaches no moments
 LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,1024]"
 _LOOK_SECONDS = 0.002
@@ -44,7 +44,7 @@ _LOOK_SECONDS = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A round: how often what is killed, and how much there is to load."""
+    """The settings of a round: its kills, and the number of messages."""
 
     kills: int
     messages: int
@@ -60,18 +60,18 @@ class Setting:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a round."""
+    """The outcome of a round."""
 
     setting: Setting
     deaths: Counter[tuple[Victim, Moment]] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)  # last words of loaders that ended after a kill
-    survived: int = 0  # kills that the loader that ran went on after
+    ends: Counter[str] = field(default_factory=Counter)  # last lines of loaders that ended after a kill
+    survived: int = 0  # kills that the running loader survived
     commits: int = 0
     compared: int = 0
     seconds: float = 0.0
 
     def as_json(self) -> str:
-        """To go on from, after an interruption."""
+        """Return the outcome as JSON, to resume an interrupted run."""
         deaths = [[victim.name, moment.name, count] for (victim, moment), count in self.deaths.items()]
         return json.dumps({**asdict(self), "deaths": deaths, "ends": dict(self.ends)}, indent=1)
 
@@ -86,7 +86,7 @@ class Outcome:
 
 
 class Writer(threading.Thread):
-    """Writes the topic's messages, no further than it is allowed to."""
+    """Write the topic's messages in a thread, up to an allowed number."""
 
     def __init__(self, address: str, topic: str, messages: int, seed: int) -> None:
         super().__init__(name="writer", daemon=True)
@@ -98,13 +98,13 @@ class Writer(threading.Thread):
         self.error: BaseException | None = None
 
     def allow(self, messages: int) -> None:
-        """Write up to so many."""
+        """Allow writing up to `count` messages."""
         with self._changed:
             self._allowed = max(self._allowed, min(messages, self._messages))
             self._changed.notify()
 
     def trickle(self) -> None:
-        """Write one more set."""
+        """Allow one more set of messages."""
         self.allow(self._allowed + SET)
 
     def run(self) -> None:
@@ -123,7 +123,7 @@ class Writer(threading.Thread):
             self._changed.wait_for(lambda: messages <= self._allowed)
 
     def _record(self, number: int) -> NewRecord:
-        """A key, a value of up to 200 bytes that nobody can pack, none at every 50th; headers at every 20th."""
+        """Return a message with an incompressible value of up to 200 bytes. Every 50th value is null."""
         at, size = self._rng.randrange(1 << 16), self._rng.randrange(200)
         value = None if number % 50 == 49 else b"%d/%b" % (number, self._noise[at : at + size])
         headers = [("n", b"%d" % number)] if number % 20 == 0 else []
@@ -131,7 +131,7 @@ class Writer(threading.Thread):
 
 
 class Round:
-    """One lake, and what happens to its loader."""
+    """A round with its lake, loader and kills."""
 
     def __init__(self, setting: Setting, folder: Path, tell: Callable[[str], None]) -> None:
         self._setting = setting
@@ -152,7 +152,7 @@ class Round:
         self.outcome = Outcome(setting)
 
     def run(self) -> Outcome:
-        """All of it. Raises `LakeFault`."""
+        """Run the round. Raises LakeFault."""
         begun = time.monotonic()
         try:
             with Admin(self._broker.address) as admin:
@@ -160,7 +160,7 @@ class Round:
             self._writer.start()
             self._warm_up()
             for number, each in enumerate(plan(self._setting.kills, self._setting.seed, executors=self._on_cluster)):
-                self._writer.allow(self._share * (number + 2))  # there is always something to do
+                self._writer.allow(self._share * (number + 2))  # the loader always has something to do
                 before = time.monotonic()
                 moment, said = self._strike(each)
                 self.outcome.deaths[each.victim, moment] += 1
@@ -184,14 +184,14 @@ class Round:
         return BrokerProcess(self._folder / "data", self._folder / "broker.log", port=self._port)
 
     def _warm_up(self) -> None:
-        """A load that nobody disturbs; it leaves what makes later starts of Spark faster."""
+        """Load without kills, and write an archive that makes later starts of Spark faster."""
         self._writer.allow(self._share)
         arguments = [self._topic, "--to", str(self._root), "-b", self._broker.address]
         loader = self._start(arguments, LOCAL)
         deadline = time.monotonic() + PROGRESS_SECONDS
         while not loader.ended():
             if time.monotonic() > deadline:
-                raise LakeFault(f"the first load does not end:\n{loader.output()[-6000:]}")
+                raise LakeFault(f"the first load did not end:\n{loader.output()[-6000:]}")
             time.sleep(0.1)
         if loader.process.returncode:
             raise LakeFault(f"the first load failed:\n{loader.output()[-6000:]}")
@@ -199,7 +199,7 @@ class Round:
     # The loader -----------------------------------------------------------------------------------------------------
 
     def _running(self) -> Loader:
-        """The loader; started again if it has ended, as a service manager or a timer does."""
+        """Return the loader, restarted if it has ended, as a service manager or a timer does."""
         loader = self._loader
         if loader is not None and loader.process.poll() is None:
             return loader
@@ -230,15 +230,13 @@ class Round:
         said = loader.output()
         last = (said.strip().splitlines() or [""])[-1]
         if not last.startswith("Error: "):
-            raise LakeFault(
-                f"a loader ended by {loader.process.returncode} without a word to its user:\n{said[-6000:]}"
-            )
+            raise LakeFault(f"a loader ended by {loader.process.returncode} without an error message:\n{said[-6000:]}")
         self.outcome.ends[last] += 1
 
     # A kill ---------------------------------------------------------------------------------------------------------
 
     def _strike(self, each: Kill) -> tuple[Moment, str]:
-        """Wait for the moment, kill, and wait for a commit that came after. The moment that it was, and what then."""
+        """Wait for the moment, kill, and wait for a later commit. Return the moment and the outcome."""
         moment, victims = self._wait_for(each)
         loader = self._running()
         commits = self._commits()
@@ -263,7 +261,7 @@ class Round:
         return moment, "it was started again" if loader.process.returncode else "it ended well"
 
     def _wait_for(self, each: Kill) -> tuple[Moment, list[int]]:
-        """The moment that came, and the processes that are to die."""
+        """Wait for the moment. Return it, and the processes to kill."""
         deadline = time.monotonic() + MOMENT_SECONDS
         moment = each.moment
         if moment is Moment.ANY:
@@ -282,7 +280,7 @@ class Round:
             time.sleep(_LOOK_SECONDS)
 
     def _keep_busy(self) -> None:
-        """A moment that passed before it was seen must not be waited for with nothing left to load."""
+        """Have more messages written if the loader would be idle, as the moment may have passed unseen."""
         commits, now = self._commits(), time.monotonic()
         if commits != self._seen:
             self._seen, self._seen_at = commits, now
@@ -323,7 +321,7 @@ class Round:
     # The end --------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Load the rest without troubles, and compare."""
+        """Load the rest without kills, and compare."""
         self._writer.allow(self._setting.messages)
         self._writer.join(PROGRESS_SECONDS)
         if self._writer.error is not None or self._writer.is_alive():
@@ -336,4 +334,4 @@ class Round:
         self.outcome.commits = check_history(self._root)
         self.outcome.compared = compare(self._broker.address, self._topic, self._root)
         if self.outcome.compared != self._setting.messages:
-            raise LakeFault(f"{self._setting.messages} messages were sent, {self.outcome.compared} are there")
+            raise LakeFault(f"{self._setting.messages} messages were sent, {self.outcome.compared} were found")

@@ -1,7 +1,7 @@
-"""What is killed, and when: a list that follows from a seed.
+"""The plan of kills: what is killed, and at which moment, determined by a seed.
 
-A moment is what the lake's directory, or the loader's processes, show: so that each step of a commit is hit, however
-fast the machine is. Must not know: how anything is killed.
+Moments are defined by the state of the lake's directory or of the loader's processes, so that every step of a commit is
+hit on machines of any speed. This module does not know how processes are killed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Victim(StrEnum):
-    """What dies, by SIGKILL."""
+    """What is killed by SIGKILL."""
 
     LOADER = "loader: command, JVM and workers"
     DRIVER = "driver: the command's process"
@@ -33,7 +33,7 @@ class Moment(StrEnum):
     PLACING = "a commit was decided, its files are being moved"
 
 
-#: Of each victim as many as the issue's three kinds need; only a cluster has executors.
+#: How often each victim is killed, relatively. Executors exist only on a cluster.
 _VICTIMS = (
     *(Victim.LOADER, Victim.DRIVER, Victim.JVM, Victim.LOADER, Victim.JVM, Victim.DRIVER),
     *(Victim.WORKER,) * 5,
@@ -41,7 +41,7 @@ _VICTIMS = (
 )
 _WITH_EXECUTORS = (*_VICTIMS[:3], *(Victim.EXECUTOR,) * 5, *_VICTIMS[6:9], *_VICTIMS[-2:])
 _MOMENTS = {
-    Victim.WORKER: (Moment.WORKING, Moment.WRITING),  # at others there is none
+    Victim.WORKER: (Moment.WORKING, Moment.WRITING),  # there is none at other moments
     Victim.EXECUTOR: (Moment.WORKING, Moment.WRITING, Moment.PLACING),
     Victim.BROKER: (Moment.ANY, Moment.WORKING, Moment.WRITING),
 }
@@ -49,8 +49,9 @@ _MOMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A victim, the moment, how many seconds behind it, and which of several (any number). `pause`: how long a broker
-    stays away.
+    """A kill: the victim, the moment, seconds after the moment, and an index to choose among several processes.
+
+    pause: seconds until a broker is restarted.
     """
 
     victim: Victim
@@ -61,7 +62,7 @@ class Kill:
 
 
 def plan(kills: int, seed: int, *, executors: bool) -> Sequence[Kill]:
-    """So many kills. Every victim comes up before one comes up again as often as it does in the list of them."""
+    """Return a plan in which the victims are evenly distributed."""
     rng = random.Random(seed)
     victims: list[Victim] = []
     while len(victims) < kills:

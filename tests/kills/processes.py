@@ -1,4 +1,4 @@
-"""`pylogd load` as a user runs it, in a session of its own, and all the processes that belong to it."""
+"""`pylogd load` as a command in a session of its own, and the processes of this session."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CONFS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
 }
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"  # it starts faster
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"  # starts faster
 
 
 class Process(NamedTuple):
-    """One of those that run."""
+    """A running process."""
 
     pid: int
     parent: int
@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
 
 def of_session(session: int) -> list[Process]:
-    """The processes of a session that still run: the command, its JVMs and the Python workers."""
+    """Return the running processes of a session: the command, its JVMs and the Python workers."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -45,22 +45,22 @@ def of_session(session: int) -> list[Process]:
                     command = (folder / "cmdline").read_text().replace("\0", " ")
                     found.append(Process(int(folder.name), int(parent), command))
             except OSError:
-                continue  # it ended meanwhile
+                continue  # ended meanwhile
     return found
 
 
 def kill(pids: Sequence[int]) -> None:
-    """SIGKILL to each that is still there."""
+    """Send SIGKILL to the processes that still run."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 class Loader:
-    """One run of the command; what it writes goes to the end of `log`.
+    """A run of the command, whose output is appended to `log`.
 
-    `classes` is the place of an archive of the JVM's classes, with which Spark starts in half the time: the first run
-    makes it at its end.
+    `classes` is the path of an archive of the JVM's classes, with which Spark starts in half the time. The first run
+    writes it when it ends.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Loader:
             java += f" -XX:{'SharedArchiveFile' if classes.exists() else 'ArchiveClassesAtExit'}={classes}"
         for name, value in self._confs(java, scratch).items():
             command += ["--conf", f"{name}={value}"]
-        # The folder it runs in, a checkout, must not hide the package that is installed.
+        # The checkout in which it runs must not hide the installed package.
         environment = {**os.environ, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
         if "site-packages" not in _PACKAGES.parts:
             environment["PYTHONPATH"] = str(_PACKAGES)
@@ -90,45 +90,45 @@ class Loader:
         return {**_CONFS, "spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
 
     def ended(self) -> bool:
-        """Whether all its processes have: a JVM lives on for a moment."""
+        """Return whether all processes have ended. A JVM ends a moment after the command."""
         return self.process.poll() is not None and not of_session(self.process.pid)
 
     def output(self) -> str:
-        """All that this run wrote."""
+        """Return the output of this run."""
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
     def jvms(self, marker: str) -> list[int]:
-        """Its JVMs with that in their command lines."""
+        """Return the JVMs whose command line contains a text."""
         return [each.pid for each in of_session(self.process.pid) if "java" in each.command and marker in each.command]
 
     def drivers_jvm(self) -> list[int]:
-        """The JVM that the command started."""
+        """Return the JVM that the command started."""
         return self.jvms("org.apache.spark.deploy.SparkSubmit")
 
     def executors(self) -> list[int]:
-        """The JVMs of the executors, where they are processes of their own."""
+        """Return the JVMs of the executors, if these are separate processes."""
         return sorted(self.jvms("CoarseGrainedExecutorBackend"))
 
     def workers(self) -> list[int]:
-        """The Python processes that plan, read and write for Spark, without those that only fork them."""
+        """Return the Python processes that plan, read and write for Spark, without those that only fork others."""
         ours = {each.pid: each for each in of_session(self.process.pid) if "pyspark" in each.command}
         forked = [each.pid for each in ours.values() if each.parent in ours and "daemon" in ours[each.parent].command]
         return sorted(forked)
 
     def kill_all(self) -> None:
-        """Every process of it, at once, until there is none."""
+        """Kill all processes of the session until none is left."""
         deadline = time.monotonic() + END_SECONDS
         while left := of_session(self.process.pid):
             kill([each.pid for each in left])
             if time.monotonic() > deadline:
-                raise RuntimeError(f"these do not end: {left}")
+                raise RuntimeError(f"these processes did not end: {left}")
         self.process.wait(END_SECONDS)
 
 
 def has_file(directory: Path, suffix: str) -> bool:
-    """Whether there is one of that kind anywhere below; directories may come and go meanwhile."""
+    """Return whether a directory contains such a file at any depth. Directories may be removed meanwhile."""
     return any(name.endswith(suffix) for _, _, names in os.walk(directory) for name in names)
 
 

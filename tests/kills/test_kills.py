@@ -1,4 +1,4 @@
-"""What `make kills` rests on: its plans can be replayed, and its comparison finds what it has to find."""
+"""The parts of `make kills`: plans are reproducible, and the comparison of lake and log finds faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @pytest.mark.parametrize("executors", [False, True])
-def test_a_plan_follows_from_its_seed(executors: bool) -> None:
+def test_a_plan_is_determined_by_its_seed(executors: bool) -> None:
     first = plan(40, 7, executors=executors)
     assert first == plan(40, 7, executors=executors)
     assert first != plan(40, 8, executors=executors)
@@ -32,14 +32,14 @@ def test_a_plan_follows_from_its_seed(executors: bool) -> None:
     )
 
 
-def test_the_rounds_have_all_kills_and_messages() -> None:
+def test_rounds_divide_all_kills_and_messages() -> None:
     rounds = settings(50, 5_000_000, 1)
     assert (sum(each.kills for each in rounds), sum(each.messages for each in rounds)) == (50, 5_000_000)
     assert {each.streaming for each in rounds} == {True, False}
     assert CLUSTER in {each.master for each in rounds}
 
 
-def test_an_outcome_can_be_gone_on_from() -> None:
+def test_an_outcome_is_restored_from_its_json() -> None:
     outcome = Outcome(settings(50, 1000, 1)[0], survived=3, compared=200)
     outcome.deaths[Victim.WORKER, Moment.WRITING] += 2
     outcome.ends["Error: no"] += 1
@@ -48,7 +48,7 @@ def test_an_outcome_can_be_gone_on_from() -> None:
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """One partition, six records, in two batches."""
+    """A broker with one partition of six records in two batches."""
     with FakeBroker() as broker:
         for first in (0, 3):
             some = [NewRecord(b"k", b"%d" % number, START_MS + number, ()) for number in range(first, first + 3)]
@@ -57,7 +57,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def table(numbers: list[int]) -> pa.Table:
-    """These records, as a loader writes them."""
+    """Return these records as a loader writes them."""
     count = len(numbers)
     return pa.table(
         {
@@ -73,7 +73,7 @@ def table(numbers: list[int]) -> pa.Table:
 
 
 def write(root: Path, *parts: pa.Table, place: str = PLACE) -> None:
-    """A lake with a commit for each part, whose offsets are what it has to be."""
+    """Write a lake with a commit for each part, with the right offsets."""
     commits = root / "_pylogd/commits"
     commits.mkdir(parents=True)
     (root / place).mkdir(parents=True)
@@ -86,7 +86,7 @@ def write(root: Path, *parts: pa.Table, place: str = PLACE) -> None:
         (commits / f"{number:020}.done").touch()
 
 
-def test_a_lake_that_is_its_log(broker: FakeBroker, tmp_path: Path) -> None:
+def test_a_correct_lake_has_no_faults(broker: FakeBroker, tmp_path: Path) -> None:
     write(tmp_path, table([2, 0, 1]), table([3, 4, 5]))
     assert compare(broker.address, "t", tmp_path) == 6
     assert check_history(tmp_path) == 2
@@ -102,17 +102,19 @@ def changed() -> pa.Table:
     [
         (lambda: table([3, 5]), r"1 offsets are not in the lake \(4\)"),
         (lambda: table([3, 4, 4, 5]), r"1 are there more than once \(4\)"),
-        (lambda: table([3, 4, 5, 6]), r"1 are not of the log \(6\)"),
+        (lambda: table([3, 4, 5, 6]), r"1 are not in the log \(6\)"),
         (changed, "offset 4: value is b'x', not b'4'"),
     ],
 )
-def test_faults_are_found(broker: FakeBroker, tmp_path: Path, second: Callable[[], pa.Table], text: str) -> None:
+def test_missing_repeated_and_changed_records_are_found(
+    broker: FakeBroker, tmp_path: Path, second: Callable[[], pa.Table], text: str
+) -> None:
     write(tmp_path, table([0, 1, 2]), second())
     with pytest.raises(LakeFault, match=text):
         compare(broker.address, "t", tmp_path)
 
 
-def test_files_that_are_not_where_they_belong(broker: FakeBroker, tmp_path: Path) -> None:
+def test_misplaced_files_are_found(broker: FakeBroker, tmp_path: Path) -> None:
     write(tmp_path / "hour", table([0, 1, 2]), table([3, 4, 5]), place=PLACE.replace("22", "23"))
     with pytest.raises(LakeFault, match="has a record of 2023-11-14 22"):
         compare(broker.address, "t", tmp_path / "hour")
@@ -122,10 +124,10 @@ def test_files_that_are_not_where_they_belong(broker: FakeBroker, tmp_path: Path
         compare(broker.address, "t", tmp_path / "stray")
 
 
-def test_histories_with_faults(tmp_path: Path) -> None:
+def test_gaps_between_commits_are_found(tmp_path: Path) -> None:
     write(tmp_path, table([0, 1, 2]), table([3, 5]))
     with pytest.raises(LakeFault, match="commit 2: 2 rows for 3 offsets"):
         check_history(tmp_path)
     (tmp_path / f"_pylogd/commits/{1:020}.json").unlink()
-    with pytest.raises(LakeFault, match="is commit 2, 1 was to come"):
+    with pytest.raises(LakeFault, match="is commit 2; expected 1"):
         check_history(tmp_path)

@@ -1,11 +1,11 @@
-"""A consumer process that a test kills, stops and freezes: it writes down what it does, a line of JSON each.
+"""A consumer process for tests that kill, stop and pause it. It logs its actions as lines of JSON.
 
     python zookeeper_consumer.py ZOOKEEPER BOOTSTRAP GROUP TOPIC LOG SESSION_MS
 
 Lines: {"at": seconds, "assigned": {partition: offset}, "may": bool}, {"at": ..., "read": [partition, from, to]},
-{"at": ..., "revoked": [partitions], "lost": bool}. `at` is a clock that all processes share, looked at before
-`may_fetch` is; a line is written before its offset is stored, so that what is committed is never ahead of the log.
-SIGTERM is a request to leave.
+{"at": ..., "revoked": [partitions], "lost": bool}. `at` is the time of a clock that all processes share, read before
+`may_fetch`. A line is written before its offset is stored, so that commits are never ahead of the log. On SIGTERM the
+consumer leaves the group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.errors import KafkaError
 from pylogd.wire.records import Record
 
-CLOSE_SECONDS = 60.0  # what was read last is committed on the way out, however busy the machine is
+CLOSE_SECONDS = 60.0  # long enough to commit the last records when leaving on a busy machine
 
 
 class Reader:
@@ -60,7 +60,7 @@ class Reader:
         self.membership.close(CLOSE_SECONDS)
 
     def news(self) -> list[Assigned | Revoked]:
-        """What happened. A share that could not be claimed for long is no end: the membership goes on trying."""
+        """Return new events. If partitions can't be claimed for long, the membership keeps trying."""
         try:
             return self.membership.poll(0.0 if self.positions else 0.1)
         except RebalanceFailed as error:

@@ -36,6 +36,8 @@ def values(kind: types.WireType) -> st.SearchStrategy[Any]:
             return st.booleans()
         if kind.form == "16s":
             return st.binary(min_size=16, max_size=16)
+        if kind.form == "d":
+            return st.floats(allow_nan=False)  # which equals nothing
         bound = 1 << FORM_BOUNDS[kind.form]
         return st.integers(-bound, bound - 1)
     if isinstance(kind, NullableStruct):

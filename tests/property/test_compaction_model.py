@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylogd.log.manager import LogManager
-from tests.fakes.compaction import CompactedHouse, Pair, contents_of, final, put
+from tests.fakes.compaction import CompactedStorage, Pair, contents_of, final, put
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.storage import read_all
 
@@ -21,13 +21,13 @@ BATCH = st.tuples(st.lists(PAIRS, min_size=1, max_size=8), st.integers(0, 4), st
 ROUND = st.tuples(st.lists(BATCH, max_size=12), st.integers(0, 2000))
 
 
-def fill(house: CompactedHouse, batches: list[tuple[list[Pair], int, bool]], sequences: list[int]) -> None:
+def fill(storage: CompactedStorage, batches: list[tuple[list[Pair], int, bool]], sequences: list[int]) -> None:
     """Append the batches; idempotent ones continue their producer's sequence."""
-    log = house.manager.logs["t", 0]
+    log = storage.manager.logs["t", 0]
     for pairs, codec, idempotent in batches:
         producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequences[0]}
         options: dict[str, Any] = producer if idempotent else {}
-        put(house, log, *pairs, compression=codec, **options)
+        put(storage, log, *pairs, compression=codec, **options)
         sequences[0] += len(pairs) * idempotent
 
 
@@ -39,53 +39,53 @@ def fill(house: CompactedHouse, batches: list[tuple[list[Pair], int, bool]], seq
 def test_the_compacted_log_equals_a_dict(
     rounds: list[tuple[list[tuple[list[Pair], int, bool]], int]], segment_bytes: int, keys: int, retention: int
 ) -> None:
-    house = CompactedHouse(keys=keys, segment_bytes=segment_bytes, delete_retention_ms=retention)
-    log = house.create()
+    storage = CompactedStorage(keys=keys, segment_bytes=segment_bytes, delete_retention_ms=retention)
+    log = storage.create()
     ever: dict[int, tuple[bytes | None, bytes | None]] = {}
     sequences = [0]
     for batches, wait in rounds:
         start = log.log_end_offset
-        fill(house, batches, sequences)
+        fill(storage, batches, sequences)
         ever |= {offset: (key, value) for offset, key, value in contents_of(log) if offset >= start}
         state = final(read_all(log))
         if log.active.size:
             with log.lock:
-                log.roll(log.log_end_offset, house.now_ms)
-        house.clean()
+                log.roll(log.log_end_offset, storage.now_ms)
+        storage.clean()
         left = contents_of(log)
         assert [offset for offset, _, _ in left] == sorted({offset for offset, _, _ in left})
         assert all(ever[offset] == (key, value) for offset, key, value in left)
         assert final(read_all(log)) == state
         live = [key for _, key, value in left if value is not None]
         assert len(live) == len(set(live)) == len(state)
-        house.check()
-        house.pass_time(wait)
+        storage.check()
+        storage.pass_time(wait)
     end, left = log.log_end_offset, contents_of(log)
-    log = house.restart()
+    log = storage.restart()
     assert (log.log_end_offset, contents_of(log)) == (end, left)
-    house.check()
+    storage.check()
 
 
-def filled(fs: MemoryFileSystem) -> CompactedHouse:
+def filled(fs: MemoryFileSystem) -> CompactedStorage:
     """Create the same log each time: several groups of several segments, one of which is compacted already."""
-    house = CompactedHouse(fs, delete_retention_ms=0)
-    log = house.create()
+    storage = CompactedStorage(fs, delete_retention_ms=0)
+    log = storage.create()
     for at in range(40):
-        put(house, log, (b"k%d" % (at % 5), None if at % 7 == 6 else b"%d" % at * 20), (b"u%d" % at, b"u" * 9))
+        put(storage, log, (b"k%d" % (at % 5), None if at % 7 == 6 else b"%d" % at * 20), (b"u%d" % at, b"u" * 9))
         if at == 20:
-            house.clean()
+            storage.clean()
     log.flush()
-    house.manager.checkpoint()
+    storage.manager.checkpoint()
     read_all(log)  # so that the caches have the same contents each time
-    return house
+    return storage
 
 
 def operations() -> int:
     """Return how many calls of the file system one compaction makes."""
     fs = MemoryFileSystem()
-    house = filled(fs)
+    storage = filled(fs)
     before = len(fs.calls)
-    house.clean()
+    storage.clean()
     return len(fs.calls) - before
 
 
@@ -100,8 +100,8 @@ def test_a_crash_at_any_step_loses_nothing(ending: Callable[[MemoryFileSystem], 
     outcomes = set()
     for stop in range(count):
         fs = MemoryFileSystem()
-        house = filled(fs)
-        log = house.manager.logs["t", 0]
+        storage = filled(fs)
+        log = storage.manager.logs["t", 0]
         before, state, end = contents_of(log), final(read_all(log)), log.log_end_offset
         limit = len(fs.calls) + stop
         call = fs._call
@@ -113,20 +113,20 @@ def test_a_crash_at_any_step_loses_nothing(ending: Callable[[MemoryFileSystem], 
 
         fs._call = failing  # type: ignore[method-assign]
         with pytest.raises(Crash):
-            house.clean()
+            storage.clean()
         fs._call = call  # type: ignore[method-assign]
         ending(fs)
-        log = house.start().logs["t", 0]
+        log = storage.start().logs["t", 0]
         left = contents_of(log)
         assert final(read_all(log)) == state, stop
         assert set(left) <= set(before) and left == sorted(left), stop
         assert log.log_end_offset == end, stop
         assert not [name for name in fs.listdir("/data/t-0") if name.endswith((".cleaned", ".swap"))], stop
-        house.check()
+        storage.check()
         outcomes.add(len(left))
-        house.clean()
-        assert final(read_all(house.manager.logs["t", 0])) == state, stop
-        house.check()
+        storage.clean()
+        assert final(read_all(storage.manager.logs["t", 0])) == state, stop
+        storage.check()
     assert len(outcomes) > 2  # before, between the groups, after
 
 
@@ -139,24 +139,24 @@ def test_a_disk_that_fails_at_any_step_loses_nothing(error: int) -> None:
     endings = set()
     for stop in range(operations()):
         fs = MemoryFileSystem()
-        house = filled(fs)
-        log = house.manager.logs["t", 0]
+        storage = filled(fs)
+        log = storage.manager.logs["t", 0]
         state = final(read_all(log))
-        _fail_once_after(fs, stop, house.clean, error)
+        _fail_once_after(fs, stop, storage.clean, error)
         endings.add(log.closed)
         if not log.closed:
             assert final(read_all(log)) == state, stop
-            put(house, log, (b"after", b"all"))
+            put(storage, log, (b"after", b"all"))
             state[b"after"] = b"all"
             log.flush()
-            house.check()
-            house.pass_time(100_000)
-            house.clean()
+            storage.check()
+            storage.pass_time(100_000)
+            storage.clean()
             assert final(read_all(log)) == state, stop
         fs.kill()
-        log = house.start().logs["t", 0]
+        log = storage.start().logs["t", 0]
         assert final(read_all(log)) == state, stop
-        house.check()
+        storage.check()
     assert endings == ({True} if error == errno.EIO else {True, False})
 
 
@@ -179,36 +179,36 @@ def _fail_once_after(fs: MemoryFileSystem, count: int, action: Callable[[], obje
 
 def test_an_interrupted_start_is_completed_by_the_next() -> None:
     fs = MemoryFileSystem()
-    house = filled(fs)
-    state = final(read_all(house.manager.logs["t", 0]))
+    storage = filled(fs)
+    state = final(read_all(storage.manager.logs["t", 0]))
     renames = [at for at, call in enumerate(_calls_of_a_clean()) if call.startswith("rename")][::2]
     for stop in renames:
         fs = MemoryFileSystem()
-        house = filled(fs)
-        _stop_after(fs, stop, house.clean)
+        storage = filled(fs)
+        _stop_after(fs, stop, storage.clean)
         fs.kill()
         for again in range(60):
-            if _stop_after(fs, again, _manager(house).load):
+            if _stop_after(fs, again, _manager(storage).load):
                 fs.kill()
             else:
                 break
         fs.kill()
-        log = house.start().logs["t", 0]
+        log = storage.start().logs["t", 0]
         assert final(read_all(log)) == state
-        house.check()
+        storage.check()
 
 
 def _calls_of_a_clean() -> list[str]:
     fs = MemoryFileSystem()
-    house = filled(fs)
+    storage = filled(fs)
     before = len(fs.calls)
-    house.clean()
+    storage.clean()
     return fs.calls[before:]
 
 
-def _manager(house: CompactedHouse) -> LogManager:
+def _manager(storage: CompactedStorage) -> LogManager:
     return LogManager(
-        ["/data"], config=house.config, fs=house.fs, now_ms=lambda: house.now_ms, node_id=1, cluster_id="c",
+        ["/data"], config=storage.config, fs=storage.fs, now_ms=lambda: storage.now_ms, node_id=1, cluster_id="c",
         recovery_threads=1,
     )  # fmt: skip
 

@@ -110,7 +110,7 @@ def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean
 
 
 @given(states(), snapshots(), st.sampled_from(NODES), st.booleans(), st.integers(1, 3))
-def test_whose_copy_is_lost_is_elected_only_as_the_last_known_leader(
+def test_a_replica_that_lost_its_copy_is_elected_only_as_the_last_known_leader(
     before: PartitionState, snapshot: Snapshot, node: int, kept: bool, least: int
 ) -> None:
     withdrawn = withdraw(before, node, kept=kept, directories=["d"])
@@ -129,7 +129,7 @@ def test_whose_copy_is_lost_is_elected_only_as_the_last_known_leader(
 
 
 @given(states(), snapshots())
-def test_whoever_dies_is_not_needed_for_the_next_decision(before: PartitionState, snapshot: Snapshot) -> None:
+def test_a_failed_broker_is_not_needed_for_the_next_decision(before: PartitionState, snapshot: Snapshot) -> None:
     """A decision that was not written, since its writer died, is made anew by the next controller."""
     first = decisions.settle(before, snapshot)
     again = decisions.settle(before, snapshot)

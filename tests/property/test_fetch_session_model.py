@@ -197,7 +197,7 @@ class Side:
         return self.parts.replicas.partitions.get((name, index))
 
     def fetch(self, topics: list[Any], gone: list[Any], seed: int, **fields: Any) -> None:
-        session = self.parts.replicas.sessions._sessions.get(self.session_id)
+        session = self.parts.fetch_sessions._sessions.get(self.session_id)
         if self.every and session is not None:
             session.see(object())
         random.seed(seed)  # where a fetch without a session begins
@@ -245,7 +245,7 @@ class Side:
 
     def behind(self) -> list[Any]:
         """Who has fallen behind by now, once everything in the session has been marked."""
-        session = self.parts.replicas.sessions._sessions.get(self.session_id)
+        session = self.parts.fetch_sessions._sessions.get(self.session_id)
         if session is not None:
             session.see(object())
         return [

@@ -19,7 +19,7 @@ from pylogd.groups.group import ClassicGroup
 from pylogd.groups.offsets import may_commit
 from pylogd.groups.states import GroupState
 from pylogd.groups.values import JoinAnswer, LeavingMember
-from tests.fakes.groups import REBALANCE, SESSION, Groups, Waiting
+from tests.fakes.groups import REBALANCE, SESSION, GroupFixture, PendingResult
 
 INSTANCES = st.sampled_from([None, None, "i1", "i2"])
 PROTOCOLS = st.sampled_from([(("range", b"a"),), (("range", b"b"),), (("rr", b"a"), ("range", b"a"))])
@@ -31,12 +31,12 @@ class Client:
 
     def __init__(self, instance_id: str | None) -> None:
         self.instance_id = instance_id
-        self.joining: Waiting | None = None
-        self.syncing: Waiting | None = None
+        self.joining: PendingResult | None = None
+        self.syncing: PendingResult | None = None
         self.joined: JoinAnswer | None = None
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> PendingResult | None:
         for waiting in (self.joining, self.syncing):
             if waiting is not None and waiting.waits:
                 return waiting
@@ -46,7 +46,7 @@ class Client:
 class GroupMachine(RuleBasedStateMachine):
     @initialize(delay=st.sampled_from([0.0, 3.0]), most=st.sampled_from([3, 100]))
     def begin(self, delay: float, most: int) -> None:
-        self.parts = Groups(delay, most)
+        self.parts = GroupFixture(delay, most)
         self.clients: list[Client] = []
         self.given: dict[int, dict[str, bytes]] = {}  # by generation, what the leader gave
         self.leaders: dict[int, str] = {}
@@ -71,7 +71,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.join(client, "", protocols=protocols, known=known, can_skip=can_skip)
 
     def join(self, client: Client, member_id: str, **fields: Any) -> None:
-        client.joining = Waiting(self.parts.ask_join(member_id, instance_id=client.instance_id, **fields))
+        client.joining = PendingResult(self.parts.ask_join(member_id, instance_id=client.instance_id, **fields))
         self.collect()
 
     @precondition(lambda self: self.clients)

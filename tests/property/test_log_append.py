@@ -9,7 +9,7 @@ from pylogd.log.errors import InvalidAppend
 from pylogd.log.log import Log
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import HEADER, MAGIC
-from tests.fakes.storage import START_MS, House, batch, contents, fix_crc
+from tests.fakes.storage import START_MS, MemoryStorage, batch, contents, fix_crc
 
 STAMPS = st.one_of(st.integers(-2, 2), st.integers(START_MS - 5, START_MS + 5), st.just(START_MS + 3_600_001))
 SMALL = st.integers(-2, 6)
@@ -60,17 +60,17 @@ def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
 @example([batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0)] * 2)
 @example([batch(b"x" * 300)] * 3)
 def test_fast_and_general_append_agree(appended: list[bytes]) -> None:
-    houses = House(segment_bytes=600), House(segment_bytes=600)
-    fast, general = (house.create() for house in houses)
+    storages = MemoryStorage(segment_bytes=600), MemoryStorage(segment_bytes=600)
+    fast, general = (storage.create() for storage in storages)
     for log in (fast, general):
         log.append(batch(b"first"), leader_epoch=0)
     for data in appended:
         assert outcome(fast, data, general=False) == outcome(general, data, general=True)
         assert fast.producers.to_snapshot() == general.producers.to_snapshot()
-    for house, log in zip(houses, (fast, general), strict=True):
+    for storage, log in zip(storages, (fast, general), strict=True):
         log.close()
-        house.check(records=False)
+        storage.check(records=False)
     for one, other in zip(fast.segments, general.segments, strict=True):
         for path in one.file_paths():
-            assert contents(houses[0].fs, path) == contents(houses[1].fs, path)
+            assert contents(storages[0].fs, path) == contents(storages[1].fs, path)
         assert one.size == other.size

@@ -18,7 +18,7 @@ from pylogd.log.config import LogConfig
 from pylogd.log.errors import LogClosed, StorageError, StorageFailure
 from pylogd.log.log import Log
 from tests.fakes.filesystem import Fault
-from tests.fakes.storage import House, batch, read_all
+from tests.fakes.storage import MemoryStorage, batch, read_all
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
 
@@ -26,7 +26,7 @@ VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
 class LogMachine(RuleBasedStateMachine):
     """`model` holds (offset, value, time stamp) of every record that the log should hold."""
 
-    house: House
+    storage: MemoryStorage
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @property
     def log(self) -> Log:
-        return self.house.manager.logs["t", 0]
+        return self.storage.manager.logs["t", 0]
 
     @initialize(
         segment_bytes=st.sampled_from([300, 700, 5000]),
@@ -46,14 +46,14 @@ class LogMachine(RuleBasedStateMachine):
         retention_ms=st.sampled_from([-1, 1000]),
     )
     def build(self, segment_bytes: int, interval: int, retention_ms: int) -> None:
-        self.house = House(
+        self.storage = MemoryStorage(
             LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval, retention_ms=retention_ms)
         )
-        self.house.create()
+        self.storage.create()
 
     @rule(batches=st.lists(VALUES, min_size=1, max_size=3), age=st.integers(0, 2000), codec=st.integers(0, 4))
     def append(self, batches: list[list[bytes]], age: int, codec: int) -> None:
-        stamp = self.house.now_ms - age
+        stamp = self.storage.now_ms - age
         data = b"".join(batch(*values, timestamp=stamp, compression=codec) for values in batches)
         if len(data) > self.log.config.segment_bytes:
             return
@@ -80,7 +80,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 3000))
     def find_time_stamp(self, back: int) -> None:
-        stamp = self.house.now_ms - back
+        stamp = self.storage.now_ms - back
         found = self.log.offset_for_timestamp(stamp, allow_cold=True)
         expected = next(((when, offset) for offset, _, when in self.model if when >= stamp), None)
         assert (None if found is None else found[:2]) == expected
@@ -95,7 +95,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.start, self.end))
-        self.end = self.house.manager.truncate_to("t", 0, offset)
+        self.end = self.storage.manager.truncate_to("t", 0, offset)
         assert self.end <= offset
         self.model = [entry for entry in self.model if entry[0] < self.end]
         self.start = min(self.start, self.end)
@@ -109,14 +109,14 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(milliseconds=st.integers(0, 3000))
     def tick(self, milliseconds: int) -> None:
-        self.house.pass_time(milliseconds)
-        self.house.manager.tick()
+        self.storage.pass_time(milliseconds)
+        self.storage.manager.tick()
         self.follow_start()
         self.flushed = max(self.flushed, self.log.recovery_point)
 
     def follow_start(self) -> None:
         """Retention may have moved the start; check that it removed only what is old enough."""
-        now, limit = self.house.now_ms, self.log.config.retention_ms
+        now, limit = self.storage.now_ms, self.log.config.retention_ms
         gone = [entry for entry in self.model if entry[0] < self.log.log_start_offset]
         assert not gone or (limit >= 0 and all(now - when > limit for _, _, when in gone))
         self.start = self.log.log_start_offset
@@ -125,40 +125,40 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.log.flush()
-        self.house.manager.checkpoint()
+        self.storage.manager.checkpoint()
         self.flushed = self.end
 
     @rule()
     def restart(self) -> None:
-        self.house.restart()
+        self.storage.restart()
 
     @rule()
     def kill(self) -> None:
-        self.house.manager.checkpoint()
-        self.house.kill()
+        self.storage.manager.checkpoint()
+        self.storage.kill()
 
     @precondition(lambda self: self.log.recovery_point == self.flushed == self.end)
     @rule()
     def lose_power(self) -> None:
         """Check that everything that was flushed is there."""
         self.log.flush()
-        self.house.manager.checkpoint()
-        self.house.lose_power()
-        if ("t", 0) not in self.house.manager.logs:
+        self.storage.manager.checkpoint()
+        self.storage.lose_power()
+        if ("t", 0) not in self.storage.manager.logs:
             assert not self.model
-            self.house.create()
+            self.storage.create()
             self.end = self.start = self.flushed = 0
 
     @invariant()
     def ends_are_as_expected(self) -> None:
-        if hasattr(self, "house"):
+        if hasattr(self, "storage"):
             assert (self.log.log_start_offset, self.log.log_end_offset) == (self.start, self.end)
 
     def teardown(self) -> None:
-        if hasattr(self, "house"):
+        if hasattr(self, "storage"):
             found = [(record.offset, record.value) for record in read_all(self.log)]
             assert found == [entry[:2] for entry in self.model]
-            self.house.check()
+            self.storage.check()
 
 
 class FaultyMachine(LogMachine):
@@ -168,10 +168,10 @@ class FaultyMachine(LogMachine):
     def lose_power_any_time(self, torn: int, zeros: bool) -> None:
         """Check that the log has a prefix of what was appended, which includes all that was flushed."""
         flushed = self.log.recovery_point
-        self.house.lose_power(torn, zeros=zeros)
-        if ("t", 0) not in self.house.manager.logs:
+        self.storage.lose_power(torn, zeros=zeros)
+        if ("t", 0) not in self.storage.manager.logs:
             assert not flushed
-            self.house.create()
+            self.storage.create()
         assert flushed <= self.log.log_end_offset <= max(self.end, self.start)
         self.end = self.log.log_end_offset
         self.start = min(self.start, self.end)
@@ -188,34 +188,34 @@ class FaultyMachine(LogMachine):
     )
     def sync_fails(self, operation: str, after: int, error: int) -> None:
         """A failed sync takes the data directory offline until the next start."""
-        self.house.manager.checkpoint()
-        with self.house.fs.failing(operation, error, path="/t-0", after=after, lasting=True):
+        self.storage.manager.checkpoint()
+        with self.storage.fs.failing(operation, error, path="/t-0", after=after, lasting=True):
             before = self.log.recovery_point
             try:
                 self.log.flush()
             except StorageFailure as failure:
                 log = self.log
                 assert log.recovery_point < log.log_end_offset or operation == "fsync_dir" or before == self.end
-                assert self.house.manager.storage_failed(failure)
-                assert not self.house.manager.logs
+                assert self.storage.manager.storage_failed(failure)
+                assert not self.storage.manager.logs
                 with pytest.raises(LogClosed):
                     log.append(batch(b"more"), leader_epoch=self.epoch)
-                self.house.manager.close()
+                self.storage.manager.close()
             else:
                 return
-        self.house.kill()
+        self.storage.kill()
 
     @rule(values=VALUES, suffix=st.sampled_from([".log", ".index", ".timeindex", ".snapshot.tmp", "checkpoint.tmp"]))
     def no_room_for_a_file(self, values: list[bytes], suffix: str) -> None:
         """A segment, index or snapshot that can't be created now is created later."""
-        stamp = self.house.now_ms
-        with self.house.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True):
+        stamp = self.storage.now_ms
+        with self.storage.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True):
             try:
                 self.log.append(batch(*values, timestamp=stamp), leader_epoch=self.epoch)
                 self.note([values], stamp)
                 self.log.flush()
             except StorageFailure as failure:
-                assert not self.house.manager.storage_failed(failure)
+                assert not self.storage.manager.storage_failed(failure)
         self.log.flush()
         assert self.log.recovery_point == self.end
 
@@ -225,11 +225,11 @@ class FaultyMachine(LogMachine):
     )
     def start_fails(self, operation: str, after: int) -> None:
         """A start on a disk that fails loses nothing that a later start needs."""
-        self.house.manager.checkpoint()
-        self.house.fs.kill()
-        with self.house.fs.failing(operation, errno.EIO, after=after, lasting=True), suppress(StorageError):
-            self.house.start()
-        self.house.kill()
+        self.storage.manager.checkpoint()
+        self.storage.fs.kill()
+        with self.storage.fs.failing(operation, errno.EIO, after=after, lasting=True), suppress(StorageError):
+            self.storage.start()
+        self.storage.kill()
 
     @rule(
         values=VALUES,
@@ -238,8 +238,8 @@ class FaultyMachine(LogMachine):
         error=st.sampled_from([errno.EIO, errno.ENOSPC]),
     )
     def append_fails(self, values: list[bytes], partial: int | None, cut_fails: bool, error: int) -> None:
-        fs = self.house.fs
-        data = batch(*values, timestamp=self.house.now_ms)
+        fs = self.storage.fs
+        data = batch(*values, timestamp=self.storage.now_ms)
         partial = None if partial is None else min(partial, len(data) - 1)
         before = self.log.log_end_offset
         with fs.failing("pwritev", error, path=".log", partial=partial):
@@ -256,8 +256,8 @@ class FaultyMachine(LogMachine):
 
     @rule(values=VALUES, partial=st.integers(1, 60))
     def append_in_pieces(self, values: list[bytes], partial: int) -> None:
-        stamp = self.house.now_ms
-        with self.house.fs.failing("pwritev", 0, path=".log", partial=partial):
+        stamp = self.storage.now_ms
+        with self.storage.fs.failing("pwritev", 0, path=".log", partial=partial):
             self.log.append(batch(*values, timestamp=stamp), leader_epoch=self.epoch)
         self.note([values], stamp)
 

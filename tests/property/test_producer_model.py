@@ -225,7 +225,7 @@ FORGOTTEN = [
 @example([*FORGOTTEN, ("read", None), ("reply", None), ("break", False)], 5)
 @example([*FORGOTTEN, ("read", None), ("reply", None), ("break", True), ("wait", 0.3), ("stray", None)], 5)
 @given(st.lists(EVENTS, max_size=80), st.sampled_from([1, 2, 5]))
-def test_nothing_twice_nothing_lost_nothing_reordered(events: list[tuple[str, object]], max_in_flight: int) -> None:
+def test_no_record_is_repeated_lost_or_reordered(events: list[tuple[str, object]], max_in_flight: int) -> None:
     world = World(random.Random(0), max_in_flight)
     for what, how in events:
         if what == "send":

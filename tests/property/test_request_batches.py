@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import struct
 import uuid
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -17,12 +18,14 @@ from hypothesis import strategies as st
 
 from pylogd.api.dispatch import Dispatcher
 from pylogd.api.registry import served_versions
+from pylogd.errors import ErrorCode
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.fast.produce import LAST
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import HEADER_SIZE
+from pylogd.wire.schema import response_codec
 from pylogd.wire.session import ClientSession
 from tests.fakes.parts import NOW_MS, Parts, batch
 from tests.fakes.storage import fix_crc, with_header
@@ -52,7 +55,7 @@ _STATES: dict[str, dict[str, Any]] = {
     "epoch": {"leader_epoch": 1},
 }
 CLIENTS = ("a client", "b client", None)
-_LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
+_LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1)
 _ONE = batch(b"v" * 20)
 _TWICE = batch(b"", b"")  # ends with a length, attributes, time stamp, offset, no key, an empty value, no headers
 #: What is in a request, by name.
@@ -329,11 +332,37 @@ def test_a_full_disk_is_reported_to_each(tmp_path: Path) -> None:
         side.parts.close()
 
 
-def test_what_fails_together_is_tried_one_by_one(tmp_path: Path) -> None:
-    """Half of a batch reaches the disk, which is full, and has room again: none is lost, none is there twice."""
-    fast, general = Side(tmp_path / "fast", fast=True), Side(tmp_path / "general", fast=False)
-    with fast.parts.fs.failing("pwritev", errno.ENOSPC, after=1, partial=700):
-        assert fast.answers([b"".join(_alike(fast, 9))]) == general.answers(_alike(general, 9))
-    assert fast.state() == general.state()
-    for side in (fast, general):
-        side.parts.close()
+@pytest.mark.parametrize("together", [False, True])
+def test_a_failed_write_is_not_tried_again(tmp_path: Path, together: bool) -> None:
+    """Half of a write reaches the disk, which is full once: what was in it is refused, and can be sent again."""
+    side = Side(tmp_path / "fast", fast=True)
+    frames, before = _alike(side, 9), side.state()
+    first = _alike(side, 1)
+    calls = side.parts.fs.calls
+    with side.parts.fs.failing("pwritev", errno.ENOSPC, after=1, partial=700):
+        calls.clear()
+        got = side.answers([b"".join(first + frames[1:])] if together else [*first, *frames[1:]])
+        writes = len([call for call in calls if call.startswith("pwritev")])
+    answered = [_error_of(reply) for reply in _replies(got)]
+    refused = 8 if together else 1
+    assert answered == [0] + [ErrorCode.KAFKA_STORAGE_ERROR] * refused + [0] * (8 - refused)
+    assert writes == (2 if together else 9)
+    ends = [state["usual"][1] for state in (before, side.state())]
+    assert ends[1] - ends[0] == 9 - refused
+    again = side.answers([b"".join(frames[1:])])
+    assert [_error_of(reply) for reply in _replies(again)] == [0] * 8
+    assert side.state()["usual"][1] == ends[1] + 8
+    side.parts.close()
+
+
+def _replies(data: bytes) -> Iterator[bytes]:
+    while data:
+        (length,) = struct.unpack_from(">i", data)
+        yield data[4 : 4 + length]
+        data = data[4 + length :]
+
+
+def _error_of(reply: bytes) -> int:
+    response = response_codec(ProduceRequest.API_KEY, _USUAL[2]).decode(memoryview(reply)[5:])
+    code: int = response.responses[0].partition_responses[0].error_code
+    return code

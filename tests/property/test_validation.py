@@ -14,7 +14,7 @@ from pylogd.wire import validation
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import HEADER_SIZE, NewRecord, encode_batch, iter_batches, parse_header
-from tests.fakes.storage import START_MS, House, fix_crc, read_all
+from tests.fakes.storage import START_MS, MemoryStorage, fix_crc, read_all
 
 compiled = pytest.importorskip("pylogd.wire._speedups", reason="there was no compiler")
 
@@ -110,13 +110,13 @@ def test_too_much_to_decompress() -> None:
     st.booleans(),
     st.sampled_from([frozenset({"delete"}), frozenset({"compact"})]),
 )  # fmt: skip
-def test_what_is_appended_can_be_read(
+def test_accepted_batches_can_be_read(
     some: list[NewRecord], codec: int, damage: list[tuple[int, bytes]], compressed: bool, stamped: bool,
     policy: frozenset[str],
 ) -> None:  # fmt: skip
     """A batch with other bytes anywhere behind its CRC is refused, or a consumer reads it whole."""
-    house = House(validate_compressed=True, cleanup_policy=policy)
-    log = house.create()
+    storage = MemoryStorage(validate_compressed=True, cleanup_policy=policy)
+    log = storage.create()
     data = fix_crc(damaged(encode_batch(some, compression=codec if compressed else 0), damage, 0))
     for _ in range(2):  # the general way, and the short one
         end = log.log_end_offset
@@ -137,4 +137,4 @@ def test_what_is_appended_can_be_read(
         assert max(record.timestamp for record in records) == header.max_timestamp
         if not damage:
             assert [record.value for record in records] == [record.value for record in some]
-    house.check()
+    storage.check()

@@ -1,6 +1,6 @@
-"""Run simulated histories: `python -m tests.simulation --seeds 0-999`, or one of them, told: `--seeds 57 --tell`.
+"""Run simulated histories: `python -m tests.simulation --seeds 0-999`, or one with its events: `--seeds 57 --tell`.
 
-Exit code 1 if something that must hold did not; the seeds are named.
+The exit code is 1 if an invariant was violated; the seeds are printed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulation.history import History, Violation
 
 
 def main() -> int:
-    """Run what the command line says."""
+    """Run as the command line says, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="one seed, or first-last")
     parser.add_argument("--brokers", type=int, default=3)
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _run(seed: int, brokers: int, seconds: float, tell: bool) -> tuple[str | None, int]:
-    """One history: what went wrong, and how many events it had."""
+    """Run a history. Return the violation, or None, and the number of events."""
     logging.disable(logging.CRITICAL)
     history = History(seed, brokers)
     if tell:

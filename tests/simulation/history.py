@@ -1,15 +1,17 @@
-"""One seeded history: producers and consumers at work while a nemesis breaks things, and what must hold meanwhile.
+"""A seeded history: producers and consumers work while faults are injected, and invariants are checked.
 
-Checked as it happens, whenever a replica's log, high watermark or place in the in-sync set has changed:
+All the time, a client that is no broker sends fetches in the name of followers, which claim all of the leader's log.
 
-- what any replica shows as committed is what every other one has shown there, or will: nothing shown is lost;
-- every in-sync or eligible replica, as the store has it, holds all that was ever shown, whether it is up or not; but
-  for one whose machine lost its power, or its disk, until it is a live broker again;
-- what was acknowledged with acks=all is committed;
-- no two brokers take clients' batches in one leader epoch.
+Checked whenever a replica's log, high watermark or membership in the in-sync set has changed:
 
-And at the end, with everything healed: all replicas are the same bytes; each producer's messages are there once and in
-order; what was acknowledged is where the acknowledgement said.
+- all replicas show the same committed records: nothing that was shown is lost;
+- every in-sync or eligible replica, according to the store, has all records that were ever shown, whether it runs or
+  not; except one that lost its power or its disk, until its broker is live again;
+- records acknowledged with acks=all are committed;
+- no two brokers accept clients' batches in the same leader epoch.
+
+Checked at the end, with everything healed: all replicas have the same bytes; each producer's messages are there once
+and in order; acknowledged messages are at their offsets.
 """
 
 from __future__ import annotations
@@ -23,32 +25,32 @@ from twisted.internet.defer import Deferred
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
-from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch, iter_batches
-from tests.fakes.parts import decoded
+from tests.fakes.parts import FakeConnection, decoded
 from tests.simulation.nemesis import TOPIC, TroubledWorld
 from tests.simulation.world import FETCH_VERSION, SimBroker, _freeze
 
 PRODUCE_VERSION = 9
-_PATIENCE = 0.3  # seconds that a producer waits for an answer
+_PATIENCE = 0.3  # seconds that a producer waits for a response
 _TRIES_SECONDS = 0.02
 
 
 class Violation(AssertionError):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What was ever shown as committed of one partition: its bytes, and where each batch ends."""
+    """All records of a partition that were ever shown as committed: their bytes, and the end of each batch."""
 
     data: bytearray = field(default_factory=bytearray)
     end: int = 0
     places: dict[int, int] = field(default_factory=lambda: {0: 0})  # offset -> byte
 
     def extend(self, log: bytes | bytearray, high_watermark: int) -> None:
-        """A replica shows up to `high_watermark`, which is more than anybody has yet."""
+        """Add the records up to `high_watermark`, which a replica shows first."""
         at = len(self.data)
         for header, view in iter_batches(memoryview(log)[at:], allow_partial=True):
             if header.last_offset >= high_watermark:
@@ -60,7 +62,7 @@ class Ledger:
 
 
 class Producer:
-    """An idempotent producer of one partition: one batch at a time, again and again until it is acknowledged."""
+    """An idempotent producer of one partition. It sends one batch at a time until that is acknowledged."""
 
     def __init__(self, history: History, number: int, partition: int) -> None:
         self.history = history
@@ -72,7 +74,7 @@ class Producer:
         self.stopped = False
 
     def send(self) -> None:
-        """Try to have the present message taken by whoever is thought to lead."""
+        """Send the current message to the broker that counts as the leader."""
         world = self.history.world
         self.attempt += 1
         attempt = self.attempt
@@ -107,7 +109,7 @@ class Producer:
             answer = response.responses[0].partition_responses[0]
             delay = self.history.world.network.delay()
             self.history.world.clock.callLater(delay, self._answered, attempt, answer.error_code, answer.base_offset)
-        # Whoever acknowledged has to have it, even if the answer is lost on its way.
+        # The leader has to have acknowledged messages, even if the response is lost.
 
     def _answered(self, attempt: int, code: int, offset: int) -> None:
         if attempt != self.attempt:
@@ -129,7 +131,7 @@ class Producer:
 
 
 class History(TroubledWorld):
-    """See the module. `run` is the history; it raises Violation."""
+    """A history; see the module. `run` raises Violation."""
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
         super().__init__(seed, brokers, **settings)
@@ -140,12 +142,13 @@ class History(TroubledWorld):
         self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.steps = 0
         self.consumed = [0] * self.partitions
+        self._forger = random.Random(seed)  # of its own, so that histories are what they are without it
 
     # -- running
 
     def run(self, seconds: float = 4.0, nemesis: bool = True) -> None:
-        """Start everything, let it run for so long with the nemesis about, heal, and look at the end."""
-        random.seed(self.seed)  # for what the brokers themselves leave to chance
+        """Start everything, run for `seconds` with faults, heal, and check the end state."""
+        random.seed(self.seed)  # for random choices of the brokers
         for broker in self.brokers.values():
             broker.start()
         self.advance(2.0, lambda: all(broker.ready for broker in self.brokers.values()))
@@ -156,6 +159,7 @@ class History(TroubledWorld):
         for producer in self.producers:
             producer.send()
         self._consume()
+        self._forge()
         if nemesis:
             self.cause_trouble()
         self.advance(seconds)
@@ -164,7 +168,7 @@ class History(TroubledWorld):
         self._conclude()
 
     def _create_topic(self) -> None:
-        """Ask for the topic until it is there."""
+        """Request the topic until it exists."""
         broker = self.brokers[1]
         if broker.ready and broker.topics.get(TOPIC) is None:
             broker.topic_admin.create_topic(TOPIC, partitions=self.partitions).addErrback(lambda _: None)
@@ -176,7 +180,7 @@ class History(TroubledWorld):
         return there == self.partitions * self.brokers[1].settings.integer("default.replication.factor")
 
     def advance(self, seconds: float, until: Any = None) -> bool:
-        """Let events happen for so long, or until something holds; whether it came to hold."""
+        """Run events for `seconds`, or until `until` is true. Return whether it became true."""
         end = self.time.now + seconds
         while self.time.now < end:
             if until is not None and until():
@@ -233,7 +237,7 @@ class History(TroubledWorld):
     # -- consumers
 
     def _consume(self) -> None:
-        """Read a little from anybody, as a consumer does, and compare."""
+        """Read from a random broker as a consumer does, and compare."""
         if not self.nemesis_over:
             self.clock.callLater(0.05, self._consume)
         broker = self.rng.choice(list(self.brokers.values()))
@@ -246,7 +250,7 @@ class History(TroubledWorld):
         context = RequestContext(cast(Any, broker), cast(Any, broker), FETCH_VERSION, "consumer")
         response = HANDLERS[FetchRequest.API_KEY](context, request)
         if isinstance(response, Deferred):
-            return  # it would have to be read in a thread
+            return  # a real broker would read it in a thread
         _freeze(response)
         for data in response.responses[0].partitions:
             ledger = self.ledgers[index]
@@ -256,30 +260,48 @@ class History(TroubledWorld):
                     raise Violation(f"a consumer of {broker.node_id} saw {header} that is not committed")
                 self.consumed[index] = header.next_offset
 
-    # -- what must hold
+    # -- a client that says it is a broker
+
+    def _forge(self) -> None:
+        """Tell a leader that a follower has all of its log."""
+        if not self.nemesis_over:
+            self.clock.callLater(0.02, self._forge)
+        broker = self._forger.choice(list(self.brokers.values()))
+        partition = broker.partition(TOPIC, self._forger.randrange(self.partitions))
+        if partition is None or not partition.online:
+            return
+        wanted = FetchPartition(partition.index, partition.leader_epoch, partition.log.log_end_offset)
+        follower = ReplicaState(self._forger.choice([node for node in self.brokers if node != broker.node_id]), -1)
+        request = FetchRequest(
+            replica_state=follower, topics=[FetchTopic(topic_id=partition.topic_id, partitions=[wanted])]
+        )
+        context = RequestContext(cast(Any, broker), FakeConnection(), FETCH_VERSION, "forger")
+        HANDLERS[FetchRequest.API_KEY](context, request)
+
+    # -- invariants
 
     def admitted(self, broker: SimBroker) -> None:
-        """A broker has become a live one."""
+        """Note that a broker is live again."""
         self.damaged.discard(broker.node_id)
 
     def accepted(self, broker: SimBroker, partition: Any) -> None:
-        """A leader has taken a client's batch."""
+        """Check that one broker accepts batches per leader epoch."""
         holder = self.took.setdefault((partition.index, partition.leader_epoch), broker.node_id)
         if holder != broker.node_id:
             raise Violation(f"{holder} and {broker.node_id} both lead {partition!r} in one epoch")
 
     def acknowledged(self, index: int, offset: int, value: str) -> None:
-        """A producer was told that its message is at `offset`."""
+        """Note that a message was acknowledged at `offset`."""
         ledger = self.ledgers[index]
         if offset >= ledger.end:
             raise Violation(f"{value} was acknowledged at {offset}, and only {ledger.end} are committed")
 
     def check(self) -> None:
-        """Look at all that has changed."""
+        """Check everything that has changed."""
         if self.faults:
             raise Violation(f"a handler failed: {self.faults[0].getTraceback()}")
         changed = self.stored != self.tree.transaction and self.read_states()
-        broker = self.running.get(self.time.ran)  # nothing has happened anywhere else
+        broker = self.running.get(self.time.ran)  # nothing else has changed
         if broker is not None and broker.ready:
             node = broker.node_id
             for index in range(self.partitions):

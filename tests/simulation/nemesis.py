@@ -1,7 +1,7 @@
-"""What happens to the brokers of a simulated history: crashes, lost disks, pauses, cut links, elections, reassignments.
+"""Faults for simulated brokers: crashes, lost disks, pauses, cut links, elections, reassignments.
 
-What is done, to whom and when is drawn from the world's seeded random source. No more copies of a record are destroyed
-than replication can bear: at least one eligible replica keeps all that was acknowledged.
+Kind, victim and time of each fault are drawn from the world's seeded random source. At least one eligible replica keeps
+all acknowledged records.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ TOPIC = "t"
 
 
 class TroubledWorld(World):
-    """A world with one topic, in which things break until `nemesis_over`."""
+    """A world with one topic, in which faults are injected until `nemesis_over`."""
 
     partitions = 2
     nemesis_over = False
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
         super().__init__(seed, brokers, **settings)
-        self.damaged: set[int] = set()  # brokers that lost records and have not become live since
+        self.damaged: set[int] = set()  # brokers that lost records and have not been live since
         self.states: tuple[Any, ...] = ()
         self.stored = -1  # the store's transaction in which `states` were read
         self.events: list[str] = []
@@ -63,7 +63,7 @@ class TroubledWorld(World):
         return False
 
     def cause_trouble(self) -> None:
-        """Do one thing to the cluster, and arrange for the next one."""
+        """Inject a fault, and schedule the next one."""
         if not self.nemesis_over:
             trouble = self.rng.choice(self._troubles)
             if trouble in self._harmless or not any(map(self._is_counted_on, self.damaged)):
@@ -87,15 +87,15 @@ class TroubledWorld(World):
             broker.start()
 
     def _is_counted_on(self, node: int) -> bool:
-        """Whether the cluster takes the broker for a live one, which it may not be: its session has not ended.
+        """Return whether the cluster counts the broker as live, since its session has not ended, though it may be dead.
 
-        Who loses the last intact replica meanwhile is left with damaged ones, and nobody can do anything about it.
+        If the last intact replica is lost meanwhile, only damaged ones are left, which no broker can prevent.
         """
         registration = self.tree.nodes.get(f"{BROKERS}/{node}")
         return registration is not None and not decode_broker(f"{BROKERS}/{node}", registration.data).fenced
 
     def _spared(self, most: int) -> list[SimBroker]:
-        """Some brokers, up or not, without whose disks every partition has all that was acknowledged on another."""
+        """Return brokers, running or not, whose disks may be lost: others have all acknowledged records."""
         self.read_states()
         calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
         chosen: list[int] = []
@@ -113,13 +113,13 @@ class TroubledWorld(World):
         self.clock.callLater(self.rng.uniform(0.01, 2.5), self._start, broker)
 
     def _cut_power(self) -> None:
-        """Machines lose their power at once."""
+        """Let several machines lose their power at the same time."""
         for broker in self._spared(len(self.brokers) - 1):
             self.say(f"cut the power of {broker.node_id}")
             self._damage(broker, power=True)
 
     def _wipe(self) -> None:
-        """A disk is exchanged for an empty one."""
+        """Replace a disk by an empty one."""
         for broker in self._spared(2):
             self.say(f"wipe {broker.node_id}")
             self._damage(broker, wipe=True)
@@ -196,7 +196,7 @@ class TroubledWorld(World):
             broker.store.cut()
 
     def _move(self) -> None:
-        """Move the replicas of a partition, or just their order, or give it up."""
+        """Reassign a partition, change the order of its replicas, or cancel a reassignment."""
         ready = [broker for broker in self._alive() if broker.ready and broker.topics.get(TOPIC) is not None]
         if ready:
             broker, index = self.rng.choice(ready), self.rng.randrange(self.partitions)

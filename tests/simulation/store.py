@@ -1,8 +1,8 @@
 """ZooKeeper for simulations: a tree in memory, sessions over a link that is slow, fails, and loses answers.
 
-`SimTree` is the server, `SimStore` one client of it. Every call takes its time to the server and back, in order. A link
-that is cut fails what is under way, done or not; a session that is cut off for longer than its time-out expires, with
-its ephemeral nodes, and the client hears of it when it is back.
+`SimTree` is the server, `SimStore` a client. Calls take time to the server and back, and stay in order. A cut link
+fails pending calls, executed or not. A session that is cut off for longer than its time-out expires with its ephemeral
+nodes, and the client learns of it when it reconnects.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.fakes.tree import Events, Leader
 
 
 class SimTree:
-    """The server's side: nodes, and the sessions that live."""
+    """The server: nodes and live sessions."""
 
     def __init__(self) -> None:
         self.sessions: dict[int, SimStore] = {}
@@ -50,7 +50,7 @@ class SimTree:
 
     @property
     def transaction(self) -> int:
-        """How many writes there were."""
+        """Return the number of writes."""
         return self._leader.zxid
 
     def open(self, store: SimStore, timeout: float) -> int:
@@ -60,7 +60,7 @@ class SimTree:
         return self._next_session
 
     def expire(self, session: int) -> None:
-        """End a session: its ephemeral nodes go."""
+        """End a session and delete its ephemeral nodes."""
         if self.sessions.pop(session, None) is not None:
             self._fire(self._leader.end(session).events)
 
@@ -93,12 +93,12 @@ class SimTree:
 
 @implementer(IMetadataStore)
 class SimStore:
-    """One client. `delay()` is what one way takes, in seconds."""
+    """A client. `delay()` returns the time of one way in seconds."""
 
     def __init__(
         self, tree: SimTree, clock: IReactorTime, server: IReactorTime, delay: Callable[[], float], timeout: float
     ) -> None:
-        """`clock` is the client's, which may stop; `server` goes on."""
+        """`clock` is the client's, which stops while it is paused; `server` is the server's."""
         self.session_id = 0
         self._tree = tree
         self._clock = clock
@@ -107,13 +107,13 @@ class SimStore:
         self._timeout = timeout
         self.up = True
         self._closed = False
-        self._arrives = self._returns = 0.0  # when the last call does
+        self._arrives = self._returns = 0.0  # the time of the last call
         self._waiting: dict[int, Deferred[Any]] = {}
         self._number = 0
         self._listeners: list[SessionListener] = []
         self._missed: list[tuple[int, Watch, WatchEvent]] = []
 
-    # -- life
+    # -- lifetime
 
     def start(self) -> Deferred[None]:
         self.session_id = self._tree.open(self, self._timeout)
@@ -129,7 +129,7 @@ class SimStore:
         return done
 
     def vanish(self) -> None:
-        """The client's process is gone; the server finds out when the session times out."""
+        """The client's process is killed; the server notices when the session times out."""
         self._closed = True
         self.up = False
         self._waiting.clear()
@@ -138,7 +138,7 @@ class SimStore:
         self._server.callLater(self._timeout, self._tree.expire, self.session_id)
 
     def cut(self) -> None:
-        """The link is down."""
+        """Cut the link."""
         if self._closed or not self.up:
             return
         self.up = False
@@ -154,7 +154,7 @@ class SimStore:
             self._tree.expire(session)
 
     def heal(self) -> None:
-        """The link is up again."""
+        """Restore the link."""
         if self._closed or self.up:
             return
         self.up = True
@@ -170,7 +170,7 @@ class SimStore:
             self.event(*event)
 
     def expire(self) -> None:
-        """The server gives the session up, though the link is up."""
+        """Expire the session while the link works."""
         self.cut()
         self._tree.expire(self.session_id)
         self.heal()
@@ -184,7 +184,7 @@ class SimStore:
             listener(state)
 
     def event(self, session: int, watch: Watch, event: WatchEvent) -> None:
-        """A watch was set off on the server."""
+        """Send the event of a watch to the client."""
         if self._closed or session != self.session_id:
             return
         if not self.up:
@@ -290,5 +290,5 @@ class SimStore:
 
 
 def slowly(rng: Random, usual: float = 0.001, worst: float = 0.02) -> Callable[[], float]:
-    """Delays that are short, and now and then long."""
+    """Return a function that returns random delays: mostly `usual`, sometimes up to `worst` seconds."""
     return lambda: rng.uniform(usual / 2, usual * 2) if rng.random() < 0.95 else rng.uniform(usual, worst)

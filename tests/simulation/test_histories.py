@@ -1,4 +1,4 @@
-"""Simulated histories: what must hold does, whatever happens. More: `python -m tests.simulation --seeds 0-9999`."""
+"""Simulated histories without violations. For more run `python -m tests.simulation --seeds 0-9999`."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ import pytest
 
 from pylogd.replica import admission
 from pylogd.replica import partition as partitions
+from pylogd.security.peers import Peers
 from tests.simulation.history import History, Violation
 
-#: Histories of a test run, 3 brokers and 5. Each takes a fraction of a second.
+#: The histories of a test run with 3 and with 5 brokers. Each takes a fraction of a second.
 OF_THREE, OF_FIVE = 60, 10
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Every simulated crash is logged by whoever comes back."""
+    """Silence the log, in which restarted brokers report every simulated crash."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("first", range(0, OF_THREE, 10))
-def test_three_brokers(first: int) -> None:
+def test_histories_of_three_brokers_have_no_violation(first: int) -> None:
     for seed in range(first, first + 10):
         History(seed).run()
 
 
 @pytest.mark.parametrize("first", range(0, OF_FIVE, 5))
-def test_five_brokers(first: int) -> None:
+def test_histories_of_five_brokers_have_no_violation(first: int) -> None:
     for seed in range(first, first + 5):
         History(seed, brokers=5).run()
 
 
 @pytest.mark.parametrize("seed", [1, 3])
-def test_a_history_is_what_its_seed_says(seed: int) -> None:
+def test_a_history_is_determined_by_its_seed(seed: int) -> None:
     first, second = History(seed), History(seed)
     first.run(2.0)
     second.run(2.0)
@@ -45,8 +46,8 @@ def test_a_history_is_what_its_seed_says(seed: int) -> None:
     assert [ledger.data for ledger in first.ledgers] == [ledger.data for ledger in second.ledgers]
 
 
-def found_out(seeds: int) -> bool:
-    """Whether one of so many histories goes wrong."""
+def violation_found(seeds: int) -> bool:
+    """Return whether one of `seeds` histories has a violation."""
     for seed in range(seeds):
         try:
             History(seed).run()
@@ -55,37 +56,42 @@ def found_out(seeds: int) -> bool:
     return False
 
 
-def test_a_leader_that_counts_nobody_but_itself_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_commits_alone_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "committed_end", lambda end, isr, followers: end)
-    assert found_out(50)
+    assert violation_found(50)
 
 
-def test_a_leader_that_counts_replicas_only_once_it_hears_that_they_are_in_is_found_out(
+def test_a_leader_that_ignores_pending_in_sync_replicas_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(partitions.Partition, "_maximal_isr", lambda self: self.isr)
-    assert found_out(50)
+    assert violation_found(50)
 
 
-def test_a_leader_that_lets_anybody_join_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_admits_lagging_replicas_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         partitions.Partition,
         "may_join",
         lambda self, node: node in self.followers and node not in self.isr and self.pending_isr is None,
     )
-    assert found_out(50)
+    assert violation_found(50)
 
 
-def test_followers_that_do_not_cut_their_logs_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_followers_that_do_not_truncate_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions.Partition, "divergence", lambda self, epoch, offset: None)
-    assert found_out(50)
+    assert violation_found(50)
 
 
-def test_a_leader_that_commits_with_too_few_in_sync_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_commits_with_too_few_in_sync_replicas_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "commits", lambda state, min_insync: True)
-    assert found_out(50)
+    assert violation_found(50)
 
 
-def test_a_broker_that_comes_back_as_if_it_had_lost_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_hides_the_loss_of_its_disk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_correct_state", lambda node, topic, state, *_: state)
-    assert found_out(50)
+    assert violation_found(50)
+
+
+def test_a_leader_that_believes_any_client_to_be_a_follower_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peers, "proven", lambda self, claim, node: True)
+    assert violation_found(50)

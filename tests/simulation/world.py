@@ -1,8 +1,9 @@
 """Simulated time, network and brokers: real controllers, registries, replica managers, fetchers, handlers and logs.
 
-All that is random comes from one seed, all that happens is an event in one queue: a history is what its seed says.
-What is simulated: time, threads, the network between brokers (delays, cuts both ways and one way, lost connections),
-ZooKeeper (`store`), the disk (a file system in memory), processes (killed, paused, short of power). Nothing else is.
+All randomness comes from one seed, and everything that happens is an event in one queue, so that a seed determines the
+history. Simulated are time, threads, the network between brokers (delays, cuts in one or both directions, lost
+connections), ZooKeeper (`store`), the disk (a file system in memory) and processes (kills, pauses, losses of power).
+Everything else is real.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from pylogd.replica.admission import admit
 from pylogd.replica.configs import log_config
 from pylogd.replica.replication import Replication
 from pylogd.replica.service import Replicas
+from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers, read_claim
+from pylogd.security.principal import ANONYMOUS
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.simulation.store import SimStore, SimTree, slowly
 
 _EPOCH_MS = 1_700_000_000_000
-_SKEW_MS = 600_000  # by which brokers' wall clocks differ
+_SKEW_MS = 600_000  # the largest difference between brokers' wall clocks
 _FETCH = 1
 FETCH_VERSION = 17
 
@@ -61,7 +64,7 @@ class Call:
         self._state = "cancelled"
 
     def due(self) -> None:
-        """Its time has come."""
+        """Run the call, unless its process is paused."""
         if self._state == "active" and not self.clock.dead:
             if self.clock.paused:
                 self.clock.held.append(self)
@@ -71,11 +74,11 @@ class Call:
 
 
 class SimTime:
-    """The one queue of events."""
+    """The queue of all events."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.ran: SimClock | None = None  # whose event was the last
+        self.ran: SimClock | None = None  # the clock of the last event
         self._queue: list[tuple[float, int, Call]] = []
         self._number = 0
 
@@ -84,7 +87,7 @@ class SimTime:
         heapq.heappush(self._queue, (call.getTime(), self._number, call))
 
     def step(self) -> bool:
-        """Do the next event; whether there was one."""
+        """Run the next event. Return whether there was one."""
         if not self._queue:
             return False
         time, _, call = heapq.heappop(self._queue)
@@ -95,7 +98,7 @@ class SimTime:
 
 
 class SimClock:
-    """What one process sees of the time; nothing of it runs while it is paused, or dead."""
+    """The clock of a process. None of its calls run while the process is paused or dead."""
 
     def __init__(self, time: SimTime) -> None:
         self._time = time
@@ -112,7 +115,7 @@ class SimClock:
         return call
 
     def resume(self) -> None:
-        """The process goes on: what was due in the meantime is due now."""
+        """Resume the process. Calls that became due meanwhile are due now."""
         self.paused = False
         held, self.held = self.held, []
         for call in held:
@@ -120,7 +123,7 @@ class SimClock:
 
 
 class Network:
-    """Who can reach whom. A message to nowhere waits for the link, as TCP does, or until its connection is lost."""
+    """The links between processes. A message on a cut link waits, as with TCP, until the link or connection changes."""
 
     def __init__(self, time: SimTime, rng: Random) -> None:
         self.clock = SimClock(time)
@@ -129,11 +132,11 @@ class Network:
         self._stuck: list[tuple[int, int, Callable[[], None]]] = []
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing gets from `source` to `target`."""
+        """Cut the direction from `source` to `target`."""
         self._cut.add((source, target))
 
     def heal(self) -> None:
-        """Every link is up, and what was stuck goes on."""
+        """Restore every link, and deliver waiting messages."""
         self._cut.clear()
         stuck, self._stuck = self._stuck, []
         for source, target, deliver in stuck:
@@ -150,12 +153,17 @@ class Network:
 
 
 class SimConnection:
-    """A connection from one process to a broker. Requests arrive in order, and so do the answers."""
+    """A connection from a process to a broker. Requests and responses arrive in order."""
 
-    def __init__(self, world: Any, clock: SimClock, source: int, target: SimBroker) -> None:
+    host = "sim"
+    listener = "PLAINTEXT"
+    principal = ANONYMOUS
+    authentication: Any = None
+
+    def __init__(self, world: Any, clock: SimClock, source: SimBroker, target: SimBroker) -> None:
         self._world = world
         self._clock = clock
-        self._source = source
+        self._source = source.node_id
         self._target = target
         self._boot = target.boots
         self._out: list[tuple[Any, int, Deferred[Any]]] = []
@@ -163,7 +171,8 @@ class SimConnection:
         self._sent = self._handled = self._answered = 0
         self._arrived: dict[int, Any] = {}
         self._waiting: dict[int, Deferred[Any]] = {}
-        self._context = RequestContext(cast(Any, target), cast(Any, target), FETCH_VERSION, "sim")
+        self.claim = source.claim
+        self.on_lost: Callable[[], object] | None = None
         self.closed = False
         target.connections.append(self)
 
@@ -197,7 +206,7 @@ class SimConnection:
         if self.closed:
             return
         highest = {_FETCH: FETCH_VERSION}.get(message.API_KEY, 9)
-        context = RequestContext(cast(Any, self._target), cast(Any, self._target), highest, "sim")
+        context = RequestContext(cast(Any, self._target), self, highest, "sim")
         maybeDeferred(HANDLERS[message.API_KEY], context, message).addCallbacks(
             lambda response: self._reply(number, response), self._world.fault
         )
@@ -215,10 +224,20 @@ class SimConnection:
             if done is not None and not self.closed:
                 self._clock.callLater(0, done.callback, answer)
 
+    def mute(self, seconds: float) -> None:
+        """Do what quotas ask for; there are none."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Do what authentication asks for; there is none."""
+        raise NotImplementedError
+
     def lost(self) -> None:
-        """The connection has broken."""
+        """Break the connection."""
         if not self.closed:
             self.closed = True
+            if self.on_lost is not None:
+                self._target.run(self._boot, self.on_lost)
             waiting, self._waiting = self._waiting, {}
             for done in waiting.values():
                 self._clock.callLater(0, done.errback, BrokerUnavailable("the connection is lost"))
@@ -228,7 +247,7 @@ class SimConnection:
 
 
 def _freeze(response: Any) -> None:
-    """Read what an answer refers to, as the sender does: the log may change while it is under way."""
+    """Copy the file slices of a response, since the log may change before it arrives."""
     for topic in getattr(response, "responses", ()):
         for data in getattr(topic, "partitions", ()):
             if data.records is not None and not isinstance(data.records, bytes):
@@ -236,10 +255,14 @@ def _freeze(response: Any) -> None:
 
 
 class SimBroker:
-    """One broker: what lasts is its disk; the rest is made anew at each `start`. As handlers see it too."""
+    """A broker. Its disk is permanent; everything else is created at each `start`. It is also the handlers' broker."""
 
     host = "sim"
     listener = "PLAINTEXT"
+    replica_selector = None
+    principal = ANONYMOUS
+    authorizer = None
+    on_lost: Callable[[], object] | None = None  # of clients, which share a connection that lasts
 
     def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
         self.world = world
@@ -274,6 +297,7 @@ class SimBroker:
         )
         self.metadata = Metadata(self.settings, cast(Any, self.store), self.clock)
         self.cluster = self.metadata.cluster
+        self._identify()
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.logs = LogManager(
@@ -287,15 +311,13 @@ class SimBroker:
         )  # fmt: skip
         self.replicas = self.replica_parts.manager
         self.hosting = self.replica_parts.hosting
+        self.partitions = self.replica_parts.partitions
+        self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
+        self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
         self.replication = Replication(
-            self.replicas,
-            self.replica_parts.partitions,
-            self._connect,
-            self.settings,
-            self.clock,
-            self.node_id,
-            lambda: self.cluster.epoch,
-        )
+            self.replicas, self.partitions, self.replica_throttle, self._connect, self.settings, self.clock,
+            self.node_id, lambda: self.cluster.epoch,
+        )  # fmt: skip
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.controller = Controller(
             self.metadata.store, self.cluster, self.topics, self.settings, self.clock, self.now_ms
@@ -304,8 +326,14 @@ class SimBroker:
         self.ready = False
         Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
 
+    def _identify(self) -> None:
+        """Make what this process proves with that it is this broker, and what it believes others."""
+        self._secret = BrokerSecret()
+        self.claim = read_claim(SOFTWARE_NAME, self._secret.software_version("1", self.node_id))
+        self.peers = Peers(lambda: self.cluster.known)
+
     def _tell_of_appends(self) -> None:
-        """Have the world told of every append that was accepted."""
+        """Report every accepted append to the world."""
         append = self.replicas.append
 
         def note(partition: Any, *args: Any) -> Any:
@@ -319,7 +347,7 @@ class SimBroker:
         self.logs.load()
         await self.metadata.start()
         self.logs.adopt_cluster_id(self.cluster_id)
-        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),))
+        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),), proof=self._secret.digest)
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self.world.admitted(self)
         await self.controller.start()
@@ -329,7 +357,7 @@ class SimBroker:
         self.ready = True
 
     def _start_failed(self, failure: Any, boot: int) -> None:
-        """As a supervisor would: try again."""
+        """Try again, as a supervisor does."""
         if self.alive and boot == self.boots:
             self.kill()
             self.world.clock.callLater(0.5, lambda: self.alive or self.start())
@@ -339,7 +367,7 @@ class SimBroker:
         return _EPOCH_MS + self.node_id * _SKEW_MS + int(self.world.time.now * 1000)
 
     def run(self, boot: int, function: Callable[..., Any], *args: Any) -> None:
-        """A message has come for this process: handle it, unless the process is another one by now."""
+        """Handle a message, unless the process has been restarted since it was sent."""
         if self.alive and boot == self.boots:
             self.time.callLater(0, lambda: self.ready and function(*args))
 
@@ -356,7 +384,7 @@ class SimBroker:
         return done
 
     def kill(self, power: bool = False, wipe: bool = False) -> None:
-        """End the process at once; with `power`, the machine too; `wipe` exchanges the disk for an empty one."""
+        """Kill the process; with `power` the machine loses power too; `wipe` replaces the disk by an empty one."""
         if not self.alive:
             return
         self.alive = self.ready = False
@@ -375,11 +403,11 @@ class SimBroker:
             self.world.clock.callLater(0.001, connection.lost)
 
     def partition(self, name: str, index: int) -> Any:
-        """The partition, None if it is not here."""
+        """Return the partition, or None if it is not hosted here."""
         return self.replicas.partitions.get((name, index)) if self.alive and self.ready else None
 
     def bytes_of(self, name: str, index: int) -> bytes | bytearray:
-        """All segments of a partition, whether the broker is up or not."""
+        """Return the bytes of all segments of a partition, whether the broker runs or not."""
         prefix = f"/data/{name}-{index}/"
         paths = [path for path in self.fs.files if path.endswith(".log") and path.startswith(prefix)]
         if len(paths) == 1:
@@ -388,7 +416,7 @@ class SimBroker:
 
 
 class World:
-    """Brokers, network, store and time of one history."""
+    """The brokers, network, store and time of a history."""
 
     session_timeout = 1.0
 
@@ -401,7 +429,7 @@ class World:
         self.store_delay = slowly(self.rng)
         self.network = Network(self.time, self.rng)
         self.faults: list[Any] = []
-        self.running: dict[SimClock | None, SimBroker] = {}  # by the clock of the process
+        self.running: dict[SimClock | None, SimBroker] = {}  # by the process's clock
         named = {
             "replica.lag.time.max.ms": 600, "replica.fetch.wait.max.ms": 100, "replica.fetch.backoff.ms": 200,
             "replica.socket.timeout.ms": 400, "min.insync.replicas": 2, "default.replication.factor": 3,
@@ -411,13 +439,13 @@ class World:
         self.brokers = {node: SimBroker(self, node, named) for node in range(1, brokers + 1)}
 
     def connect(self, clock: SimClock, source: int, target: int) -> Deferred[Any]:
-        """A connection, after the time that takes; the broker may be dead."""
+        """Connect, which takes time and fails if the broker is dead."""
         broker = self.brokers[target]
         done: Deferred[Any] = Deferred()
 
         def arrive() -> None:
             if broker.alive and broker.ready:
-                connection = SimConnection(self, clock, source, broker)
+                connection = SimConnection(self, clock, self.brokers[source], broker)
 
                 def arrived() -> None:
                     clock.callLater(0, _fire, done, connection)
@@ -431,13 +459,13 @@ class World:
         return done
 
     def accepted(self, broker: SimBroker, partition: Any) -> None:
-        """A leader has taken a client's batch."""
+        """Called when a leader has accepted a client's batch."""
 
     def admitted(self, broker: SimBroker) -> None:
-        """A broker has become a live one."""
+        """Called when a broker has been admitted to the cluster."""
 
     def fault(self, failure: Any) -> None:
-        """A handler failed in a way that it should not."""
+        """Called when a handler raised an unexpected exception."""
         self.faults.append(failure)
 
 

@@ -65,5 +65,7 @@ def test_every_setting_is_used() -> None:
             read.update(name for name, _ in setting.synonyms)
     read |= {"log.dirs", "metadata.store", "listeners", "advertised.listeners"}  # through properties of Settings
     read |= {name for name in SETTINGS if name.startswith(("zookeeper.ssl.", "zookeeper.sasl.", "zookeeper.auth."))}
-    read |= {"zookeeper.set.acl"}
+    read |= {"zookeeper.set.acl", "listener.security.protocol.map", "inter.broker.listener.name"}
+    read |= {"security.inter.broker.protocol", "ignored.dynamic.settings"}
+    read |= {name for name in SETTINGS if name.startswith("ssl.")}  # in pylogd.config.tls
     assert sorted(SETTINGS.keys() - read) == []

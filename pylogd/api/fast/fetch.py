@@ -15,6 +15,7 @@ from pylogd.errors import PylogdError
 from pylogd.replica.partition import NO_EPOCH
 from pylogd.replica.roles import Role
 from pylogd.replica.sessions import FINAL_EPOCH
+from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
@@ -63,10 +64,14 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
     (topic,) = topics
     (wanted,) = topic.partitions
     broker = context.broker
-    partition = broker.replicas.partitions_by_id.get((topic.topic_id, wanted.partition))
+    partition = broker.partitions.by_id.get((topic.topic_id, wanted.partition))
     if partition is None or partition.role is not Role.LEADING or wanted.last_fetched_epoch >= 0:
         return _LEFT
     if wanted.current_leader_epoch not in (partition.leader_epoch, NO_EPOCH):
+        return _LEFT
+    if broker.authorizer is not None and not broker.authorizer.authorize(
+        context.connection.principal, context.connection.host, AclOperation.READ, ResourceType.TOPIC, partition.topic
+    ):
         return _LEFT
     most = min(request.max_bytes, broker.settings["fetch.max.bytes"])
     limit = max(min(most, wanted.partition_max_bytes), 0)

@@ -5,33 +5,48 @@ message object, its partition is looked up, its records are appended, and the re
 appended with one write, as many as the log accepts without a closer look; if it accepts none of them, the first request
 is answered by itself. A single request costs a tenth fewer instructions as a batch of one than with a message.
 
-Rules: whatever is refused, is waited for or fails is left to the general handler: nothing has been done by then, and
-the client is told by that handler, request by request. tests/property/test_request_batches.py proves that neither the
-client nor the disk can tell the difference.
+Rules: whatever is refused or waited for is left to the general handler: nothing has been done by then, and the client
+is told by that handler, request by request. Only failures of storage are answered here, for every request of the batch
+alike: a write that failed is not tried again. tests/property/test_request_batches.py proves that neither the client nor
+the disk can tell the difference.
 """
 
 from __future__ import annotations
 
-from pylogd.api.context import BrokerParts
+from typing import Any
+
+from pylogd.api.context import BrokerParts, Connection
+from pylogd.api.produce import refusal
 from pylogd.errors import PylogdError
+from pylogd.log.errors import StorageFailure
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.partition import Partition
+from pylogd.replica.partition_registry import PartitionRegistry
+from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.fast.request_batch import ProduceRequestBatch, parse_request
+from pylogd.wire.messages.produce import ProduceResponse, TopicProduceResponse
+from pylogd.wire.schema import response_codec
 from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
 
 _NO_TIMESTAMP = -1
 
 
-def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+def answer_batch(
+    broker: BrokerParts, connection: Connection, frame: memoryview, session: ServerSession, most: int
+) -> BatchReply:
     """Append what the request in `frame`, and up to `most - 1` similar ones unread in `session`, hold; answer them."""
     batch = parse_request(frame)
     if batch is None:
         return NOT_ANSWERED
     replicas = broker.replicas
-    partition = _find_partition(replicas, batch)
+    partition = _find_partition(broker.partitions, replicas, batch)
     if partition is None:
+        return NOT_ANSWERED
+    if broker.authorizer is not None and not broker.authorizer.authorize(
+        connection.principal, connection.host, AclOperation.WRITE, ResourceType.TOPIC, partition.topic
+    ):
         return NOT_ANSWERED
     if most > 1:
         chunk, at, max_bytes = session.unread()
@@ -43,23 +58,35 @@ def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession,
         if not bases:
             base, _, append_time, _, _ = replicas.append(partition, records[0], acks_all)
             bases = [base]
+    except StorageFailure as failure:
+        return BatchReply(_refuse(partition, batch, failure), batch.ends[-1], 0)
     except PylogdError:
         return BatchReply(b"", 0, len(records) - 1)
     replies = batch.encode_responses(bases, append_time, partition.log.log_start_offset)
     return BatchReply(replies, batch.ends[len(bases) - 1], len(records) - len(bases))
 
 
-def _find_partition(replicas: ReplicaManager, batch: ProduceRequestBatch) -> Partition | None:
+def _find_partition(
+    hosted: PartitionRegistry, replicas: ReplicaManager, batch: ProduceRequestBatch
+) -> Partition | None:
     """Return the partition, or None where an append to it may be refused, waited for or has to queue."""
     acks = batch.acks
     if acks != -1 and acks != 1:
         return None
     if batch.version >= FIRST_TOPIC_ID:
-        partition = replicas.partitions_by_id.get((batch.topic_id, batch.index))
+        partition = hosted.by_id.get((batch.topic_id, batch.index))
     else:
-        partition = replicas.partitions.get((batch.topic, batch.index))
+        partition = hosted.by_name.get((batch.topic, batch.index))
     if partition is None or partition.topic in INTERNAL_TOPICS:
         return None
     if replicas.append_queues and partition in replicas.append_queues:
         return None
     return None if acks == -1 and (partition.flush_visible or not partition.alone) else partition
+
+
+def _refuse(partition: Partition, batch: ProduceRequestBatch, failure: StorageFailure) -> bytes:
+    """Return the responses to all requests of `batch`, of which none was appended."""
+    answer = refusal(partition, batch.index, failure)
+    response = ProduceResponse([TopicProduceResponse(batch.topic, batch.topic_id, [answer])])
+    parts: list[Any] = response_codec(ProduceResponse.API_KEY, batch.version).encode(response)
+    return batch.encode_refusals(b"".join(parts))

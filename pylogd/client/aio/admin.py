@@ -19,14 +19,13 @@ class Admin(Operations):
         options: ClientOptions | None = None,
         *,
         retry_timeout: float = 60.0,
-        tls: Any = None,
         **settings: Any,
     ) -> None:
         """Nothing is connected yet. `retry_timeout` in seconds bounds an operation with its retries."""
         chosen = ClientOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
-            bootstrap_servers, chosen, retry_timeout=retry_timeout, tls=tls
+            bootstrap_servers, chosen, retry_timeout=retry_timeout
         )  # fmt: skip
         super().__init__(self.cluster, chosen.request_timeout)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 
 from pylogd.client.aio.loop import AioLoop
@@ -21,11 +20,10 @@ class Cluster(EventedCluster):
         retry_timeout: float = 60.0,
         bootstrap_timeout: float | None = None,
         auto_create_topics: bool = False,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Nothing is connected yet. Raises ValueError for an invalid address."""
         super().__init__(
-            AioLoop(tls), bootstrap_servers, options or ClientOptions(), retry_timeout=retry_timeout,
+            AioLoop(), bootstrap_servers, options or ClientOptions(), retry_timeout=retry_timeout,
             bootstrap_timeout=bootstrap_timeout, auto_create_topics=auto_create_topics,
         )  # fmt: skip
 

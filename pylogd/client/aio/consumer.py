@@ -44,20 +44,19 @@ class Consumer(ConsumerMethods):
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
         options: ConsumerOptions | None = None,
-        *,
-        tls: Any = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both; `tls` is an
-        `ssl.SSLContext`, None is plain TCP. Raises TypeError for a name that is no option, ValueError for options that
-        contradict each other, or for `coordinator="zookeeper"`, which only the other two faces support.
+        """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both.
+
+        Raises TypeError for a name that is no option, ValueError for options that contradict each other, or for
+        `coordinator="zookeeper"`, which only the other two faces support.
         """
         self.options = ConsumerOptions.of(options, settings)
         if self.options.coordinator == "zookeeper":
             raise ValueError("groups in ZooKeeper need pylogd.client or pylogd.client.deferred: kazoo has no asyncio")
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
-            bootstrap_servers, self.options, retry_timeout=self.options.retry_timeout or 60.0, tls=tls
+            bootstrap_servers, self.options, retry_timeout=self.options.retry_timeout or 60.0
         )  # fmt: skip
         make = None if self.options.group_id is None else self._make_group
         super().__init__(EventedConsumer(self.cluster.driver, self.cluster, self.options, make, _log.warning))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Generator
 from typing import Any
 
 from pylogd.client.core.errors import BrokerUnavailable
-from pylogd.client.core.network import Link
+from pylogd.client.core.link import Link
+from pylogd.client.evented.tls import context_of, tls_error
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 
@@ -52,21 +54,25 @@ class AioTransport(asyncio.BufferedProtocol):
         self._now = now
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
-        self._chunk = bytearray(_CHUNK)
+        self._chunk = memoryview(bytearray(_CHUNK))  # a view, since asyncio's TLS slices it
         self._in_place: memoryview | None = None
         self._closed = False
 
-    def connect(self, loop: asyncio.AbstractEventLoop, timeout: float, tls: ssl.SSLContext | None) -> None:
+    def connect(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         """Begin to connect."""
-        self._task = loop.create_task(self._connect(loop, timeout, tls))
+        self._task = loop.create_task(self._connect(loop, timeout))
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop, timeout: float, tls: ssl.SSLContext | None) -> None:
+    async def _connect(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         link = self._link
         try:
             async with asyncio.timeout(timeout):
                 await loop.create_connection(
-                    lambda: self, link.host, link.port, ssl=tls, happy_eyeballs_delay=0.25
+                    lambda: self, link.host, link.port, ssl=context_of(link), happy_eyeballs_delay=0.25
                 )  # fmt: skip
+        except PylogdError as error:
+            self._lost(error)
+        except ssl.SSLError as error:
+            self._lost(tls_error(link.address, error))
         except (OSError, TimeoutError) as error:
             self._lost(BrokerUnavailable(f"{link.address}: can't connect: {_reason(error)}"))
 
@@ -92,7 +98,7 @@ class AioTransport(asyncio.BufferedProtocol):
         if self._closed:
             return
         if self._in_place is None:
-            self._link.received(bytes(memoryview(self._chunk)[:size]), self._now())
+            self._link.received(bytes(self._chunk[:size]), self._now())
         else:
             self._in_place.release()
             self._link.filled(size, self._now())
@@ -115,7 +121,11 @@ class AioTransport(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Report that the connection has ended."""
         link = self._link
-        reason = None if error is None else BrokerUnavailable(f"{link.address}: the connection was lost: {error}")
+        reason: PylogdError | None = None
+        if isinstance(error, ssl.SSLError):
+            reason = tls_error(link.address, error)
+        elif error is not None:
+            reason = BrokerUnavailable(f"{link.address}: the connection was lost: {error}")
         self._lost(reason)
 
     def _lost(self, error: PylogdError | None) -> None:
@@ -128,7 +138,7 @@ class AioTransport(asyncio.BufferedProtocol):
 
     def write(self, parts: list[Any]) -> None:
         """Write all parts, in order."""
-        # asyncio of Python 3.12 and 3.13 watches a socket that it has closed if anything is written to it (gh-136234)
+        # asyncio of Python 3.13 goes on watching a socket that it has closed if anything is written to it
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
 
@@ -144,10 +154,9 @@ class AioTransport(asyncio.BufferedProtocol):
 class AioLoop:
     """The running asyncio loop."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self) -> None:
         """Raises RuntimeError outside of a running loop."""
         self._loop = asyncio.get_running_loop()
-        self._tls = tls
         self.now = self._loop.time
 
     now_ms = staticmethod(wall_ms)
@@ -156,6 +165,11 @@ class AioLoop:
         """Make a call after so many seconds."""
         return self._loop.call_soon(call) if seconds <= 0 else self._loop.call_later(seconds, call)
 
+    def from_thread(self, call: Callable[[], object]) -> None:
+        """Make a call in the loop's thread soon. From any thread; has no effect once the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
     def promise(self) -> AioPromise:
         """Return a new promise."""
         return AioPromise(self._loop)
@@ -163,7 +177,7 @@ class AioLoop:
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> AioTransport:
         """Connect to a link's address."""
         transport = AioTransport(link, happened, self.now)
-        transport.connect(self._loop, timeout, self._tls)
+        transport.connect(self._loop, timeout)
         return transport
 
 

@@ -60,18 +60,16 @@ class Producer:
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
         options: ProducerOptions | None = None,
-        *,
-        tls: Any = None,
         **settings: Any,
     ) -> None:
-        """Options are given as `ProducerOptions`, by name, or both; `tls` is an `ssl.SSLContext`, None is plain TCP.
+        """Options are given as `ProducerOptions`, by name, or both.
 
         Raises TypeError for a name that is no option, ValueError for options that contradict each other.
         """
         self.options = ProducerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
-            bootstrap_servers, self.options, auto_create_topics=True, tls=tls
+            bootstrap_servers, self.options, auto_create_topics=True
         )  # fmt: skip
         self._now_ms = self.cluster.loop.now_ms
         self._producer: EventedProducer[Delivery] = EventedProducer(self.cluster.driver, self.options, self._deliver)

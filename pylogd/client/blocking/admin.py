@@ -81,3 +81,8 @@ class Admin:
     plan_group_offsets = _blocking(Operations.plan_group_offsets)
     alter_group_offsets = _blocking(Operations.alter_group_offsets)
     delete_group_offsets = _blocking(Operations.delete_group_offsets)
+    list_acls = _blocking(Operations.list_acls)
+    create_acls = _blocking(Operations.create_acls)
+    delete_acls = _blocking(Operations.delete_acls)
+    client_quotas = _blocking(Operations.client_quotas)
+    alter_client_quotas = _blocking(Operations.alter_client_quotas)

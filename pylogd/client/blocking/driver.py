@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.sockets import Sockets
-from pylogd.client.core.effects import Close, Open, Write
+from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.network import Network
+from pylogd.client.evented.worker import work
 
 
 class Driver:
@@ -45,6 +46,8 @@ class Driver:
                 link.transport.write(effect.parts)
             elif isinstance(effect, Open):
                 link.transport = self._sockets.open(link, link.connect_timeout)
+            elif isinstance(effect, Work):
+                work(effect, self._sockets.from_thread, self._clock.monotonic)
             elif isinstance(effect, Close) and link.transport is not None:
                 link.transport.close()
         if self.network.written:

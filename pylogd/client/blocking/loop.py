@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.sockets import Sockets, Transport
-from pylogd.client.core.network import Link
+from pylogd.client.core.link import Link
 from pylogd.errors import PylogdError
 
 T = TypeVar("T")
@@ -98,6 +98,10 @@ class PollLoop:
         timer = _Timer(call)
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), timer))
         return timer
+
+    def from_thread(self, call: Callable[[], object]) -> None:
+        """Make a call in the thread that runs the loop. From any thread."""
+        self._sockets.from_thread(call)
 
     def promise(self) -> PollPromise:
         """Return a new promise."""

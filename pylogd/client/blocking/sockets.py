@@ -2,9 +2,11 @@
 
 Strategy: sockets never block. `wait` waits for all of them and for `wakeup`, and reports to the links what happened.
 Host names are looked up in a thread of their own, since the system's resolver blocks; the addresses of a name are
-tried one after the other.
+tried one after the other. With TLS, OpenSSL may have decrypted more than was read, which no `poll` shows: such sockets
+are read again without waiting.
 
-Rules: one thread at a time, but for `wakeup`, which may be set from any. Nothing waits outside `wait`.
+Rules: one thread at a time, but for `wakeup` and `from_thread`, which may be called from any. Nothing waits outside
+`wait`.
 """
 
 from __future__ import annotations
@@ -14,19 +16,27 @@ import errno
 import os
 import select
 import socket
+import ssl
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.wakeup import Wakeup
 from pylogd.client.core.errors import BrokerUnavailable
-from pylogd.client.core.network import Link, LinkState
+from pylogd.client.core.link import Link, LinkState
+from pylogd.client.evented.tls import context_of, tls_error
+from pylogd.errors import PylogdError
 
 _RECEIVE_SIZE = 64 * 1024
 _MAX_PARTS = 64  # of one gathered write; Linux allows 1024
 _READS = 16  # from one socket in one turn, so that others get theirs
+_JOINED_BYTES = 64 * 1024  # parts are joined up to this size before they are encrypted
 _LEAST_ADDRESS_SECONDS = 1.0  # seconds for each address of a name to answer
+
+#: What a socket raises if it can't go on at once.
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Address = tuple[socket.AddressFamily, Any]
 
@@ -40,6 +50,7 @@ class Transport:
         self.socket: socket.socket | None = None
         self.pending: deque[memoryview] = deque()
         self.connected = False
+        self._tls: ssl.SSLSocket | None = None
         self._sockets = sockets
         self._addresses: deque[Address] = deque()
         self._connect_timeout = connect_timeout
@@ -75,7 +86,14 @@ class Transport:
         reason = "it has no address" if self._error is None else _reason(self._error)
         self.link.lost(BrokerUnavailable(f"{self.link.address}: can't connect: {reason}"), now)
 
-    def finish_connecting(self, now: float) -> None:
+    def go_on(self, now: float) -> None:
+        """Continue to connect, after something has happened to the socket."""
+        if self._tls is None:
+            self._finish_connecting(now)
+        else:
+            self._shake_hands(self._tls, now)
+
+    def _finish_connecting(self, now: float) -> None:
         """Take in that the socket is writable for the first time: it is connected, or the attempt failed."""
         assert self.socket is not None
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -87,10 +105,66 @@ class Transport:
             self.socket.getpeername()
         except OSError:
             return  # the event belonged to an earlier socket with this descriptor
-        self.connected = True
         self.attempt_ends = float("inf")
+        try:
+            context = context_of(self.link)
+        except PylogdError as error:
+            self.fail(error, now)
+            return
+        if context is None:
+            self._connected(now)
+        else:
+            self.socket = self._tls = context.wrap_socket(
+                self.socket, server_hostname=self.link.host, do_handshake_on_connect=False
+            )
+            self._shake_hands(self._tls, now)
+
+    def _shake_hands(self, tls: ssl.SSLSocket, now: float) -> None:
+        """Continue the TLS handshake."""
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._sockets.watch(self, select.POLLIN)
+        except ssl.SSLWantWriteError:
+            self._sockets.watch(self, select.POLLOUT)
+        except OSError as error:
+            self.fail(tls_error(self.link.address, error), now)
+        else:
+            self._connected(now)
+
+    def _connected(self, now: float) -> None:
+        self.connected = True
         self._sockets.watch(self, select.POLLIN)
         self.link.opened(now)
+
+    def fail(self, error: PylogdError, now: float) -> None:
+        """Report an error, and close the socket."""
+        self.link.lost(error, now)
+        self.close()
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it uses TLS."""
+        return self._tls is not None
+
+    @property
+    def has_decrypted(self) -> bool:
+        """Whether there are bytes to read that the socket does not show."""
+        return self._tls is not None and self._tls.pending() > 0
+
+    def send(self) -> int:
+        """Send some of what is pending, and return how many bytes. Raises OSError."""
+        pending = self.pending
+        if self._tls is None:
+            assert self.socket is not None
+            return self.socket.sendmsg([pending[at] for at in range(min(_MAX_PARTS, len(pending)))])
+        joined = [pending.popleft()]
+        size = len(joined[0])
+        while pending and size + len(pending[0]) <= _JOINED_BYTES:
+            size += len(pending[0])
+            joined.append(pending.popleft())
+        pending.appendleft(joined[0] if len(joined) == 1 else memoryview(b"".join(joined)))
+        return self._tls.send(pending[0])
 
     def write(self, parts: list[Any]) -> None:
         """Write all parts, in order: now as much as the socket takes."""
@@ -101,7 +175,7 @@ class Transport:
         if self.socket is not None:
             self._sockets.unwatch(self)
             self.socket.close()
-            self.socket = None
+            self.socket = self._tls = None
         self.pending.clear()
 
 
@@ -115,7 +189,8 @@ class Sockets:
         self._poll = select.poll()
         self._poll.register(self.wakeup, select.POLLIN)
         self._transports: dict[int, Transport] = {}
-        self._resolved: deque[tuple[Transport, list[Address], OSError | None]] = deque()
+        self._calls: deque[Callable[[], object]] = deque()  # from other threads
+        self._decrypted: set[Transport] = set()  # may have more to read than their sockets show
 
     def close(self) -> None:
         """Close all sockets. `wakeup.set` does nothing from then on."""
@@ -133,18 +208,21 @@ class Sockets:
         now = self._clock.monotonic()
         self._try_other_addresses(now)
         ends = min([until, *(transport.attempt_ends for transport in self._transports.values())])
-        seconds = max(0.0, ends - now)
+        seconds = 0.0 if self._decrypted else max(0.0, ends - now)
         events = self._clock.poll(self._poll, seconds)
         now = self._clock.monotonic()
-        if not events:
+        again, self._decrypted = self._decrypted, set()
+        for unread in again:
+            self._read(unread, now)
+        if not events and not again:
             self._try_other_addresses(now)
             return False
         for descriptor, event in events:
             transport = self._transports.get(descriptor)
             if transport is None:
-                self._woken(now)
+                self._woken()
             elif not transport.connected:
-                transport.finish_connecting(now)
+                transport.go_on(now)
             else:
                 if event & select.POLLOUT:
                     self._flush(transport, now)
@@ -156,12 +234,15 @@ class Sockets:
         for transport in [t for t in self._transports.values() if t.attempt_ends <= now]:
             transport.try_next(now)
 
-    def _woken(self, now: float) -> None:
+    def _woken(self) -> None:
         self.wakeup.clear()
-        while self._resolved:
-            transport, addresses, error = self._resolved.popleft()
-            if transport.link.state is LinkState.CONNECTING:
-                transport.connect(addresses, error, now)
+        while self._calls:
+            self._calls.popleft()()
+
+    def from_thread(self, call: Callable[[], object]) -> None:
+        """Make a call in `wait`. From any thread."""
+        self._calls.append(call)
+        self.wakeup.set()
 
     # Sockets
 
@@ -169,8 +250,7 @@ class Sockets:
         """Begin to connect to a link's address; the outcome is reported to `link` in `wait`."""
         transport = Transport(self, link, connect_timeout)
         if numeric := _numeric(link.host, link.port):
-            self._resolved.append((transport, numeric, None))
-            self.wakeup.set()
+            self._found(transport, numeric, None)
         else:
             threading.Thread(target=self._resolve, args=(transport,), name="pylogd resolver", daemon=True).start()
         return transport
@@ -197,8 +277,16 @@ class Sockets:
             addresses = [(socket.AddressFamily(family), address) for family, _, _, _, address in found]
         except OSError as error:
             failure = error
-        self._resolved.append((transport, addresses, failure))
-        self.wakeup.set()
+        self._found(transport, addresses, failure)
+
+    def _found(self, transport: Transport, addresses: list[Address], error: OSError | None) -> None:
+        """Have `wait` connect to the addresses of a host name. From any thread."""
+
+        def connect() -> None:
+            if transport.link.state is LinkState.CONNECTING:
+                transport.connect(addresses, error, self._clock.monotonic())
+
+        self.from_thread(connect)
 
     def write(self, transport: Transport, parts: list[Any]) -> None:
         """Write all parts of a message, now as much as the socket takes."""
@@ -215,12 +303,12 @@ class Sockets:
         assert sock is not None
         try:
             while pending:
-                sent = sock.sendmsg([pending[at] for at in range(min(_MAX_PARTS, len(pending)))])
+                sent = transport.send()
                 while sent and sent >= len(pending[0]):
                     sent -= len(pending.popleft())
                 if sent:
                     pending[0] = pending[0][sent:]
-        except BlockingIOError:
+        except _NOT_NOW:
             self._poll.modify(sock, select.POLLIN | select.POLLOUT)
             transport.link.pause_writing()
             return
@@ -246,7 +334,7 @@ class Sockets:
                 else:
                     with buffer:
                         size = sock.recv_into(buffer)
-            except BlockingIOError:
+            except _NOT_NOW:
                 return
             except OSError as error:
                 self._lose(transport, error, now)
@@ -257,15 +345,19 @@ class Sockets:
                 return
             if buffer is None:
                 link.received(data, now)
-                if size < _RECEIVE_SIZE:
+                if size < _RECEIVE_SIZE and not transport.encrypted:
                     return
             else:
                 link.filled(size, now)
+        if transport.has_decrypted:
+            self._decrypted.add(transport)
 
     def _lose(self, transport: Transport, error: OSError, now: float) -> None:
-        link = transport.link
-        link.lost(BrokerUnavailable(f"{link.address}: the connection was lost: {_reason(error)}"), now)
-        transport.close()
+        address = transport.link.address
+        if isinstance(error, ssl.SSLError):
+            transport.fail(tls_error(address, error), now)
+        else:
+            transport.fail(BrokerUnavailable(f"{address}: the connection was lost: {_reason(error)}"), now)
 
 
 def _numeric(host: str, port: int) -> list[Address]:

@@ -18,6 +18,7 @@ from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
+from pylogd.client.core.group.participation import Offsets
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.events import Assigned, Revoked
@@ -39,6 +40,11 @@ class ZooKeeperGroup:
         self._owned: frozenset[TopicPartition] = frozenset()
         self._offsets: dict[TopicPartition, int | None] = {}
         self._streams: dict[TopicPartition, int] = {}
+        self._on_commit: Callable[[Offsets], object] = lambda _: None
+
+    def on_commit(self, call: Callable[[Offsets], object]) -> None:
+        """Have `call` called with offsets that were committed, by the next method of this group that is called."""
+        self._on_commit = call
 
     def subscribe(self, topics: Topics) -> None:
         """Join. Raises ZooKeeperUnavailable, and ValueError if it is subscribed already."""
@@ -74,6 +80,7 @@ class ZooKeeperGroup:
         self._owned = frozenset()
         if membership is not None:
             membership.close(timeout)
+            self._report_commits(membership)
 
     @property
     def may_fetch(self) -> bool:
@@ -86,12 +93,18 @@ class ZooKeeperGroup:
     @property
     def has_event(self) -> bool:
         """Whether `next_event` may return an event."""
+        if self._membership is not None:
+            self._report_commits(self._membership)
         if not self._events and self._membership is not None:
             try:
                 self._events.extend(map(self._read, self._membership.poll(0.0)))
             except ClientError as error:
                 self._events.append(Failed(error))
         return bool(self._events)
+
+    def _report_commits(self, membership: ZooKeeperMembership) -> None:
+        for offsets in membership.take_committed():
+            self._on_commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
 
     def _read(self, came: Assigned | Revoked) -> Event:
         event: Event
@@ -150,7 +163,9 @@ class ZooKeeperGroup:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
         """Commit now. Raises NotOwner, ZooKeeperUnavailable."""
-        self._joined().commit({partition: committed.offset for partition, committed in offsets.items()})
+        membership = self._joined()
+        membership.commit({partition: committed.offset for partition, committed in offsets.items()})
+        self._report_commits(membership)
 
     def _joined(self) -> ZooKeeperMembership:
         if self._membership is None:

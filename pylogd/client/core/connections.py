@@ -6,7 +6,8 @@ import logging
 from dataclasses import dataclass
 
 from pylogd.client.core.backoff import Backoff
-from pylogd.errors import PylogdError
+from pylogd.client.core.security import NOT_SECURED, SecurityOptions
+from pylogd.errors import AuthenticationFailed, PylogdError
 
 _log = logging.getLogger("pylogd.client.network")
 
@@ -35,6 +36,7 @@ class ConnectionOptions:
     metrics_sample_window: float = 30.0
     rebootstrap_trigger: float | None = 300.0
     max_reply_bytes: int = MAX_REPLY_BYTES
+    security: SecurityOptions = NOT_SECURED
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class UnreachableAddresses:
             backoff = Backoff(options.reconnect_backoff, options.reconnect_backoff_max)
             found = self._addresses[address] = _Unreachable(backoff, 0.0, error)
         pause = found.backoff.next()
+        if isinstance(error, AuthenticationFailed):  # it will hardly succeed the next time
+            pause = max(pause, self._options.reconnect_backoff_max)
         found.until, found.error, found.failures = now + pause, error, found.failures + 1
         _log.info("%s; trying again in %.2f s at the earliest", error, pause)
 

@@ -1,7 +1,8 @@
-"""What a face has to do for a network: open, write to and close transports. `L` is the network's kind of link."""
+"""What a face has to do for a network: open, write to and close transports; work. `L` is the network's kind of link."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -28,3 +29,11 @@ class Close(Generic[L]):
     """Effect: close the transport of `link`, if there is one. Report nothing more of it."""
 
     link: L
+
+
+@dataclass(slots=True)
+class Work(Generic[L]):
+    """Effect: make a call that may take long, in another thread; then report its outcome to `link.worked`."""
+
+    link: L
+    call: Callable[[], bytes | None]

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import (
+    AuthenticationFailed,
     BrokerUnavailable,
     ClientError,
     ErrorCode,
     InvalidReply,
     KafkaError,
     RequestTimedOut,
+    TlsFailed,
     UnsupportedByBroker,
     is_retriable,
 )
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pylogd.wire.records import Record
 
 __all__ = [
+    "AuthenticationFailed",
     "BrokerUnavailable",
     "ClientError",
     "Closed",
@@ -37,6 +40,7 @@ __all__ = [
     "RebootstrapRequired",
     "RequestTimedOut",
     "SerializationFailed",
+    "TlsFailed",
     "UnknownTopic",
     "UnsupportedByBroker",
     "is_retriable",

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.connections import ConnectionOptions
+from pylogd.client.core.security import NOT_SECURED, SecurityOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class ClientOptions:
     metadata_recovery_rebootstrap_trigger: without metadata for so long, known brokers are forgotten first (KIP-1102).
     retry_backoff, retry_backoff_max: the pause before a request is retried, doubling likewise.
     metrics_sample_window: rates, averages and maxima of `metrics()` are about one to two periods of this length.
+    security: TLS and SASL; None is plain TCP without credentials.
     statistics_interval, on_statistics: a function that is called with `metrics()` every so many seconds; 0 is never.
     """
 
@@ -43,6 +45,7 @@ class ClientOptions:
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
     metrics_sample_window: float = 30.0
+    security: SecurityOptions | None = None
     statistics_interval: float = 0.0
     on_statistics: Callable[[Any], None] | None = None
 
@@ -77,6 +80,7 @@ class ClientOptions:
             connections_max_idle=self.connections_max_idle,
             metrics_sample_window=self.metrics_sample_window,
             rebootstrap_trigger=self.metadata_recovery_rebootstrap_trigger if self.rebootstraps else None,
+            security=self.security or NOT_SECURED,
         )
 
     def backoff(self) -> Backoff:

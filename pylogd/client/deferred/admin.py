@@ -37,14 +37,13 @@ class Admin:
         options: ClientOptions | None = None,
         *,
         retry_timeout: float = 60.0,
-        tls: Callable[[str], Any] | None = None,
         reactor: Any = None,
         **settings: Any,
     ) -> None:
         """Nothing is connected yet. Options are given as `ClientOptions`, by name, or both."""
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
-            bootstrap_servers, options, retry_timeout=retry_timeout, tls=tls, reactor=reactor, **settings
+            bootstrap_servers, options, retry_timeout=retry_timeout, reactor=reactor, **settings
         )  # fmt: skip
         self._operations = Operations(self.cluster, self.cluster.request_timeout)
 
@@ -79,3 +78,8 @@ class Admin:
     plan_group_offsets = _deferred(Operations.plan_group_offsets)
     alter_group_offsets = _deferred(Operations.alter_group_offsets)
     delete_group_offsets = _deferred(Operations.delete_group_offsets)
+    list_acls = _deferred(Operations.list_acls)
+    create_acls = _deferred(Operations.create_acls)
+    delete_acls = _deferred(Operations.delete_acls)
+    client_quotas = _deferred(Operations.client_quotas)
+    alter_client_quotas = _deferred(Operations.alter_client_quotas)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pylogd.client.core.options import ClientOptions
@@ -29,15 +29,12 @@ class Cluster(EventedCluster):
         retry_timeout: float = 60.0,
         bootstrap_timeout: float | None = None,
         auto_create_topics: bool = False,
-        tls: Callable[[str], Any] | None = None,
         reactor: Any = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. `tls(host)` returns the TLS options for a host, as
-        `twisted.internet.ssl.optionsForClientTLS` does; None is plain TCP. Raises ValueError for an invalid address.
-        """
+        """Nothing is connected yet. Raises ValueError for an invalid address."""
         self.reactor = steady(default_reactor() if reactor is None else reactor)
         super().__init__(
-            TwistedLoop(self.reactor, tls), bootstrap_servers, ClientOptions.of(options, settings),
+            TwistedLoop(self.reactor), bootstrap_servers, ClientOptions.of(options, settings),
             retry_timeout=retry_timeout, bootstrap_timeout=bootstrap_timeout, auto_create_topics=auto_create_topics,
         )  # fmt: skip

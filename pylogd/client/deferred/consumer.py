@@ -58,17 +58,17 @@ class Consumer:
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
         options: ConsumerOptions | None = None,
         *,
-        tls: Callable[[str], Any] | None = None,
         reactor: Any = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both; `tls` and `reactor` are
-        `Cluster`'s. Raises TypeError for a name that is no option, ValueError for options that contradict each other.
+        """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both; `reactor` is `Cluster`'s.
+
+        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
         """
         self.options = ConsumerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
-            bootstrap_servers, self.options, retry_timeout=self.options.retry_timeout or 60.0, tls=tls,
+            bootstrap_servers, self.options, retry_timeout=self.options.retry_timeout or 60.0,
             reactor=reactor,
         )  # fmt: skip
         make = None if self.options.group_id is None else self._make_group

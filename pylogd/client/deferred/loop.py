@@ -7,25 +7,25 @@ from typing import Any
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IDelayedCall, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.client.core.errors import BrokerUnavailable
-from pylogd.client.core.network import Link
+from pylogd.client.core.link import Link
+from pylogd.client.core.security import SecurityOptions
+from pylogd.client.evented.tls import read_pem
 from pylogd.clock import wall_ms
-from pylogd.errors import PylogdError
+from pylogd.errors import PylogdError, TlsFailed
+from pylogd.net.client import connection_error
 from pylogd.net.receiving import Receiver
 
 #: The most that one read takes from the socket.
 _RECEIVE_BYTES = 1 << 19
 
 _CLOSE_SECONDS = 5.0  # in which what was written may be sent after `close`
-
-Tls = Callable[[str], Any]
 
 
 class TwistedPromise:
@@ -86,12 +86,16 @@ class TwistedTransport(Protocol):
         self._reactor: Any = None
         self._closed = False
 
-    def connect(self, reactor: Any, timeout: float, tls: Tls | None) -> None:
+    def connect(self, reactor: Any, timeout: float) -> None:
         """Begin to connect."""
         self._reactor = reactor
         endpoint = _endpoint(reactor, self._link.host, self._link.port, timeout)
-        if tls is not None:
-            endpoint = wrapClientTLS(tls(self._link.host), endpoint)
+        try:
+            if self._link.connections.options.security.uses_tls:
+                endpoint = _with_tls(reactor, self._link, endpoint)
+        except PylogdError as error:
+            self._lost(error)
+            return
         factory: Any = Factory()
         factory.noisy = False
         factory.protocol = lambda: self
@@ -101,7 +105,7 @@ class TwistedTransport(Protocol):
     def _not_connected(self, failure: Failure) -> None:
         link = self._link
         if not failure.check(CancelledError):
-            self._lost(BrokerUnavailable(f"{link.address}: can't connect: {_reason(failure.value)}"))
+            self._lost(connection_error(f"{link.address}: can't connect", failure.value))
 
     # What Twisted calls
 
@@ -145,9 +149,7 @@ class TwistedTransport(Protocol):
         if self._grace is not None and self._grace.active():
             self._grace.cancel()
         clean = reason.check(ConnectionDone)
-        self._lost(
-            None if clean else BrokerUnavailable(f"{link.address}: the connection was lost: {_reason(reason.value)}")
-        )
+        self._lost(None if clean else connection_error(f"{link.address}: the connection was lost", reason.value))
 
     def _lost(self, error: PylogdError | None) -> None:
         if not self._closed:
@@ -192,10 +194,9 @@ class _InPlace:
 class TwistedLoop:
     """A reactor as a `Loop`."""
 
-    def __init__(self, reactor: Any, tls: Tls | None = None) -> None:
-        """`tls(host)` returns the TLS options for a host, as `optionsForClientTLS` does."""
+    def __init__(self, reactor: Any) -> None:
+        """`reactor` is any of Twisted's."""
         self.reactor = reactor
-        self._tls = tls
 
     def now(self) -> float:
         """Return the time."""
@@ -208,6 +209,10 @@ class TwistedLoop:
         """Make a call after so many seconds."""
         return _Timer(self.reactor.callLater(seconds, call))
 
+    def from_thread(self, call: Callable[[], object]) -> None:
+        """Make a call in the reactor's thread soon. From any thread."""
+        self.reactor.callFromThread(call)
+
     def promise(self) -> TwistedPromise:
         """Return a new promise."""
         return TwistedPromise()
@@ -215,7 +220,7 @@ class TwistedLoop:
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> TwistedTransport:
         """Connect to a link's address."""
         transport = TwistedTransport(link, happened, self.now)
-        transport.connect(self.reactor, timeout, self._tls)
+        transport.connect(self.reactor, timeout)
         return transport
 
 
@@ -227,6 +232,30 @@ def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
     return HostnameEndpoint(reactor, host, port, timeout)
 
 
-def _reason(error: BaseException | None) -> str:
-    cause = getattr(error, "osError", None)
-    return (isinstance(cause, OSError) and cause.strerror) or str(error) or type(error).__name__
+def _with_tls(reactor: Any, link: Link, endpoint: Any) -> Any:
+    """Return an endpoint with TLS. The options are read once for a client. Raises TlsFailed."""
+    try:
+        from pylogd.net.client_tls import TlsEndpoint  # noqa: PLC0415 - pyOpenSSL is optional
+    except ImportError as error:
+        raise TlsFailed(f"TLS on Twisted needs pip install 'pylogd-broker[tls]': {error}") from error
+    connections = link.connections
+    if connections.tls is None:
+        connections.tls = _make_tls(connections.options.security)
+    return TlsEndpoint(reactor, connections.tls(link.host), endpoint)
+
+
+def _make_tls(options: SecurityOptions) -> Callable[[str], Any]:
+    from pylogd.net.client_tls import ClientTls  # noqa: PLC0415 - as above
+
+    try:
+        return ClientTls(
+            ca=read_pem(options.ssl_ca, "ssl_ca") if options.ssl_ca else None,
+            certificate=read_pem(options.ssl_certificate, "ssl_certificate") if options.ssl_certificate else None,
+            key=read_pem(options.ssl_key, "ssl_key") if options.ssl_key else None,
+            key_password=options.ssl_key_password,
+            check_hostname=options.ssl_check_hostname,
+            min_version=options.ssl_min_version,
+            ciphers=options.ssl_ciphers,
+        )
+    except ValueError as error:
+        raise TlsFailed(f"a TLS option can't be used: {error}") from error

@@ -52,18 +52,17 @@ class Producer:
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
         options: ProducerOptions | None = None,
         *,
-        tls: Callable[[str], Any] | None = None,
         reactor: Any = None,
         **settings: Any,
     ) -> None:
-        """Options are given as `ProducerOptions`, by name, or both; `tls` and `reactor` are `Cluster`'s.
+        """Options are given as `ProducerOptions`, by name, or both; `reactor` is `Cluster`'s.
 
         Raises TypeError for a name that is no option, ValueError for options that contradict each other.
         """
         self.options = ProducerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
-            bootstrap_servers, self.options, auto_create_topics=True, tls=tls, reactor=reactor
+            bootstrap_servers, self.options, auto_create_topics=True, reactor=reactor
         )  # fmt: skip
         self._reactor = self.cluster.reactor
         self._now_ms = self.cluster.loop.now_ms

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, RequestTimedOut
 from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
+from pylogd.client.core.group.participation import Offsets
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
@@ -59,6 +60,11 @@ class ZooKeeperGroup:
         self._offsets: dict[TopicPartition, int | None] = {}  # as they were when a partition was claimed
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._leaving = False
+        self._on_commit: Callable[[Offsets], object] = lambda _: None
+
+    def on_commit(self, call: Callable[[Offsets], object]) -> None:
+        """Have `call` called with offsets that were committed."""
+        self._on_commit = call
 
     #: an event wakes a `poll`
     wakes = True
@@ -184,7 +190,10 @@ class ZooKeeperGroup:
         settings = GroupSettings(session_timeout=store.session_timeout, commit_interval=_COMMIT_SECONDS)
         self._leaving = False
         self._store = store
-        self._coordinator = Coordinator(store, self._reactor, self._group_id, self._subscription, self, settings)
+        self._coordinator = Coordinator(
+            store, self._reactor, self._group_id, self._subscription, self, settings,
+            on_commit=lambda done: self._on_commit({p: OffsetAndMetadata(offset) for p, offset in done.items()}),
+        )  # fmt: skip
         await self._coordinator.start()
 
     async def _leave(self) -> None:

@@ -12,7 +12,8 @@ processed when the next one is called; in an iteration, a record counts as proce
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pylogd.client.core.admin.calls import Calls, refresh
@@ -22,15 +23,16 @@ from pylogd.client.core.consumer.interceptors import ConsumerHooks
 from pylogd.client.core.consumer.metrics import ConsumerMeters, ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
 from pylogd.client.core.consumer.partitions import PartitionsCore
-from pylogd.client.core.consumer.reader import Chunk, PolledRecords
+from pylogd.client.core.consumer.reader import Chunk, ColumnChunk, PolledRecords
 from pylogd.client.core.errors import ClientError, Closed, RequestTimedOut
 from pylogd.client.core.group.assignment import GroupAssignment, RebalanceCallback, RebalanceListener, Topics
 from pylogd.client.core.metrics import StatisticsReporter
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.evented.driver import Driver
-from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
+from pylogd.client.evented.group import ConsumerGroup
 from pylogd.client.evented.loop import Promise
 from pylogd.client.evented.notifier import Notifier
+from pylogd.client.evented.one_at_a_time import OneAtATime
 from pylogd.client.evented.rebalancing import Rebalancing
 from pylogd.client.evented.streams import Streams
 from pylogd.errors import PylogdError
@@ -44,6 +46,7 @@ T = TypeVar("T")
 
 _CALLBACK_PERIOD = 1.0  # seconds after which an iteration reports to the group, and commits
 _SLICE_SECONDS = 0.02  # an iteration yields records for so long before the loop does other work
+_SESSION_SECONDS = 1.0  # for brokers to answer that they have closed fetch sessions
 _LOOK_SECONDS = 0.2  # how often to look for events of a group that does not wake a `poll`
 
 
@@ -64,7 +67,7 @@ class EventedConsumer:
         self._loop = driver.loop
         self._calls = calls
         self._notifier = Notifier(driver.loop)
-        self.group = None if make_group is None else make_group(self._ring)
+        self.group = None if make_group is None else make_group(self._notifier.notify)
         self.core = PartitionsCore(
             options, driver.network.metadata, None if self.group is None else self.group.look_up,
             on_found=self._starts_found, soon=driver.turn, warn=warn,
@@ -73,17 +76,17 @@ class EventedConsumer:
         self._meters = ConsumerMeters(driver.network.meters, self.core)
         self._statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self._meters.snapshot)
         self._hooks = ConsumerHooks(options.interceptors)
-        if isinstance(self.group, BrokerGroup):
-            self.group.on_commit(self._hooks.committed)
         self.rebalancing: Rebalancing | None = None
         if self.group is not None:
+            self.group.on_commit(self._hooks.committed)
             assignment = GroupAssignment(
                 self.group, self.reader, self.core.starts, commits=options.auto_commit == "after",
                 interval=options.auto_commit_interval, now=driver.loop.now(),
             )  # fmt: skip
             self.rebalancing = Rebalancing(self.group, assignment, self.core, self.call_listener, warn)
         self._polled = PolledRecords()
-        self._polling = self._woken = self._refused = self.closing = False
+        self._woken = self._refused = self.closing = False
+        self._polls = OneAtATime()
         self._looked_at = self._yielded_at = 0.0
         self._without_position = 0  # partitions that had no position at the last turn
         driver.add(self)
@@ -95,11 +98,14 @@ class EventedConsumer:
         if self.closing:
             return
         self.closing = True
-        self._ring()
+        self._notifier.notify()
         deadline = self._loop.now() + timeout
         try:
-            if self.rebalancing is not None:
-                await self._leave_group(self.rebalancing, deadline, processed)
+            try:
+                if self.rebalancing is not None:
+                    await self._leave_group(self.rebalancing, deadline, processed)
+            finally:
+                await self._close_sessions(deadline)
         finally:
             self._driver.remove(self)
             if self.group is not None:
@@ -109,6 +115,15 @@ class EventedConsumer:
     def metrics(self) -> ConsumerMetrics:
         """Return statistics of this consumer, its brokers and its partitions."""
         return self._meters.snapshot(self._loop.now())
+
+    async def _close_sessions(self, deadline: float) -> None:
+        """Have the brokers forget the fetch sessions, which take up space until they are evicted (KIP-227)."""
+        for call in self.core.fetcher.close(self._driver.network.is_ready):
+            self._driver.send(call)
+        # A fetch that waits for records is answered first.
+        deadline = min(deadline, self._loop.now() + self.options.fetch_max_wait_ms / 1000 + _SESSION_SECONDS)
+        while self.core.fetcher.closing and self._loop.now() < deadline:
+            await self._notifier.wait(deadline)
 
     async def _leave_group(self, rebalancing: Rebalancing, deadline: float, processed: bool) -> None:
         assignment = rebalancing.assignment
@@ -292,33 +307,28 @@ class EventedConsumer:
     async def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
         """Return the next records of each partition, at most `max_records`; [] if none come within `timeout`."""
         limit = self.options.max_poll_records if max_records is None else max_records
-        self._begin_poll()
-        try:
-            chunks = await self._read(timeout, lambda: self.reader.gather(limit))
-            if chunks and self.rebalancing is not None:
-                begins = {partition: records[0].offset for partition, records in reversed(chunks)}
-                self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
-                await self.rebalancing.commit_before(begins, self._call_seconds)
-        finally:
-            self._end_poll()
+        chunks = await self._alone(partial(self._poll_chunks, timeout, limit))
         self._meters.consumed((partition, len(records)) for partition, records in chunks)
         return self._hooks.consumed(chunks)
+
+    async def _poll_chunks(self, timeout: float, limit: int) -> list[Chunk]:
+        chunks = await self._read(timeout, lambda: self.reader.gather(limit))
+        if self.rebalancing is not None:
+            await self._note_polled({partition: records[0].offset for partition, records in reversed(chunks)})
+        return chunks
 
     async def poll_columns(
         self, timeout: float, *, headers: bool, max_bytes: int
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
         """As `poll_chunks`, but as columns."""
-        self._begin_poll()
-        try:
-            chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
-            begins = {partition: position for partition, position, _ in reversed(chunks)}
-            self._polled = PolledRecords(begins=begins)
-            if chunks and self.rebalancing is not None:
-                await self.rebalancing.commit_before(begins, self._call_seconds)
-        finally:
-            self._end_poll()
+        chunks = await self._alone(partial(self._poll_columns, timeout, headers, max_bytes))
         self._meters.consumed((partition, columns.num_rows) for partition, _, columns in chunks)
         return [(partition, columns) for partition, _, columns in chunks]
+
+    async def _poll_columns(self, timeout: float, headers: bool, max_bytes: int) -> list[ColumnChunk]:
+        chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
+        await self._note_polled({partition: position for partition, position, _ in reversed(chunks)})
+        return chunks
 
     def iterate(self, chunks: list[Chunk]) -> PolledRecords:
         """Return an iterator over the records of a poll. Call `look_between` between records."""
@@ -388,7 +398,7 @@ class EventedConsumer:
     def wakeup(self) -> None:
         """End the `poll` that is in progress, or else the next one, as if its time were over."""
         self._woken = True
-        self._ring()
+        self._notifier.notify()
 
     def wake_poll(self) -> None:
         """As `wakeup`, from another thread; the loop has to be woken too."""
@@ -398,26 +408,28 @@ class EventedConsumer:
         """End the `poll` that is in progress with Closed, from another thread; the loop has to be woken too."""
         self._refused = True
 
-    def _ring(self) -> None:
-        self._notifier.notify()
-
     def _check_open(self) -> None:
         if self.closing or self._refused:
             raise Closed("the consumer is closed")
 
-    def _begin_poll(self) -> None:
+    async def _alone(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a poll, unless another one is in progress."""
         self._check_open()
-        if self._polling:
+        if self._polls.busy:
             raise ClientError("another poll of this consumer is in progress")
-        self._polling = True
         self._polled = PolledRecords()
-        if self.group is not None:
-            self.group.polled(True)
+        polled = (lambda _: None) if self.group is None else self.group.polled
+        polled(True)
+        try:
+            return await self._polls.run(poll)
+        finally:
+            polled(False)
 
-    def _end_poll(self) -> None:
-        self._polling = False
-        if self.group is not None:
-            self.group.polled(False)
+    async def _note_polled(self, begins: dict[TopicPartition, int]) -> None:
+        """Note where the records of a poll begin, and commit what was processed before them."""
+        self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
+        if begins and self.rebalancing is not None:
+            await self.rebalancing.commit_before(begins, self._call_seconds)
 
     async def _read(self, timeout: float, gather: Callable[[], list[T]]) -> list[T]:
         """Return what `gather` returns, once that is not empty; an empty list after `timeout`, or when woken."""
@@ -479,7 +491,7 @@ class EventedConsumer:
         waiting = len(self.core.starts.waiting)
         found, self._without_position = waiting != self._without_position, waiting
         can_read = self.core.fetcher.ready and self._may_hand_out
-        if can_read or found or self.core.has_error or self._has_event or self._woken or self._refused:
+        if can_read or found or self.core.has_error or self._has_event or self._woken or self.closing or self._refused:
             self._notifier.notify()
         self._statistics.report(self._loop.now())
 

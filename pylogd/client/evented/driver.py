@@ -9,13 +9,15 @@ Rules: everything runs on the loop's thread. Turns do not nest: what happens dur
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pylogd.client.core.call import Call
-from pylogd.client.core.effects import Close, Open, Write
+from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.network import Network
 from pylogd.client.evented.loop import Loop, Timer
+from pylogd.client.evented.worker import work
 from pylogd.errors import PylogdError
 
 _MOST_ROUNDS = 100  # of one turn: with more, something is sent and fails again and again
@@ -157,8 +159,17 @@ class Driver:
                     link.transport.write(effect.parts)
             elif isinstance(effect, Open):
                 link.transport = self.loop.open(link, link.connect_timeout, self.turn)
+            elif isinstance(effect, Work):
+                work(effect, self._from_thread, self.loop.now)
             elif isinstance(effect, Close) and link.transport is not None:
                 link.transport.close()
         if self.network.written:
             self.network.count_written(self.loop.now())
             self._again = True
+
+    def _from_thread(self, report: Callable[[], None]) -> None:
+        def call() -> None:
+            report()
+            self.turn()
+
+        self.loop.from_thread(call)

@@ -30,6 +30,10 @@ class ConsumerGroup(Protocol):
     #: whether an event wakes a `poll`; else it has to look for events periodically
     wakes: bool
 
+    def on_commit(self, call: Callable[[Offsets], object]) -> None:
+        """Have `call` called with offsets that were committed, in the application's or the loop's thread."""
+        ...
+
     @property
     def has_event(self) -> bool:
         """Whether `next_event` may return an event."""

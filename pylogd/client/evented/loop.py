@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar
 
-from pylogd.client.core.network import Link
+from pylogd.client.core.link import Link
 
 T = TypeVar("T")
 
@@ -62,6 +62,10 @@ class Loop(Protocol):
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
         """Make a call after so many seconds; with 0 as soon as the code that runs now has returned."""
+        ...
+
+    def from_thread(self, call: Callable[[], object]) -> None:
+        """Make a call in the loop's thread soon. From any thread; has no effect once the loop has ended."""
         ...
 
     def promise(self) -> Promise[Any]:

@@ -72,6 +72,7 @@ class ZooKeeperMembership:
         self._timeout = operation_timeout
         self._loop = Loop("zookeeper-consumer")
         self._events: queue.SimpleQueue[Assigned | Revoked | None] = queue.SimpleQueue()
+        self._commits: queue.SimpleQueue[dict[TopicPartition, int]] = queue.SimpleQueue()
         self._failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._stopping: dict[Revoked, Deferred[None]] = {}  # of the loop's thread
         self._store: ZooKeeperStore | None = None
@@ -119,6 +120,13 @@ class ZooKeeperMembership:
         """Record that the caller has carried out an event. Revoked partitions are released now."""
         if isinstance(event, Revoked):
             self._loop.callFromThread(self._stopped, event)
+
+    def take_committed(self) -> list[dict[TopicPartition, int]]:
+        """Return the offsets of each commit since the last call: `commit`, periodic ones and those of releases."""
+        found = []
+        while not self._commits.empty():
+            found.append(self._commits.get())
+        return found
 
     @property
     def may_fetch(self) -> bool:
@@ -195,7 +203,9 @@ class ZooKeeperMembership:
             max_retries=max_retries,
             backoff=backoff_ms / 1000,
         )
-        self._coordinator = Coordinator(store, self._loop, self._group, self._subscription, self, settings)
+        self._coordinator = Coordinator(
+            store, self._loop, self._group, self._subscription, self, settings, on_commit=self._commits.put
+        )
         await self._coordinator.start()
 
     async def _close(self, timeout: float) -> None:

@@ -62,8 +62,16 @@ class Claims:
     """
 
     def __init__(
-        self, store: IMetadataStore, clock: IReactorTime, paths: GroupPaths, lease: Lease, new_name: Callable[[], str]
+        self,
+        store: IMetadataStore,
+        clock: IReactorTime,
+        paths: GroupPaths,
+        lease: Lease,
+        new_name: Callable[[], str],
+        on_commit: Callable[[dict[TopicPartition, int]], object] = lambda _: None,
     ) -> None:
+        """`on_commit` is called with offsets that were committed."""
+        self._on_commit = on_commit
         self._store = store
         self._clock = clock
         self._paths = paths
@@ -263,6 +271,8 @@ class Claims:
             else:
                 self._proven(consumer, sent)
                 self._with_offset.update(committed)
+                if committed:
+                    self._on_commit({p: offsets[p] for p in committed})
                 return
 
     def _proven(self, consumer: str, sent: float) -> None:

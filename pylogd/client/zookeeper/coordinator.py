@@ -91,10 +91,11 @@ class Coordinator:
         consumer: IConsumer,
         settings: GroupSettings | None = None,
         *,
+        on_commit: Callable[[dict[TopicPartition, int]], object] = lambda _: None,
         new_name: Callable[[], str] | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """Raises ValueError for a name that no group can have."""
+        """`on_commit` is called with offsets that were committed. Raises ValueError for an impossible group name."""
         paths = GroupPaths(group)
         self.settings = settings or GroupSettings()
         self._store = store
@@ -106,7 +107,7 @@ class Coordinator:
         self._lease = Lease(clock, self.settings.session_timeout)
         self._view = GroupView(store, paths, subscription, self._sleeper.wake)
         name = new_name or (lambda: consumer_name(group))
-        self._claims = Claims(store, clock, paths, self._lease, name)
+        self._claims = Claims(store, clock, paths, self._lease, name, on_commit)
         self._share: dict[TopicPartition, int] = {}
         self._assigned: set[TopicPartition] = set()
         self._stored: dict[TopicPartition, int] = {}

@@ -33,7 +33,7 @@ def compact(log: Log, first_dirty_offset: int, bound: int, run_job: RunJob, *, n
     config = log.config
     with log.lock:
         states = list(log.producers.by_id.items())
-        last_offsets = {producer_id: state.batches[-1].last_offset for producer_id, state in states if state.batches}
+        last_offsets = {producer_id: state.last_offset for producer_id, state in states if state.batches}
     job = CompactionJob(
         log.directory, tuple((base, segment.size) for base, segment in sealed.items() if base < bound),
         first_dirty_offset, bound, last_offsets, now_ms, config.delete_retention_ms,

@@ -37,6 +37,8 @@ _pack_head = RESPONSE_V1.pack
 _HEAD_REST = 5  # bytes of a response's head that its length counts
 _BODY_SIZE, _PARTITION_SIZE, _UUID_SIZE = 9, 5, 16
 _ONE = 2  # of what is counted from 1
+_INT32 = struct.Struct(">i")
+_THROTTLE_TAIL = 5  # bytes of a response from its throttle time on
 
 
 class ProduceRequestBatch:
@@ -108,6 +110,19 @@ class ProduceRequestBatch:
         front, back = body[: -BASE_OFFSET_TAIL - 8], body[-BASE_OFFSET_TAIL:]
         pack = struct.Struct(f">iib{len(front)}sq{BASE_OFFSET_TAIL}s").pack
         return b"".join([pack(size, one, 0, front, base, back) for one, base in zip(ids, base_offsets, strict=False)])
+
+    def encode_refusals(self, body: bytes) -> bytes:
+        """Return whole responses, with length and header, that have the same `body` for every request."""
+        return b"".join([_pack_head(len(body) + _HEAD_REST, one, 0) + body for one in self.correlation_ids])
+
+
+def with_throttle_time(responses: bytes, throttle_ms: int) -> bytes:
+    """Return whole responses to Produce requests of the usual shape, with another throttle time in each."""
+    changed, at = bytearray(responses), 0
+    while at < len(changed):
+        at += _LENGTH_SIZE + _INT32.unpack_from(changed, at)[0]
+        _INT32.pack_into(changed, at - _THROTTLE_TAIL, throttle_ms)
+    return bytes(changed)
 
 
 def parse_request(frame: memoryview) -> ProduceRequestBatch | None:

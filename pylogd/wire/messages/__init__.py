@@ -26,23 +26,36 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -73,23 +86,36 @@ APIS: Mapping[int, ApiInfo] = {
     14: ApiInfo(14, "SyncGroup", "sync_group", 0, 5, 4),
     15: ApiInfo(15, "DescribeGroups", "describe_groups", 0, 6, 5),
     16: ApiInfo(16, "ListGroups", "list_groups", 0, 5, 3),
+    17: ApiInfo(17, "SaslHandshake", "sasl_handshake", 0, 1, 2),
     18: ApiInfo(18, "ApiVersions", "api_versions", 0, 4, 3),
     19: ApiInfo(19, "CreateTopics", "create_topics", 0, 7, 5),
     20: ApiInfo(20, "DeleteTopics", "delete_topics", 0, 6, 4),
     21: ApiInfo(21, "DeleteRecords", "delete_records", 0, 2, 2),
     22: ApiInfo(22, "InitProducerId", "init_producer_id", 0, 5, 2),
     23: ApiInfo(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 0, 4, 4),
+    29: ApiInfo(29, "DescribeAcls", "describe_acls", 1, 3, 2),
+    30: ApiInfo(30, "CreateAcls", "create_acls", 1, 3, 2),
+    31: ApiInfo(31, "DeleteAcls", "delete_acls", 1, 3, 2),
     32: ApiInfo(32, "DescribeConfigs", "describe_configs", 0, 4, 4),
     33: ApiInfo(33, "AlterConfigs", "alter_configs", 0, 2, 2),
     34: ApiInfo(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
     35: ApiInfo(35, "DescribeLogDirs", "describe_log_dirs", 0, 5, 2),
+    36: ApiInfo(36, "SaslAuthenticate", "sasl_authenticate", 0, 2, 2),
     37: ApiInfo(37, "CreatePartitions", "create_partitions", 0, 3, 2),
+    38: ApiInfo(38, "CreateDelegationToken", "create_delegation_token", 1, 3, 2),
+    39: ApiInfo(39, "RenewDelegationToken", "renew_delegation_token", 1, 2, 2),
+    40: ApiInfo(40, "ExpireDelegationToken", "expire_delegation_token", 1, 2, 2),
+    41: ApiInfo(41, "DescribeDelegationToken", "describe_delegation_token", 1, 3, 2),
     42: ApiInfo(42, "DeleteGroups", "delete_groups", 0, 2, 2),
     43: ApiInfo(43, "ElectLeaders", "elect_leaders", 0, 2, 2),
     44: ApiInfo(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
     45: ApiInfo(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0),
     46: ApiInfo(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0),
     47: ApiInfo(47, "OffsetDelete", "offset_delete", 0, 0, 1),
+    48: ApiInfo(48, "DescribeClientQuotas", "describe_client_quotas", 0, 1, 1),
+    49: ApiInfo(49, "AlterClientQuotas", "alter_client_quotas", 0, 1, 1),
+    50: ApiInfo(50, "DescribeUserScramCredentials", "describe_user_scram_credentials", 0, 0, 0),
+    51: ApiInfo(51, "AlterUserScramCredentials", "alter_user_scram_credentials", 0, 0, 0),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }

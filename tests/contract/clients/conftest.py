@@ -20,9 +20,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield elsewhere
         return
     folder: Path = tmp_path_factory.mktemp("broker")
-    broker = BrokerProcess(
-        folder / "data", folder / "log", {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
-    )
+    settings = {
+        "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    broker = BrokerProcess(folder / "data", folder / "log", settings)
     yield broker.address
     assert broker.stop() == 0
     assert "Traceback" not in broker.log()

@@ -21,10 +21,13 @@ from pylogd.client import (
     SerializationFailed,
     TopicPartition,
 )
+from pylogd.client.core.consumer.fetch_session import FetchSession
 from pylogd.client.core.model import OffsetAndMetadata
 from pylogd.errors import ErrorCode
+from pylogd.wire.messages.fetch import FetchRequest
 from tests.contract.clients.helpers import T, eventually, fill, keys, name, numbers, places, values
 from tests.faces import Face, poll_until
+from tests.rawclient import RawClient
 
 
 def test_positions(face: Face, topic: str) -> None:
@@ -52,6 +55,37 @@ def test_positions(face: Face, topic: str) -> None:
         consumer.position(first)
     with pytest.raises(ValueError, match="not assigned"):
         consumer.seek(("nowhere", 0), 0)
+
+
+def test_closing_ends_fetch_sessions(face: Face, admin: Any, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: dict[int, Any] = {}
+    succeeded = FetchSession.succeeded
+
+    def spy(self: FetchSession, session_id: int) -> None:
+        opened[session_id] = None
+        succeeded(self, session_id)
+
+    monkeypatch.setattr(FetchSession, "succeeded", spy)
+    topic = name("many")
+    admin.create_topic(topic, 6)
+    assert eventually(lambda: len(admin.describe_topic(topic).partitions) == 6)
+    fill(face, topic, 60, partitions=6)
+    consumer = face.consumer(fetch_max_wait_ms=50)
+    consumer.assign({(topic, index): 0 for index in range(6)})
+    poll_until([consumer], lambda records: len(records) >= 60)
+    [session_id] = opened
+    with RawClient(address) as raw:
+
+        def state() -> ErrorCode:
+            """What the broker answers to a request with an epoch that no session has."""
+            request = FetchRequest(
+                replica_id=-1, max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=1 << 20
+            )
+            return ErrorCode(raw.request(request, 12).error_code)
+
+        assert session_id > 0 and state() is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        consumer.close()
+        assert state() is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_offsets_for_times(face: Face, topic: str) -> None:

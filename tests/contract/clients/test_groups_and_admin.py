@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pylogd.client import (
+    Acl,
+    AclFilter,
     KafkaError,
     NewTopic,
     RequestTimedOut,
@@ -163,6 +165,24 @@ def test_the_cluster(face: Face, admin: Any, topic: str) -> None:
     assert eventually(
         lambda: set(places(topic)) <= {place for directory in admin.describe_log_dirs() for place in directory.sizes}
     )
+
+
+def test_acls(face: Face, admin: Any) -> None:
+    prefix = name("acl")
+    reads = Acl("TOPIC", prefix, "PREFIXED", "User:alice", "*", "READ", "ALLOW")
+    denied = Acl("GROUP", prefix, "LITERAL", "User:*", "127.0.0.1", "ALL", "DENY")
+    nowhere = denied._replace(principal="nobody")
+    outcome = admin.create_acls([reads, denied, nowhere])
+    assert outcome[reads] is None and outcome[denied] is None
+    assert outcome[nowhere].code is ErrorCode.INVALID_REQUEST
+    assert admin.list_acls(AclFilter(name=prefix)) == [reads, denied]
+    assert admin.list_acls(AclFilter("TOPIC", prefix + "-1", "MATCH")) == [reads]
+    with pytest.raises(ValueError, match="'SWIM' is none of"):
+        admin.list_acls(AclFilter(operation="SWIM"))
+    assert admin.delete_acls([AclFilter(principal="User:alice", name=prefix), AclFilter(name=prefix)]) == [
+        denied, reads,
+    ]  # fmt: skip
+    assert admin.list_acls(AclFilter(name=prefix)) == []
 
 
 def test_groups(face: Face, admin: Any, topic: str) -> None:

@@ -41,7 +41,7 @@ def test_there_and_back(face: Face, topic: str, codec: str) -> None:
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_acks(face: Face, topic: str, acks: Any) -> None:
-    assert face.producer().send(topic, b"first", partition=1).result() == 0  # now the partition has its leader
+    assert face.producer().send(topic, b"first", partition=1).result() == 0  # the partition has a leader now
     producer = face.producer(acks=acks)
     delivery = producer.send(topic, b"x", partition=1)
     producer.flush()
@@ -82,7 +82,7 @@ def test_results_are_told(face: Face, topic: str) -> None:
     assert {batch.partition for batch in batches} == {TopicPartition(topic, 0)}
 
 
-def test_what_the_broker_refuses(face: Face, admin: Any) -> None:
+def test_errors_of_the_broker_fail_the_delivery(face: Face, admin: Any) -> None:
     small = name("small")
     admin.create_topic(small, 1, configs={"max.message.bytes": "1000"})
     assert eventually(lambda: bool(admin.describe_topic(small).partitions))

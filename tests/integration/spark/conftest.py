@@ -1,4 +1,4 @@
-"""One Spark for all tests here: it takes longer to start than most of them to run."""
+"""One Spark session for all tests of this folder, as starting one takes longer than most tests."""
 
 from __future__ import annotations
 

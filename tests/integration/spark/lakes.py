@@ -1,4 +1,4 @@
-"""What the tests of the lake share: a log with hours in it, and the comparison of a lake with a log."""
+"""Helpers for tests of the lake: fill a topic with records of several hours, and compare a lake with the topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class Row(NamedTuple):
-    """A record as a lake and a log have it."""
+    """A record as it is compared between lake and topic."""
 
     partition: int
     offset: int
@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
 
 def fill(address: str, topic: str, numbers: Iterable[int], partitions: int = 2, *, step_ms: int = 60_000) -> None:
-    """Records of these numbers, round about the partitions, a minute apart; every seventh has no value."""
+    """Write records of these numbers to the partitions in turn, `step_ms` apart. Every seventh has a null value."""
     with Producer(address) as producer:
         for number in numbers:
             producer.send(
@@ -33,7 +33,7 @@ def fill(address: str, topic: str, numbers: Iterable[int], partitions: int = 2, 
 
 
 def log_of(address: str, topic: str) -> list[Row]:
-    """All records, in order of partition and offset, by the blocking consumer."""
+    """Read all records of a topic, sorted by partition and offset, with the blocking consumer."""
     found: list[Row] = []
     with Consumer(address, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions(topic)
@@ -47,10 +47,10 @@ def log_of(address: str, topic: str) -> list[Row]:
 
 
 def lake_of(spark: Any, root: Path, topic: str) -> list[Row]:
-    """All rows of a topic in a lake, as any reader of Parquet finds them."""
+    """Read all rows of a topic in a lake as plain Parquet files, sorted by partition and offset."""
     rows = spark.read.parquet(str(root)).where(f"topic = '{topic}'")
     found = rows.selectExpr("partition", "offset", "key", "value", "unix_millis(timestamp)").collect()
-    # Spark's rows may have bytearrays, or texts if the lake has them
+    # Spark returns bytearrays, or strings if the lake has strings
     return sorted(
         (Row(row[0], row[1], _bytes(row[2]), _bytes(row[3]), row[4]) for row in found), key=lambda row: row[:2]
     )

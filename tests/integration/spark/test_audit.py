@@ -1,4 +1,4 @@
-"""`pylogd audit` on a real Spark and real brokers: it finds a loss and a duplicate, wherever the messages are."""
+"""`pylogd audit` with a real Spark and real brokers finds missing and duplicate messages in topics and lakes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def audit(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture
 def sent(broker: Address, topic: str) -> str:
-    """A topic with two windows of 30 messages, and one of a producer that reports to nobody."""
+    """A topic with two audit windows of 30 messages, and one message of a producer that does not report."""
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic(topic, 2, 1, KEEP), NewTopic(f"{topic}-audit", 1, 1, KEEP)])
     times = itertools.count(START_MS, 2000)
@@ -48,12 +48,12 @@ def sent(broker: Address, topic: str) -> str:
 
 
 def counts(result: Result) -> list[tuple[int, ...]]:
-    """reported, received, missing, duplicates, unreported; the windows added up, as the last may be cut in two."""
+    """Return (reported, received, missing, duplicates, unreported), summed over windows, as the last may be split."""
     rows = [line.split("\t") for line in result.stdout.splitlines()]
     return [tuple(sum(int(row[at]) for row in rows) for at in range(2, 7))]
 
 
-def test_all_is_there(audit: Any, sent: str, tmp_path: Path) -> None:
+def test_complete_messages_pass_the_audit(audit: Any, sent: str, tmp_path: Path) -> None:
     done = audit("audit", sent, "--reports", f"{sent}-audit")
     assert done.exit_code == 0, done.output
     assert counts(done) == [(60, 60, 0, 0, 0)]
@@ -62,7 +62,7 @@ def test_all_is_there(audit: Any, sent: str, tmp_path: Path) -> None:
     assert (done.exit_code, counts(done)) == (0, [(60, 60, 0, 0, 0)]), done.output
 
 
-def test_a_loss_and_a_duplicate_on_another_cluster_and_in_its_lake(
+def test_a_loss_and_a_duplicate_are_found_on_another_cluster_and_in_its_lake(
     audit: Any, broker: Address, start_broker: StartBroker, sent: str, tmp_path: Path
 ) -> None:
     other = start_broker()
@@ -77,7 +77,7 @@ def test_a_loss_and_a_duplicate_on_another_cluster_and_in_its_lake(
     assert audit("load", sent, "--to", tmp_path / "lake", "-b", other.address).exit_code == 0
     there = ("--received", other.address)
     unsure = audit("audit", sent, "--reports", f"{sent}-audit", "--lake", tmp_path / "lake")
-    assert (unsure.exit_code, counts(unsure)) == (1, [(60, 60, 1, 1, 0)]), "a duplicate, whatever is still to come"
+    assert (unsure.exit_code, counts(unsure)) == (1, [(60, 60, 1, 1, 0)]), "a duplicate is an error at once"
     assert "the lake was loaded from another topic" in unsure.stderr
     for where, picture in zip((there, ("--lake", tmp_path / "lake", *there)), drawn, strict=True):
         found = audit("audit", sent, "--reports", f"{sent}-audit", *where, "--plot", picture)
@@ -87,7 +87,7 @@ def test_a_loss_and_a_duplicate_on_another_cluster_and_in_its_lake(
     assert drawn[1].read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_nobody_reported_does_not_make_up_for_a_loss(audit: Any, broker: Address, sent: str) -> None:
+def test_unreported_messages_do_not_compensate_for_a_loss(audit: Any, broker: Address, sent: str) -> None:
     lost, dead = f"{sent}-lost", Stamp(START_MS, "here", "dead", 0).encode()
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic(lost, 1, 1, KEEP)])
@@ -101,7 +101,7 @@ def test_what_nobody_reported_does_not_make_up_for_a_loss(audit: Any, broker: Ad
     assert (found.exit_code, counts(found)) == (1, [(2, 2, 1, 0, 1)]), found.output
 
 
-def test_nothing_to_judge_is_no_success(audit: Any, sent: str, tmp_path: Path) -> None:
+def test_an_audit_without_ended_windows_fails(audit: Any, sent: str, tmp_path: Path) -> None:
     none = audit("audit", sent, "--reports", f"{sent}-audit", "--grace", "99999999999")
     assert (none.exit_code, none.stdout) == (3, "")
     assert "no window has ended" in none.stderr
@@ -121,8 +121,8 @@ def send_stamped(address: str, topic: str, producer: str, numbers: Iterable[int]
             plain.send(topic, b"%d" % number, partition=number % 2, headers=[(HEADER, stamp)])
 
 
-def test_a_producer_that_died_before_it_reported(audit: Any, broker: Address, sent: str) -> None:
-    """40 of its 100 messages are not there. Whether they were delivered is not known; that they are gone is seen."""
+def test_messages_of_a_producer_that_died_before_its_report_are_counted(audit: Any, broker: Address, sent: str) -> None:
+    """40 of its 100 messages are missing: the gap is reported, though it is unknown whether they were delivered."""
     topic = f"{sent}-died"
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic(topic, 2, 1, KEEP)])
@@ -132,8 +132,8 @@ def test_a_producer_that_died_before_it_reported(audit: Any, broker: Address, se
     assert found.stdout.split("\t")[8] == "40"
 
 
-def test_a_lake_is_judged_up_to_its_offsets(audit: Any, broker: Address, sent: str, tmp_path: Path) -> None:
-    """What is in the topic behind them is not loaded yet, and not missing."""
+def test_a_lake_is_audited_up_to_its_offsets(audit: Any, broker: Address, sent: str, tmp_path: Path) -> None:
+    """Later messages of the topic are not loaded yet and do not count as missing."""
     load = ("load", sent, "--to", tmp_path, "--max-offsets", "31")
     assert audit(*load).exit_code == 0
     found = audit("audit", sent, "--reports", f"{sent}-audit", "--lake", tmp_path)
@@ -148,8 +148,8 @@ def test_a_lake_is_judged_up_to_its_offsets(audit: Any, broker: Address, sent: s
     assert (found.exit_code, verdicts(found)) == (0, ["complete"]), found.output
 
 
-def test_what_retention_took_is_not_known(audit: Any, broker: Address, sent: str) -> None:
-    """Messages of the windows before the first record of a log may have been deleted; later ones can't."""
+def test_messages_deleted_by_retention_are_not_missing(audit: Any, broker: Address, sent: str) -> None:
+    """Only windows older than the first record of the log may have lost messages to retention."""
     with Admin(broker.address) as admin:
         admin.delete_records({TopicPartition(sent, 0): 3})
     found = audit("audit", sent, "--reports", f"{sent}-audit")
@@ -159,8 +159,8 @@ def test_what_retention_took_is_not_known(audit: Any, broker: Address, sent: str
     assert found.exit_code == 3
 
 
-def test_messages_that_an_audited_producer_copied(audit: Any, broker: Address, sent: str) -> None:
-    """They have two stamps. In the copy the second producer's counts, which has reported on that topic."""
+def test_messages_copied_by_an_audited_producer_count_for_it(audit: Any, broker: Address, sent: str) -> None:
+    """A copy has the stamps of two producers. The second one counts, which reported on the copy's topic."""
     copy = f"{sent}-copy"
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic(copy, 1, 1, KEEP)])
@@ -175,8 +175,8 @@ def test_messages_that_an_audited_producer_copied(audit: Any, broker: Address, s
     assert (found.exit_code, counts(found), verdicts(found)) == (0, [(60, 60, 0, 0, 0)], ["complete"]), found.output
 
 
-def test_messages_that_were_not_delivered_are_no_gap(audit: Any, broker: Address, sent: str) -> None:
-    """Numbers that a producer reports as failed may be there, if only the answer was lost, or not."""
+def test_failed_deliveries_are_not_missing(audit: Any, broker: Address, sent: str) -> None:
+    """A message reported as failed may be in the topic, if only its acknowledgement was lost."""
     topic = f"{sent}-failed"
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic(topic, 2, 1, KEEP)])

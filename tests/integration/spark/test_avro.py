@@ -1,16 +1,18 @@
-"""Columns of Avro messages, with the registry as a process."""
+"""Avro messages as columns of Spark, with a real schema registry process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pylogd.client import Admin, Producer
 from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
+from pylogd.schemas.passwords import add_user
 from pylogd.spark.avro import from_avro, spark_type, to_avro
 from pylogd.spark.errors import OptionError
 from tests.integration.conftest import Address
@@ -67,7 +69,7 @@ def test_messages_of_several_versions_become_typed_columns(
         values.select(from_avro("value", "http://127.0.0.1:9", LATER, permissive=True)).collect()
 
 
-def test_all_types_there_and_back(spark: Any, registry: RegistryProcess, topic: str) -> None:
+def test_values_of_all_types_are_written_and_read_unchanged(spark: Any, registry: RegistryProcess, topic: str) -> None:
     row = (
         "a", [1, 2], date(2026, 11, 21), datetime(2026, 11, 21, 7, 0, 0, 5), Decimal("12.34"), (1.5,), None, "B",
         {"k": 7}, b"\x00\xff", True,
@@ -94,6 +96,21 @@ def test_all_types_there_and_back(spark: Any, registry: RegistryProcess, topic: 
         ({"type": "recrod"}, "not an Avro schema"),
     ],
 )
-def test_schemas_without_a_type(schema: dict[str, Any], text: str) -> None:
+def test_schemas_that_spark_has_no_type_for_are_refused(schema: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         spark_type(schema)
+
+
+def test_a_registry_with_users_is_reached_with_credentials(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
+    add_user(tmp_path / "users", "spark", "secret of spark")
+    registry = RegistryProcess(broker.address, tmp_path / "log", "--users", str(tmp_path / "users"))
+    settings = {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": "spark:secret of spark"}
+    values = spark.range(3).selectExpr("named_struct('carrier', 'A', 'delay', cast(id as int)) as v")
+    messages = values.select(to_avro("v", registry.url, topic, FLIGHT, settings=settings).alias("m"))
+    found = messages.select(from_avro("m", registry.url, FLIGHT, settings=settings).alias("v")).collect()
+    assert [tuple(row.v) for row in found] == [("A", 0), ("A", 1), ("A", 2)]
+    with pytest.raises(Exception, match="credentials are required"):
+        values.select(to_avro("v", registry.url, topic, FLIGHT)).collect()
+    assert registry.stop() == 0

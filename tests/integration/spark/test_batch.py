@@ -1,4 +1,4 @@
-"""Batch queries on a real Spark and a real broker."""
+"""Batch queries with a real Spark and a real broker."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def offsets_of(frame: Any) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def numbers(broker: Address) -> str:
-    """A topic of two partitions with 40 and 20 records, a second apart from time 1000 on, in all codecs."""
+    """A topic of two partitions with 40 and 20 records in all codecs. Time stamps start at 1,000 s, a second apart."""
     with Admin(broker.address) as admin:
-        admin.create_topic("numbers", 2, configs={"retention.ms": "-1"})  # the records are old
+        admin.create_topic("numbers", 2, configs={"retention.ms": "-1"})  # keeps the old records
     for codec_at, codec in enumerate(CODECS):
         with Producer(broker.address, compression=codec) as producer:
             for number in range(codec_at * 8, codec_at * 8 + 8):
@@ -51,12 +51,14 @@ def numbers(broker: Address) -> str:
 
 def test_workers_and_driver_have_the_same_package(spark: Any) -> None:
     def where(_: int) -> str:
-        return str(__import__("pylogd").__file__)  # by its name: what a closure holds is sent along
+        return str(__import__("pylogd").__file__)  # imports by name, since the closure's globals are pickled
 
     assert spark.sparkContext.parallelize([1], 1).map(where).collect() == [pylogd.__file__]
 
 
-def test_columns(spark: Any, broker: Address, numbers: str) -> None:
+def test_columns_have_the_names_types_and_values_of_spark_s_kafka_source(
+    spark: Any, broker: Address, numbers: str
+) -> None:
     frame = source(spark, broker.address, subscribe=numbers, includeHeaders="true")
     assert frame.dtypes == [*PLAIN, ("headers", "array<struct<key:string,value:binary>>")]
     rows = {(row.partition, row.offset): row for row in frame.collect()}
@@ -98,7 +100,7 @@ ALL = [(0, at) for at in range(40)] + [(1, at) for at in range(20)]
           "startingOffsetsByTimestampStrategy": "latest", "failOnDataLoss": "false"}, None),
     ],
 )  # fmt: skip
-def test_where_it_starts_and_ends(
+def test_starting_and_ending_offsets(
     spark: Any, broker: Address, numbers: str, options: dict[str, str], found: list[tuple[int, int]] | None
 ) -> None:
     named = {} if {"assign", "subscribePattern"} & options.keys() else {"subscribe": numbers}
@@ -114,7 +116,9 @@ def test_where_it_starts_and_ends(
     ("options", "tasks"),
     [({}, 2), ({"minPartitions": "6"}, 6), ({"maxRecordsPerPartition": "7"}, 9), ({"minPartitions": "1"}, 2)],
 )
-def test_tasks(spark: Any, broker: Address, numbers: str, options: dict[str, str], tasks: int) -> None:
+def test_min_partitions_and_limits_decide_the_number_of_tasks(
+    spark: Any, broker: Address, numbers: str, options: dict[str, str], tasks: int
+) -> None:
     frame = source(spark, broker.address, subscribe=numbers, **options)
     assert frame.rdd.getNumPartitions() == tasks
     assert offsets_of(frame) == ALL
@@ -136,7 +140,7 @@ def test_filters_give_the_same_with_pushdown_and_without(
         "timestamp > timestamp '2030-01-01 00:00:00'": [],
         "value is null and offset < 10 and partition = 0": [(0, 0), (0, 7)],
     }.items():
-        frame = source(spark, broker.address, subscribe=numbers)  # a new one: Spark keeps what it planned for a frame
+        frame = source(spark, broker.address, subscribe=numbers)  # a new frame: Spark caches the plan of a frame
         assert offsets_of(frame.where(condition)) == expected, condition
 
 
@@ -157,7 +161,7 @@ def test_filters_give_the_same_with_pushdown_and_without(
         ),
     ],
 )
-def test_errors_come_before_anything_is_written(
+def test_errors_are_raised_before_anything_is_written(
     spark: Any, broker: Address, numbers: str, new_topic: Callable[[], str], options: dict[str, str], text: str
 ) -> None:
     target = new_topic()
@@ -171,7 +175,7 @@ def test_errors_come_before_anything_is_written(
         assert target not in {topic.name for topic in admin.list_topics()}
 
 
-def test_a_compacted_topic(spark: Any, start_broker: StartBroker) -> None:
+def test_a_compacted_topic_is_read_completely(spark: Any, start_broker: StartBroker) -> None:
     broker = start_broker(settings={"log.cleaner.backoff.ms": "50", "log.cleaner.dedupe.buffer.size": "1000000"})
     configs = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
     with Admin(broker.address) as admin:
@@ -180,7 +184,7 @@ def test_a_compacted_topic(spark: Any, start_broker: StartBroker) -> None:
         for number in range(1000):
             producer.send("c", b"%d" % number + b"." * 90, key=b"k%d" % (number % 10), partition=0)
     deadline = time.monotonic() + SECONDS
-    while stored(broker) > 50_000:  # of more than 100,000 that were written
+    while stored(broker) > 50_000:  # of more than 100,000 written records
         assert time.monotonic() < deadline
         time.sleep(0.05)
     rows = source(spark, broker.address, subscribe="c", maxRecordsPerPartition="1000").collect()
@@ -200,7 +204,7 @@ def stored(broker: BrokerProcess) -> int:
     return total
 
 
-def test_a_broker_that_dies_in_mid_read_and_comes_back(spark: Any, tmp_path: Path) -> None:
+def test_a_read_survives_a_restart_of_the_broker(spark: Any, tmp_path: Path) -> None:
     [port] = free_ports(1)
 
     def start() -> BrokerProcess:
@@ -243,12 +247,14 @@ def test_a_broker_that_dies_in_mid_read_and_comes_back(spark: Any, tmp_path: Pat
 
 
 class SimpleStages:
-    """Of a job that the tracker does not know yet."""
+    """Stages of a job that Spark's status tracker does not know yet."""
 
     stageIds: tuple[int, ...] = ()
 
 
-def test_records_deleted_between_two_reads(spark: Any, broker: Address, new_topic: Callable[[], str]) -> None:
+def test_records_deleted_between_two_reads_are_an_error(
+    spark: Any, broker: Address, new_topic: Callable[[], str]
+) -> None:
     topic = new_topic()
     with Producer(broker.address) as producer:
         for number in range(10):

@@ -1,4 +1,4 @@
-"""The worked examples on streams, on a few of the demo's events."""
+"""The example programs for streams, with some of the demo's events."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def values(address: str, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_windowed_counts(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_flight_counts_are_written_by_window(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
     create(broker.address, topic, f"{topic}-counts")
     events = list(itertools.islice(flights(), 300))
     last = max(event.timestamp or 0 for event in events)
     with Producer(broker.address) as producer:
         for event in events:
             producer.send(topic, event.value, event.key, timestamp=event.timestamp)
-        # two days later: all windows before can't change any more
+        # two days later, so that all earlier windows are final
         producer.send(topic, events[0].value, timestamp=last + 48 * HOUR_MS)
     count = example("flight_counts").count
     retried(lambda: count(spark, broker.address, topic, f"{topic}-counts", str(tmp_path / "checkpoint"), follow=False))
@@ -63,7 +63,7 @@ def test_windowed_counts(spark: Any, broker: Address, topic: str, tmp_path: Path
     )
 
 
-def test_a_join_of_two_streams(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_departures_are_joined_with_repairs(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
     create(broker.address, topic, f"{topic}-repairs", f"{topic}-suspects")
     start = 1_700_000_000_000
     with Producer(broker.address) as producer:

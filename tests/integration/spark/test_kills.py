@@ -1,6 +1,6 @@
-"""`pylogd load` as a user runs it, killed with its JVM and its workers: the lake is the log all the same.
+"""`pylogd load` as a process, killed with its JVM and its workers: the lake still equals the log.
 
-Two kills; `make kills` is fifty, of all that a loader needs.
+This test kills twice. `make kills` kills fifty times, and the broker and ZooKeeper too.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
     fill(broker.address, topic, range(RECORDS), step_ms=1000)
     lake = tmp_path / "lake"
     moments: list[Callable[[int], bool]] = [
-        lambda _: has_file(
-            lake / "_pylogd/staging", ".parquet"
-        ),  # in the midst of a commit, with files that belong to none
-        lambda before: documents(lake, "json") > before + 1,  # close to the moves behind a decision
+        # in the middle of a commit, with files that no commit names
+        lambda _: has_file(lake / "_pylogd/staging", ".parquet"),
+        # soon after a commit, while files are moved
+        lambda before: documents(lake, "json") > before + 1,
     ]
     again_and_again = ["--follow", "--max-offsets", "100", "--interval", "0.1"]
     for moment in moments:
@@ -51,7 +51,7 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
             while not moment(before):
                 assert loader.process.poll() is None, loader.output()
                 assert time.monotonic() < deadline, loader.output()
-                time.sleep(0.002)  # the loader needs the processor too
+                time.sleep(0.002)  # leaves the processor to the loader
         finally:
             loader.kill_all()
     load(spark, str(lake), LoadPlan(broker.address, ("subscribe", topic)))

@@ -1,6 +1,6 @@
-"""`pylogd load` on a real Spark and a real broker: what is in the lake is what is in the log.
+"""`pylogd load` with a real Spark and a real broker: the lake has exactly the records of the topic.
 
-The command runs in this process, with the session that all tests share; `test_kills` runs it as a user does.
+The command runs in the test's process, with the Spark session that all tests share; `test_kills` runs it as a process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def run(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`pylogd COMMAND ...` on the broker, with the shared session."""
+    """Return a function that runs `pylogd COMMAND ...` against the broker, with the shared session."""
     monkeypatch.setattr(spark, "stop", lambda: None)
     monkeypatch.setattr("pylogd.cli.spark.session", lambda *_: spark)
     monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
@@ -41,7 +41,9 @@ def run(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Command
 def create(broker: Address) -> Callable[..., None]:
     def made(topic: str, partitions: int = 2) -> None:
         with Admin(broker.address) as admin:
-            admin.create_topics([NewTopic(topic, partitions, 1, {"retention.ms": "-1"})])  # the records are of 2023
+            admin.create_topics(
+                [NewTopic(topic, partitions, 1, {"retention.ms": "-1"})]
+            )  # keeps the records, which are of 2023
 
     return made
 
@@ -56,13 +58,13 @@ def files_below(root: Path) -> list[Path]:
 
 
 def times_in(root: Path) -> set[str]:
-    """How Parquet has the time stamps."""
+    """Return the Parquet types of the time stamps."""
     schemas = [pq.ParquetFile(path).schema for path in files_below(root)]
     return {schema.column(schema.names.index("timestamp")).physical_type for schema in schemas}
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_what_is_new_is_added(
+def test_each_load_adds_the_new_records(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path, zone: str
 ) -> None:
     create(topic)
@@ -90,7 +92,7 @@ def test_what_is_new_is_added(
     assert [line.split("\t")[:2] for line in history.stdout.splitlines()] == [["1", "load"], ["2", "load"]]
 
 
-def test_small_files_are_written_together(
+def test_small_files_are_merged(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     create(topic)
@@ -111,7 +113,7 @@ def test_small_files_are_written_together(
     assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
 
 
-def test_topics_by_a_pattern_in_commits_of_a_size(
+def test_topics_of_a_pattern_are_loaded_in_commits_of_limited_size(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     create(f"{topic}-a")
@@ -129,7 +131,7 @@ def test_topics_by_a_pattern_in_commits_of_a_size(
         assert lake_of(spark, tmp_path, name) == log_of(broker.address, name)
 
 
-def test_texts_by_day_one_file_for_each(
+def test_strings_are_loaded_with_one_file_per_day(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     create(topic)
@@ -141,7 +143,9 @@ def test_texts_by_day_one_file_for_each(
     assert [path.parent.name for path in sorted(files_below(tmp_path))] == [f"date={day}" for day in sorted(days)]
 
 
-def test_following(spark: Any, broker: Address, create: Callable[..., None], topic: str, tmp_path: Path) -> None:
+def test_follow_loads_new_records_until_stopped(
+    spark: Any, broker: Address, create: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
     create(topic)
     told: list[Commit] = []
 
@@ -157,7 +161,7 @@ def test_following(spark: Any, broker: Address, create: Callable[..., None], top
     assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
 
 
-def test_records_that_are_gone(
+def test_deleted_records_are_an_error_or_skipped(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     create(topic, 1)
@@ -176,10 +180,10 @@ def test_records_that_are_gone(
 
 
 @pytest.mark.parametrize("way", [("--by", "hour"), ("--by", "topic", "--value", "string", "--gather")])
-def test_time_stamps_that_spark_does_not_have(
+def test_records_with_time_stamps_beyond_spark_s_range_are_put_aside(
     spark: Any, broker: Address, run: Command, new_topic: Callable[[], str], tmp_path: Path, way: tuple[str, ...]
 ) -> None:
-    """Records outside of the years 1 to 9999 are put aside, whole and with the reason; all others are loaded."""
+    """Records outside of the years 1 to 9999 are stored elsewhere with the reason; all others are loaded."""
     topic = f"{new_topic()}.007"
     stamps = [0, START_MS, 253_402_300_799_999, 253_402_300_800_000, START_MS * 1000, (1 << 63) - 1, START_MS + 1]
     keep = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
@@ -217,10 +221,10 @@ def recreate(address: str, topic: str, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("count", [30, 20, 6])
-def test_a_topic_that_was_created_again(
+def test_a_recreated_topic_is_an_error_until_confirmed(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path, count: int
 ) -> None:
-    """Longer than what the lake has of the old one, as long, or shorter: it is another topic."""
+    """It is recognized by its id, whether it is longer than what the lake has of the old topic, equal, or shorter."""
     create(topic, 2)
     fill(broker.address, topic, range(20), partitions=2)
     run("load", topic, "--to", tmp_path)
@@ -240,7 +244,7 @@ def test_a_topic_that_was_created_again(
     assert documents(run("load", topic, "--to", tmp_path, "--json"))[0]["rows"] == 3
 
 
-def test_a_lake_of_a_version_without_topic_ids(
+def test_a_lake_written_before_topic_ids_were_stored_is_continued(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     create(topic, 1)
@@ -250,7 +254,7 @@ def test_a_lake_of_a_version_without_topic_ids(
     document = json.loads(path.read_text())
     for name in ("topic_ids", "leader_epochs", "quarantined"):
         del document[name]
-    path.with_name(f".{path.name}.crc").unlink()  # Hadoop's
+    path.with_name(f".{path.name}.crc").unlink()  # Hadoop's checksum file
     path.write_text(json.dumps({**document, "version": 1}))
     fill(broker.address, topic, range(5), partitions=1)
     assert documents(run("load", topic, "--to", tmp_path, "--json"))[0]["rows"] == 5
@@ -284,8 +288,8 @@ def test_errors_are_one_line(
     commits = tmp_path / "GARBAGE/_pylogd/commits"
     commits.mkdir(parents=True)
     (commits / f"{1:020}.json").write_text('{"version": 1')
-    places = {"TOPIC": topic, **{name: str(tmp_path / name) for name in ("LAKE", "GARBAGE", "FILE")}}
-    done = run(*(places.get(each, each) for each in arguments))
+    replacements = {"TOPIC": topic, **{name: str(tmp_path / name) for name in ("LAKE", "GARBAGE", "FILE")}}
+    done = run(*(replacements.get(each, each) for each in arguments))
     assert done.exit_code == 1, done.output
     assert text in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -293,7 +297,7 @@ def test_errors_are_one_line(
 
 
 @pytest.mark.parametrize("arguments", [["t"], ["--pattern", "x"]])
-def test_without_a_broker_spark_is_not_started(
+def test_an_unreachable_broker_is_an_error_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
 ) -> None:
     monkeypatch.setattr("pylogd.cli.spark.session", None)
@@ -302,12 +306,12 @@ def test_without_a_broker_spark_is_not_started(
 
 
 @pytest.mark.parametrize("arguments", [[], ["t", "--pattern", "x"], ["t", "--history"], ["t", "--conf", "x"]])
-def test_wrong_usage(run: Command, tmp_path: Path, arguments: list[str]) -> None:
+def test_wrong_options_are_a_usage_error(run: Command, tmp_path: Path, arguments: list[str]) -> None:
     assert run("load", "--to", tmp_path, *arguments).exit_code == 2
 
 
-def test_files_on_hadoops_local_file_system(spark: Any, tmp_path: Path) -> None:
-    """What `lake` asks of a file system, which the tests of the lake have in memory."""
+def test_lake_files_on_hadoops_local_file_system(spark: Any, tmp_path: Path) -> None:
+    """Check the operations that the unit tests of `lake` replace by a file system in memory."""
     files = HadoopFiles(spark, str(tmp_path / "a lake"))
     assert files.names("x") == [] and not files.exists("x")
     files.write("x/one", b"1\n")

@@ -1,11 +1,8 @@
-"""Streaming queries and the sink on a real Spark and a real broker."""
+"""Streaming queries and the sink with a real Spark and a real broker."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ from pylogd.client import Admin, Consumer, Producer, TopicPartition
 from pylogd.spark.lag import LagListener, of_progress
 from pylogd.spark.stream_offsets import topics_of
 from tests.integration.conftest import Address
-from tests.sparks import is_slow_start, retried
+from tests.sparks import is_slow_start, retried, traffic
 
 pytestmark = pytest.mark.timeout(600)
 SECONDS = 240.0
@@ -42,7 +39,7 @@ def produce(address: str, topic: str, numbers: range, partition: int = 0) -> Non
 
 
 def run(frame: Any, folder: Path, rows: list[int]) -> list[dict[str, Any]]:
-    """All that is there now, by batches whose numbers go into `rows`; the progress of those that had any."""
+    """Run a query over everything available, and append each batch's values to `rows`. Return the batches' progress."""
 
     def keep(batch: Any, _: int) -> None:
         rows.extend(int(row.value) for row in batch.select("value").collect())
@@ -64,7 +61,7 @@ def run(frame: Any, folder: Path, rows: list[int]) -> list[dict[str, Any]]:
 
 
 class Running:
-    """A query that goes on, started again where its Python process was too slow."""
+    """A continuous query, which is restarted if Spark gave up waiting for its Python process."""
 
     def __init__(self, writer: Any, folder: Path) -> None:
         self._writer = writer.option("checkpointLocation", str(folder))
@@ -83,7 +80,7 @@ class Running:
             time.sleep(0.05)
 
 
-def test_a_query_goes_on_where_it_was(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_a_restarted_query_continues_at_its_checkpoint(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic(topic, 2)
     produce(broker.address, topic, range(60))
@@ -106,7 +103,9 @@ def test_a_query_goes_on_where_it_was(spark: Any, broker: Address, topic: str, t
     assert len(rows) == 85
 
 
-def test_new_partitions_and_limits_in_mid_query(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_a_running_query_reads_new_partitions_within_its_limits(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
     produce(broker.address, topic, range(3))
     seen: list[int] = []
     sizes: list[int] = []
@@ -128,7 +127,7 @@ def test_new_partitions_and_limits_in_mid_query(spark: Any, broker: Address, top
     assert sorted(seen) == list(range(13))
 
 
-def test_records_that_were_deleted(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_deleted_records_are_an_error_unless_allowed(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
     produce(broker.address, topic, range(5))
     rows: list[int] = []
     run(stream(spark, broker.address, topic), tmp_path, rows)
@@ -142,7 +141,9 @@ def test_records_that_were_deleted(spark: Any, broker: Address, topic: str, tmp_
     assert rows == [0, 1, 2, 3, 4, 8, 9]
 
 
-def test_a_topic_that_was_deleted(spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path) -> None:
+def test_a_deleted_topic_is_an_error_unless_allowed(
+    spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
     gone, kept = new_topic(), new_topic()
     produce(broker.address, gone, range(3))
     produce(broker.address, kept, range(10, 13))
@@ -158,32 +159,9 @@ def test_a_topic_that_was_deleted(spark: Any, broker: Address, new_topic: Callab
     assert sorted(rows) == [0, 1, 2, 10, 11, 12, 13, 14]
 
 
-@contextlib.contextmanager
-def traffic(address: str, topic: str) -> Iterator[None]:
-    """Numbers from 0 on, 500 a second, while this lasts."""
-    ended = threading.Event()
-
-    def send() -> None:
-        with Producer(address, linger_ms=0) as producer:
-            for number in itertools.count():
-                producer.send(topic, b"%d" % number, partition=0)
-                if ended.wait(0.002):
-                    return
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def test_the_default_start_on_a_topic_that_is_written_to(
-    spark: Any, broker: Address, topic: str, tmp_path: Path
-) -> None:
-    """The first batch begins where the query found the end, though the topic went on before Spark asked again. A query
-    that dies in it reads the same range when it is started again on its checkpoint.
+def test_the_default_start_is_decided_once(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+    """The first batch begins at the end offset found when the query started, though records were written until Spark
+    asked again. A query that fails in this batch reads the same range when it is restarted on its checkpoint.
     """
     with Admin(broker.address) as admin:
         admin.create_topic(topic, 1)
@@ -195,22 +173,22 @@ def test_the_default_start_on_a_topic_that_is_written_to(
         if dies and found:
             dies[:] = []
             lost.append((number, found))
-            raise RuntimeError("dies in its first batch")
+            raise RuntimeError("fails in its first batch")
         seen.extend(found)
 
     lost: list[Any] = []
     frame = stream(spark, broker.address, topic, startingOffsets="latest")
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
-    with traffic(broker.address, topic):
+    with traffic(broker.address, topic, 0.002):
 
-        def until_it_dies() -> None:
+        def until_it_fails() -> None:
             query = writer.start()
-            with pytest.raises(Exception, match="dies in its first batch") as caught:
+            with pytest.raises(Exception, match="fails in its first batch") as caught:
                 query.awaitTermination(SECONDS)
             if is_slow_start(caught.value):
                 raise caught.value
 
-        retried(until_it_dies)
+        retried(until_it_fails)
         query = Running(frame.writeStream.foreachBatch(keep), tmp_path)
         query.until(lambda: len(seen) > len(lost[0][1]) + 500)
         query.stop()
@@ -218,7 +196,9 @@ def test_the_default_start_on_a_topic_that_is_written_to(
     assert seen == list(range(seen[0], seen[0] + len(seen)))
 
 
-def test_a_topic_that_was_created_again(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_a_recreated_topic_is_an_error_or_read_from_its_start(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
     produce(broker.address, topic, range(5))
     rows: list[int] = []
     run(stream(spark, broker.address, topic), tmp_path, rows)
@@ -233,7 +213,9 @@ def test_a_topic_that_was_created_again(spark: Any, broker: Address, topic: str,
     assert rows == [0, 1, 2, 3, 4, *range(10, 20)]
 
 
-def test_a_time_stamp_that_spark_does_not_have(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_a_time_stamp_beyond_spark_s_range_is_an_error_or_replaced(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic(topic, 1, configs={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
     with Producer(broker.address) as producer:
@@ -259,7 +241,9 @@ def test_a_time_stamp_that_spark_does_not_have(spark: Any, broker: Address, topi
         ({"startingOffsets": '{"x":{"0":1}}'}, "specify all TopicPartitions"),
     ],
 )
-def test_errors(spark: Any, broker: Address, topic: str, tmp_path: Path, options: dict[str, str], text: str) -> None:
+def test_wrong_options_are_an_error(
+    spark: Any, broker: Address, topic: str, tmp_path: Path, options: dict[str, str], text: str
+) -> None:
     produce(broker.address, topic, range(1))
     rows: list[int] = []
     with pytest.raises(Exception, match=text):
@@ -271,7 +255,7 @@ def test_errors(spark: Any, broker: Address, topic: str, tmp_path: Path, options
 
 
 def records(address: str, topic: str, count: int) -> list[Any]:
-    """The records of a topic, by partition and offset, once so many different values are there."""
+    """Wait until a topic has `count` different values. Return its records by partition and offset."""
     found: list[Any] = []
     deadline = time.monotonic() + SECONDS
     with Consumer(address) as consumer:
@@ -282,7 +266,7 @@ def records(address: str, topic: str, count: int) -> list[Any]:
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
-def test_rows_are_written(spark: Any, broker: Address, topic: str) -> None:
+def test_rows_are_written_with_all_columns(spark: Any, broker: Address, topic: str) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic(topic, 3)
     frame = spark.sql(
@@ -300,7 +284,9 @@ def test_rows_are_written(spark: Any, broker: Address, topic: str) -> None:
     ]
 
 
-def test_a_stream_into_another_topic(spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path) -> None:
+def test_a_stream_is_written_to_another_topic(
+    spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
     source, target = new_topic(), new_topic()
     produce(broker.address, source, range(50))
     writer = (
@@ -310,7 +296,7 @@ def test_a_stream_into_another_topic(spark: Any, broker: Address, new_topic: Cal
     )  # fmt: skip
     assert retried(lambda: writer.start().awaitTermination(SECONDS))
     numbers = {int(record.value) for record in records(broker.address, target, 50)}
-    assert numbers == set(range(50))  # at least once: a batch that was tried again is there twice
+    assert numbers == set(range(50))  # at-least-once: a retried batch is written twice
 
 
 @pytest.mark.parametrize(
@@ -328,20 +314,22 @@ def test_a_stream_into_another_topic(spark: Any, broker: Address, new_topic: Cal
         ("value", {"topic": "x", "tpoic": "y"}, "unknown option 'tpoic'"),
     ],
 )
-def test_what_can_not_be_written(spark: Any, broker: Address, columns: str, options: dict[str, str], text: str) -> None:
+def test_rows_that_can_not_be_written_are_an_error(
+    spark: Any, broker: Address, columns: str, options: dict[str, str], text: str
+) -> None:
     frame = spark.range(1).selectExpr("'k' as key", "'v' as value").selectExpr(*columns.split(", "))
     writer = frame.write.format("pylogd").option("kafka.bootstrap.servers", broker.address).options(**options)
     with pytest.raises(Exception, match=text):
         writer.mode("append").save()
 
 
-def test_a_log_is_not_overwritten(spark: Any, broker: Address, topic: str) -> None:
+def test_the_overwrite_mode_is_refused(spark: Any, broker: Address, topic: str) -> None:
     writer = spark.range(1).selectExpr("'v' as value").write.format("pylogd").option("topic", topic)
     with pytest.raises(Exception, match=r"(?i)overwrite|truncate"):
         writer.option("kafka.bootstrap.servers", broker.address).mode("overwrite").save()
 
 
-def test_lag_is_reported(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+def test_lag_is_reported_to_a_listener(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
     class Kept(LagListener):
         reports: ClassVar[list[dict[Any, int]]] = []
 

@@ -49,7 +49,7 @@ def test_api_versions_is_answered_at_any_version(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(ProduceRequest.API_KEY, 99), (999, 0)])
-def test_what_is_not_served_closes_the_connection(parts: Parts, api_key: int, version: int) -> None:
+def test_a_request_that_is_not_served_closes_the_connection(parts: Parts, api_key: int, version: int) -> None:
     with pytest.raises(CloseConnection, match=f"'me' sent a request of API {api_key} version {version}"):
         Dispatcher(parts).handle(Connection(), UnsupportedRequest(api_key, version, 1, "me"))
 
@@ -59,4 +59,4 @@ def test_only_what_the_fast_path_knows_is_answered_by_it(parts: Parts) -> None:
     session = ServerSession(1 << 20, dispatcher.versions)
     assert set(dispatcher.batched) == {ProduceRequest.API_KEY << 16 | version for version in range(9, 14)}
     for frame in (b"", b"\0\0", b"\0\1" + bytes(60), b"\0\0\0\x0c" + bytes(60)):
-        assert dispatcher.handle_batch(memoryview(frame), session, 256) is NOT_ANSWERED
+        assert dispatcher.handle_batch(Connection(), memoryview(frame), session, 256) is NOT_ANSWERED

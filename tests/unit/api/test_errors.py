@@ -27,13 +27,13 @@ def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 @pytest.mark.parametrize("kind", sorted(subclasses(storage.InvalidAppend), key=str))
-def test_what_a_log_refuses_is_the_clients_fault(kind: type[PylogdError]) -> None:
+def test_invalid_appends_are_errors_of_the_client(kind: type[PylogdError]) -> None:
     code, message = explain(kind("why"))
     assert code not in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE)
     assert message == "why"
 
 
-def test_what_else_goes_wrong_in_storage_is_not() -> None:
+def test_other_storage_errors_are_not_errors_of_the_client() -> None:
     failure = storage.StorageFailure("/data", OSError(28, "No space left on device"))
     assert explain(failure) == (ErrorCode.KAFKA_STORAGE_ERROR, "/data: No space left on device")
     assert explain(storage.LogClosed("closed"))[0] is ErrorCode.KAFKA_STORAGE_ERROR

@@ -241,7 +241,7 @@ class TestWaiting:
         answer.addErrback(lambda failure: failure.trap(CancelledError))
         answer.cancel()
         assert self.nothing_waits(parts)
-        assert len(parts.replicas.sessions) == 0
+        assert len(parts.fetch_sessions) == 0
         parts.append("t", b"a")
 
     def test_other_partitions_are_not_news(self, parts: Parts) -> None:
@@ -318,21 +318,21 @@ class TestSessions:
         ended = self.go_on(parts, first.session_id, -1, *wants(0))
         assert ended.session_id == 0
         assert list(by_index(ended)) == [0]
-        assert len(parts.replicas.sessions) == 0
+        assert len(parts.fetch_sessions) == 0
 
     def test_forgetting_all_ends_the_session(self, parts: Parts) -> None:
         parts.create("t")
         first = self.begin(parts, 0)
         gone = [ForgottenTopic("t", bytes(16), [0])]
         assert self.go_on(parts, first.session_id, 1, forgotten_topics_data=gone).session_id == 0
-        assert len(parts.replicas.sessions) == 0
+        assert len(parts.fetch_sessions) == 0
 
     def test_a_new_session_takes_the_place_of_the_old(self, parts: Parts) -> None:
         parts.create("t")
         first = self.begin(parts, 0)
         second = self.begin(parts, 0, session_id=first.session_id)
         assert second.session_id != first.session_id
-        assert len(parts.replicas.sessions) == 1
+        assert len(parts.fetch_sessions) == 1
 
     def test_no_room_means_no_session(self, tmp_path: Any) -> None:
         parts = Parts(tmp_path, max_incremental_fetch_session_cache_slots=0)

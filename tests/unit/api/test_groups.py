@@ -169,8 +169,10 @@ class TestOffsets:
         answer = parts.call(request, 10)
         assert [one.partitions[0].error_code for one in answer.topics] == [0, ErrorCode.UNKNOWN_TOPIC_ID]
         asked = [OffsetFetchRequestTopics(topic_id=one, partition_indexes=[0]) for one in (topic_id, b"x" * 16)]
-        groups = [OffsetFetchRequestGroup("g", topics=asked), OffsetFetchRequestGroup("g", topics=None)]
-        named, everything = parts.call(OffsetFetchRequest(groups=groups), 10).groups
+        named, everything = (
+            parts.call(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)]), 10).groups[0]
+            for topics in (asked, None)
+        )
         assert [one.partitions[0].committed_offset for one in named.topics] == [7, -1]
         assert [one.partitions[0].error_code for one in named.topics] == [0, ErrorCode.UNKNOWN_TOPIC_ID]
         assert [(one.topic_id, one.partitions[0].committed_offset) for one in everything.topics] == [(topic_id, 7)]

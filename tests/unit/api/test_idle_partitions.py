@@ -63,7 +63,7 @@ class Session:
 
     @property
     def dirty(self) -> set[int]:
-        session = self.parts.replicas.sessions._sessions[self.session_id]
+        session = self.parts.fetch_sessions._sessions[self.session_id]
         return {entry.wanted.partition for entry in session.dirty}
 
 
@@ -112,11 +112,11 @@ def test_a_fetch_beside_many_idle_partitions_costs_what_one_beside_few_does(tmp_
 
 def test_a_look_for_followers_that_lag_passes_over_idle_partitions(parts: Parts) -> None:
     session = Session(parts, 100)
-    parts.replicas.isr.look()
-    idle = cost(parts.replicas.isr.look, rounds=3).instructions
+    parts.isr_updater.look()
+    idle = cost(parts.isr_updater.look, rounds=3).instructions
     assert idle < 100
     parts.append("t", partition=7)
-    assert cost(parts.replicas.isr.look, rounds=3).instructions > idle
+    assert cost(parts.isr_updater.look, rounds=3).instructions > idle
     assert session.dirty == {7}
 
 
@@ -130,7 +130,7 @@ def test_a_wait_is_filed_under_no_partition(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("node", [-1, FOLLOWER])
-def test_what_changes_is_looked_at_and_only_that(parts: Parts, node: int) -> None:
+def test_only_changed_partitions_are_looked_at(parts: Parts, node: int) -> None:
     session = Session(parts, 4, node)
     assert session.dirty == set()
     assert session.fetch() == {}
@@ -194,7 +194,7 @@ def test_an_idle_follower_that_is_gone_is_behind_its_time_after_its_last_fetch(p
 def test_a_session_that_is_dropped_answers_who_waits_in_it(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     waiting = session.ask(wait_ms=500)
-    parts.replicas.sessions.close(session.session_id)
+    parts.fetch_sessions.close(session.session_id)
     assert result_of(waiting).error_code == 0
     assert not parts.replicas.fetch_waits.watched_keys()
 

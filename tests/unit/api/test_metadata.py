@@ -78,7 +78,7 @@ class TestMetadata:
         assert (topic.error_code, len(topic.partitions)) == (0, 1)
         assert ("new", 0) in parts.replicas.partitions
 
-    def test_it_is_answered_once_its_log_is_there(self, parts: Parts) -> None:
+    def test_a_created_topic_is_answered_when_its_log_exists(self, parts: Parts) -> None:
         parts.threads.hold = True
         answer = parts.ask(ask("new"), 9)
         assert isinstance(answer, Deferred)
@@ -86,18 +86,18 @@ class TestMetadata:
         parts.threads.release()
         assert result_of(answer).topics[0].error_code == 0
 
-    def test_two_clients_make_the_same_topic(self, parts: Parts) -> None:
+    def test_two_clients_can_create_the_same_topic(self, parts: Parts) -> None:
         parts.threads.hold = True
         first, second = parts.ask(ask("new"), 9), parts.ask(ask("new", "other"), 9)
         parts.threads.release()
         assert result_of(first).topics[0].topic_id == result_of(second).topics[0].topic_id
 
-    def test_nothing_is_made_where_it_is_not_wanted(self, parts: Parts) -> None:
+    def test_no_topic_is_created_if_the_request_forbids_it(self, parts: Parts) -> None:
         answer = parts.ask(ask("new", allow_auto_topic_creation=False), 4)
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert not parts.topics.all()
 
-    def test_nothing_is_made_where_the_broker_forbids_it(self, tmp_path: Any) -> None:
+    def test_no_topic_is_created_if_the_broker_forbids_it(self, tmp_path: Any) -> None:
         parts = Parts(tmp_path, auto_create_topics_enable=False)
         assert parts.ask(ask("new"), 0).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         parts.close()

@@ -180,7 +180,7 @@ class TestMoves:
         AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", [ReassignablePartition(0, [1])])]),
     ],
 )
-def test_what_takes_longer_than_its_timeout_is_told_so_and_done(
+def test_a_change_beyond_its_timeout_is_done_and_answered_with_an_error(
     two: Parts, monkeypatch: pytest.MonkeyPatch, request_: Any, timeout_ms: int
 ) -> None:
     write, held = two.topics.write_states, Deferred[None]()

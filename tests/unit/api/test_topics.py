@@ -191,7 +191,7 @@ class TestTimeouts:
             (CreatePartitionsRequest([CreatePartitionsTopic("t", 2, None)]), {"t": 2}),
         ],
     )
-    def test_what_takes_longer_is_told_so_and_done(
+    def test_a_creation_beyond_its_timeout_is_done_and_answered_with_an_error(
         self, parts: Parts, request_: Any, partitions: dict[str, int], timeout_ms: int
     ) -> None:
         parts.create("t")
@@ -208,7 +208,7 @@ class TestTimeouts:
         assert {topic.name: len(topic.partitions) for topic in parts.topics.all()} == partitions
         assert {key[0] for key in parts.replicas.partitions} == set(partitions)
 
-    def test_what_is_done_before_is_told(self, parts: Parts) -> None:
+    def test_errors_found_before_the_timeout_are_reported(self, parts: Parts) -> None:
         parts.threads.hold = True
         topics = [CreatableTopic("a b", 1, 1), CreatableTopic("new", 1, 1)]
         waiting = parts.ask(CreateTopicsRequest(topics, timeout_ms=1000), 7)

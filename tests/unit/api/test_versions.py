@@ -13,6 +13,7 @@ from pylogd.api import REGISTRATIONS, served_versions, unsupported_api_versions
 from pylogd.api.registry import handles, overlapping_apis
 from pylogd.errors import ErrorCode
 from pylogd.wire import schema
+from pylogd.wire.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -24,19 +25,32 @@ from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from pylogd.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from pylogd.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from pylogd.wire.messages.delete_groups import DeleteGroupsRequest
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pylogd.wire.messages.describe_acls import DescribeAclsRequest
+from pylogd.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pylogd.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from pylogd.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from pylogd.wire.messages.elect_leaders import ElectLeadersRequest
 from pylogd.wire.messages.elect_leaders import TopicPartitions as ElectedPartitions
+from pylogd.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
@@ -81,6 +95,9 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch, decoded
@@ -97,6 +114,14 @@ REQUESTS: list[Any] = [
     DeleteTopicsRequest([DeleteTopicState("t"), DeleteTopicState("nope")], ["t", "nope"]),
     DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])]),
     InitProducerIdRequest(transactional_id=None),
+    SaslHandshakeRequest("PLAIN"),
+    CreateDelegationTokenRequest(None, None, [CreatableRenewers("User", "bob")], -1),
+    RenewDelegationTokenRequest(b"secret", -1),
+    ExpireDelegationTokenRequest(b"secret", -1),
+    DescribeDelegationTokenRequest(None),
+    DescribeUserScramCredentialsRequest(None),
+    AlterUserScramCredentialsRequest([ScramCredentialDeletion("alice", 1)], [ScramCredentialUpsertion("bob", 1, 1)]),
+    SaslAuthenticateRequest(b"\0alice\0secret"),
     OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0)])]),
     DescribeConfigsRequest([DescribeConfigsResource(2, "t", None), DescribeConfigsResource(4, "1", None)], True, True),
     AlterConfigsRequest([AlterConfigsResource(2, "t", [AlterableConfig("retention.ms", "5")])]),
@@ -122,7 +147,12 @@ REQUESTS: list[Any] = [
     OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])]),
     ElectLeadersRequest(0, [ElectedPartitions("t", [0, 1])]),
     AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", [ReassignablePartition(0, [1])])]),
+    DescribeAclsRequest(1, None, 1, None, None, 1, 1),
+    CreateAclsRequest([AclCreation(2, "t", 3, "User:alice", "*", 3, 3)]),
+    DeleteAclsRequest([DeleteAclsFilter(1, None, 1, None, None, 1, 1)]),
     ListPartitionReassignmentsRequest(topics=[ListPartitionReassignmentsTopics("t", [0])]),
+    DescribeClientQuotasRequest([ComponentData("user", 2, None)]),
+    AlterClientQuotasRequest([EntryData([EntityData("user", None)], [OpData("producer_byte_rate", 1024.0)])]),
 ]
 BY_KEY = {request.API_KEY: request for request in REQUESTS}
 FIRST_BY_ID = 6  # of DeleteTopics
@@ -211,11 +241,13 @@ def test_an_api_has_one_handler() -> None:
 
 
 class TestApiVersions:
-    def test_what_is_served_is_told(self, parts: Parts) -> None:
+    def test_served_versions_are_advertised(self, parts: Parts) -> None:
         told = {one.api_key: (one.min_version, one.max_version) for one in parts.call(BY_KEY[18]).api_keys}
         served = served_versions()
         # librdkafka compresses only for brokers with Produce version 0.
         assert told.pop(0) == (0, served.pop(0)[1])
+        # It takes the absence of SaslHandshake version 0 for a broker without SASL.
+        assert told.pop(17) == (0, 1) and served.pop(17) == (1, 1)
         assert told == served
 
     def test_an_unknown_version_is_answered_with_the_list(self) -> None:

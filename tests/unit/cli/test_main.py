@@ -64,7 +64,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     "arguments", [["topics", "list"], ["consume", "t"], ["offsets", "t"], ["cluster"], ["topics", "create", "t"]]
 )
-def test_nobody_there(arguments: list[str]) -> None:
+def test_an_unreachable_broker_is_an_error(arguments: list[str]) -> None:
     result = process([*arguments, "--bootstrap-server", "127.0.0.1:1"])
     assert result.returncode == 1
     assert result.stderr == "Error: 127.0.0.1:1: can't connect: Connection refused\n"

@@ -34,7 +34,7 @@ class TestProduce:
         assert [r.value for r in server.stored()] == [b"one", b"", b"two\r", b"last without an end"]
         assert all(r.key is None and r.timestamp > T for r in server.stored())
 
-    def test_nothing(self, server: FakeBroker) -> None:
+    def test_no_input_sends_nothing(self, server: FakeBroker) -> None:
         assert run(server, "produce", "t").code == 0
         assert not server.asked(ApiKey.PRODUCE)
 

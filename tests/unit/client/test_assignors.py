@@ -117,7 +117,7 @@ def test_static_members_keep_their_places() -> None:
     assert ASSIGNORS["range"].assign(first, {"a": 2})["y"] == ASSIGNORS["range"].assign(again, {"a": 2})["y"]
 
 
-def test_two_who_claim_the_same() -> None:
+def test_two_members_that_claim_the_same_partition() -> None:
     part = TopicPartition("a", 0)
     claims = {
         "old": Subscription(("a",), encode_sticky_data([part], 3)),
@@ -181,7 +181,7 @@ def test_another_implementation_reads_ours_and_we_read_its() -> None:
     assert [(topic, list(indexes)) for topic, indexes in assignment.assignment] == [("a", [1, 2])]
 
 
-def test_what_java_and_librdkafka_write() -> None:
+def test_formats_of_java_and_librdkafka() -> None:
     version_0 = bytes.fromhex("0000 00000001 0001 61 ffffffff")
     assert decode_subscription(version_0) == Subscription(("a",))
     version_1 = bytes.fromhex("0001 00000001 0001 61 00000000 00000001 0001 61 00000001 00000003")

@@ -74,7 +74,7 @@ class ListProducer(Producer):
                 sent.done()
 
 
-class House:
+class Fixture:
     def __init__(self, batch_records: int = 1) -> None:
         self.now = 1_700_000_000_000
         self.now -= self.now % 1000
@@ -88,182 +88,182 @@ class House:
 
 
 def test_a_message_is_stamped_behind_its_own_headers() -> None:
-    house = House()
-    house.audited.send("t", b"v", b"k", headers=[("a", b"1")])
-    house.audited.send("t", None)
-    house.audited.send("u", b"v")
-    (topic, value, key, headers, _), (*_, second, _), (*_, third, _) = house.producer.sent
+    fixture = Fixture()
+    fixture.audited.send("t", b"v", b"k", headers=[("a", b"1")])
+    fixture.audited.send("t", None)
+    fixture.audited.send("u", b"v")
+    (topic, value, key, headers, _), (*_, second, _), (*_, third, _) = fixture.producer.sent
     assert (topic, value, key, headers[0]) == ("t", b"v", b"k", ("a", b"1"))
     stamps = [Stamp.decode(found[-1][1]) for found in (headers, second, third)]
     assert [found[-1][0] for found in (headers, second, third)] == [HEADER] * 3
     assert [stamp.number for stamp in stamps] == [0, 1, 0]
-    assert {(stamp.server, stamp.time_ms) for stamp in stamps} == {("here/7", house.now)}
+    assert {(stamp.server, stamp.time_ms) for stamp in stamps} == {("here/7", fixture.now)}
     assert len({stamp.producer for stamp in stamps}) == 1
 
 
 @pytest.mark.parametrize("value", [b"", b"1/2", b"x/p/0/s", b"1/p/x/s", b"\xff/p/0/s"])
-def test_what_is_no_stamp(value: bytes) -> None:
+def test_invalid_stamps_are_refused(value: bytes) -> None:
     with pytest.raises(NotStamped):
         Stamp.decode(value)
 
 
 def test_a_window_is_reported_when_it_is_over_and_nothing_of_it_is_under_way() -> None:
-    house = House()
-    first = house.now
+    fixture = Fixture()
+    first = fixture.now
     for _ in range(3):
-        house.audited.send("t", b"v")
-    a, b, c = (sent for *_, sent in house.producer.sent)
+        fixture.audited.send("t", b"v")
+    a, b, c = (sent for *_, sent in fixture.producer.sent)
     a.done()
-    house.now += 1000
-    house.audited.send("t", b"v")
-    assert house.counts() == [], "two are under way"
+    fixture.now += 1000
+    fixture.audited.send("t", b"v")
+    assert fixture.counts() == [], "two are under way"
     b.done(PylogdError("not delivered"))
     c.done()
-    house.audited.report()
-    assert house.counts() == [("t", first, 2)], "what failed does not count"
-    (report,) = house.producer.reports
+    fixture.audited.report()
+    assert fixture.counts() == [("t", first, 2)], "what failed does not count"
+    (report,) = fixture.producer.reports
     assert (report["first"], report["last"], report["failed"]) == (0, 2, [[1, 1]])
-    house.producer.flush()
-    house.audited.close()
-    assert house.counts()[1:] == [("t", first + 1000, 1)]
-    numbers = [report["number"] for report in house.producer.reports]
+    fixture.producer.flush()
+    fixture.audited.close()
+    assert fixture.counts()[1:] == [("t", first + 1000, 1)]
+    numbers = [report["number"] for report in fixture.producer.reports]
     assert numbers == sorted(set(numbers))
 
 
 def test_sending_looks_at_windows_once_in_each() -> None:
-    house = House()
+    fixture = Fixture()
     for _ in range(5):
-        house.audited.send("t", b"v")
-        house.producer.flush()
-        house.now += 1000
-    assert len(house.counts()) == 4
-    house.audited.close()
-    assert sum(count for *_, count in house.counts()) == 5
+        fixture.audited.send("t", b"v")
+        fixture.producer.flush()
+        fixture.now += 1000
+    assert len(fixture.counts()) == 4
+    fixture.audited.close()
+    assert sum(count for *_, count in fixture.counts()) == 5
 
 
 def test_a_message_that_was_not_taken_is_not_counted() -> None:
-    house = House()
-    house.producer.fill()
+    fixture = Fixture()
+    fixture.producer.fill()
     with pytest.raises(BufferFull):
-        house.audited.send("t", b"v")
-    house.producer.drain()
-    house.audited.close()
-    assert house.counts() == []
+        fixture.audited.send("t", b"v")
+    fixture.producer.drain()
+    fixture.audited.close()
+    assert fixture.counts() == []
 
 
 def test_a_report_that_was_not_taken_is_sent_the_next_time() -> None:
-    house = House()
-    house.audited.send("t", b"v")
-    house.producer.flush()
-    house.now += 1000
-    house.producer.fill()
+    fixture = Fixture()
+    fixture.audited.send("t", b"v")
+    fixture.producer.flush()
+    fixture.now += 1000
+    fixture.producer.fill()
     with pytest.raises(BufferFull):
-        house.audited.report()
-    house.producer.drain()
-    house.audited.report()
-    assert [count for *_, count in house.counts()] == [1]
+        fixture.audited.report()
+    fixture.producer.drain()
+    fixture.audited.report()
+    assert [count for *_, count in fixture.counts()] == [1]
 
 
 def test_the_callers_callback_goes_to_the_producer() -> None:
-    house = House()
-    delivery = house.audited.send("t", b"v", on_delivery=print)
-    assert house.producer.sent[0][-1].batch.listeners == [delivery, print]
+    fixture = Fixture()
+    delivery = fixture.audited.send("t", b"v", on_delivery=print)
+    assert fixture.producer.sent[0][-1].batch.listeners == [delivery, print]
 
 
 @pytest.mark.parametrize("server", ["100%/d", "%d", "x" * 80, "naïve"])
 def test_stamps_of_any_server_and_length_of_number(server: str) -> None:
-    house = House(batch_records=1000)
-    house.audited = AuditedProducer(house.producer, server=server, now_ms=lambda: house.now)
+    fixture = Fixture(batch_records=1000)
+    fixture.audited = AuditedProducer(fixture.producer, server=server, now_ms=lambda: fixture.now)
     for number in range(1200):
-        house.now += number % 3 == 0
-        house.audited.send("t", b"v", b"k", headers=[("a", b"1")] if number % 7 == 0 else ())
-    stamps = [Stamp.decode(headers[-1][1]) for *_, headers, _ in house.producer.sent]
+        fixture.now += number % 3 == 0
+        fixture.audited.send("t", b"v", b"k", headers=[("a", b"1")] if number % 7 == 0 else ())
+    stamps = [Stamp.decode(headers[-1][1]) for *_, headers, _ in fixture.producer.sent]
     assert [(stamp.number, stamp.server) for stamp in stamps] == [(number, server) for number in range(1200)]
 
 
 def test_a_message_of_the_wrong_type_takes_no_number() -> None:
-    house = House()
+    fixture = Fixture()
     with pytest.raises(TypeError):
-        house.audited.send("t", cast("bytes", "text"))
-    house.audited.send("t", b"v")
-    assert Stamp.decode(house.producer.sent[0][3][-1][1]).number == 0
+        fixture.audited.send("t", cast("bytes", "text"))
+    fixture.audited.send("t", b"v")
+    assert Stamp.decode(fixture.producer.sent[0][3][-1][1]).number == 0
 
 
 def test_a_batch_of_two_windows_counts_for_each() -> None:
-    house = House(batch_records=5)
-    first = house.now
+    fixture = Fixture(batch_records=5)
+    first = fixture.now
     for _ in range(2):
-        house.audited.send("t", b"v")
-    house.now += 1000
+        fixture.audited.send("t", b"v")
+    fixture.now += 1000
     for _ in range(3):
-        house.audited.send("t", b"v")
-    house.producer.flush()
-    house.audited.close()
-    assert house.counts() == [("t", first, 2), ("t", first + 1000, 3)]
-    assert [(report["first"], report["last"]) for report in house.producer.reports] == [(0, 1), (2, 4)]
+        fixture.audited.send("t", b"v")
+    fixture.producer.flush()
+    fixture.audited.close()
+    assert fixture.counts() == [("t", first, 2), ("t", first + 1000, 3)]
+    assert [(report["first"], report["last"]) for report in fixture.producer.reports] == [(0, 1), (2, 4)]
 
 
 def test_many_batches_are_let_go_of_before_their_window_ends() -> None:
-    house = House()
+    fixture = Fixture()
     for _ in range(10_000):
-        house.audited.send("t", b"v")
-        house.producer.sent.pop()[-1].done()
-    (window,) = house.audited._windows
+        fixture.audited.send("t", b"v")
+        fixture.producer.sent.pop()[-1].done()
+    (window,) = fixture.audited._windows
     assert len(window.batches) <= 2000
-    house.audited.close()
-    assert [count for *_, count in house.counts()] == [10_000]
+    fixture.audited.close()
+    assert [count for *_, count in fixture.counts()] == [10_000]
 
 
 def test_numbers_that_were_never_delivered_are_told_in_reports_that_fit() -> None:
-    house = House()
+    fixture = Fixture()
     for number in range(50_000):
-        house.audited.send("t", b"v")
-        house.producer.sent.pop()[-1].done(PylogdError("no") if number % 2 else None)
-    house.audited.close()
-    assert [count for *_, count in house.counts()] == [25_000, 0, 0]
-    told = [tuple(each) for report in house.producer.reports for each in report["failed"]]
+        fixture.audited.send("t", b"v")
+        fixture.producer.sent.pop()[-1].done(PylogdError("no") if number % 2 else None)
+    fixture.audited.close()
+    assert [count for *_, count in fixture.counts()] == [25_000, 0, 0]
+    told = [tuple(each) for report in fixture.producer.reports for each in report["failed"]]
     assert told == [(number, number) for number in range(1, 50_000, 2)]
 
 
 def test_threads_that_send_together() -> None:
     """Each number is given once, and each message is counted once, with batches that end at any moment."""
-    house = House(batch_records=7)
-    house.producer.on_add = Sent.done
+    fixture = Fixture(batch_records=7)
+    fixture.producer.on_add = Sent.done
 
     def work() -> None:
         for _ in range(3000):
-            house.audited.send("t", b"v")
+            fixture.audited.send("t", b"v")
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    house.audited.close()
-    assert [count for *_, count in house.counts()] == [12_000]
-    stamps = sorted(Stamp.decode(headers[-1][1]).number for _, _, _, headers, _ in house.producer.sent)
+    fixture.audited.close()
+    assert [count for *_, count in fixture.counts()] == [12_000]
+    stamps = sorted(Stamp.decode(headers[-1][1]).number for _, _, _, headers, _ in fixture.producer.sent)
     assert stamps == list(range(12_000))
 
 
 @pytest.mark.parametrize("given", [None, 0, 1_700_000_000_000])
 def test_the_time_in_a_stamp_follows_the_wall_clock_in_both_directions(given: int | None) -> None:
     """Whatever the record's own time stamp is."""
-    house = House()
+    fixture = Fixture()
     expected = []
     for step in (5, 1, 0, -600_000, 0, 70_000):
-        house.now += step
-        house.audited.send("t", b"v", timestamp=given)
-        expected.append(house.now)
-    assert [Stamp.decode(headers[-1][1]).time_ms for *_, headers, _ in house.producer.sent] == expected
-    times = [sent.batch.records[0][2] for *_, sent in house.producer.sent]
+        fixture.now += step
+        fixture.audited.send("t", b"v", timestamp=given)
+        expected.append(fixture.now)
+    assert [Stamp.decode(headers[-1][1]).time_ms for *_, headers, _ in fixture.producer.sent] == expected
+    times = [sent.batch.records[0][2] for *_, sent in fixture.producer.sent]
     assert times == (expected if given is None else [given] * len(expected))
 
 
 def test_the_producer_itself_stamps_nothing() -> None:
-    house = House()
-    house.audited.send("t", b"v")
-    house.producer.send("t", b"v")
-    first, second = (headers for *_, headers, _ in house.producer.sent)
+    fixture = Fixture()
+    fixture.audited.send("t", b"v")
+    fixture.producer.send("t", b"v")
+    first, second = (headers for *_, headers, _ in fixture.producer.sent)
     assert [name for name, _ in first] == [HEADER] and not second
 
 

@@ -30,7 +30,7 @@ def batch(base: int, *values: bytes | None, **options: int) -> bytes:
     )
 
 
-def test_what_is_in_them() -> None:
+def test_columns_have_the_records_values() -> None:
     data = batch(5, b"a", None, b"") + batch(20, b"d", attributes=LOG_APPEND_TIME, compression=4)
     found = columns.decode(data)
     found.validate(full=True)
@@ -54,7 +54,7 @@ def test_headers_are_there_if_asked_for() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_left_out() -> None:
+def test_records_outside_the_range_are_left_out() -> None:
     data = batch(0, b"a", b"b") + batch(2, b"c", b"d") + batch(4, b"marker", attributes=CONTROL)
     assert columns.decode(data, from_offset=3).column("value").to_pylist() == [b"d"]
     found = columns.decode_batches(iter_batches(data), from_offset=4)

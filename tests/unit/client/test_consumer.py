@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from pylogd.client import (
 )
 from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
 from pylogd.client.core.consumer.reader import Reader
+from pylogd.client.evented import consumer as evented_consumer
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.fetch import FetchResponse
@@ -240,7 +244,7 @@ def test_an_older_format_is_damage_too(make: Make, server: FakeBroker) -> None:
         read(consumer, 1)
 
 
-def test_what_comes_before_a_bad_header_is_read(make: Make, server: FakeBroker) -> None:
+def test_records_before_a_bad_header_are_read(make: Make, server: FakeBroker) -> None:
     old = bytearray(server.logs[0][2])
     old[16] = 1
     server.logs[0][2] = bytes(old)
@@ -262,7 +266,7 @@ def test_control_batches_are_passed_over(make: Make, server: FakeBroker) -> None
     assert consumer.position(("t", 1)) == 9
 
 
-def test_nothing_comes(make: Make) -> None:
+def test_a_poll_without_records_returns_after_its_timeout(make: Make) -> None:
     consumer = make()
     assert consumer.poll(0.1) == []
     consumer.assign({("t", 0): 100})
@@ -308,6 +312,39 @@ def test_signals_that_raise_inside_of_poll_lose_nothing(server: FakeBroker) -> N
         signal.signal(signal.SIGALRM, before)
     assert seen == list(range(3000))
     assert interrupts > 20
+
+
+def test_a_signal_that_raises_at_any_line_of_a_poll_does_not_end_polling(server: FakeBroker) -> None:
+    file = inspect.getsourcefile(evented_consumer)
+    with Consumer(server.address, prefetch=False) as consumer:
+        consumer.assign({("t", 0): 0})
+        expected = [record.offset for record in consumer.poll(5)]
+        left = line = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != file:
+                return None
+            left -= event == "line"
+            if left == 0 and event == "line":
+                raise Interrupted
+            return trace
+
+        raised = True
+        while raised:
+            line += 1
+            left, raised = line, False
+            consumer.seek(("t", 0), 0)
+            sys.settrace(trace)
+            try:
+                consumer.poll(5)
+            except Interrupted:
+                raised = True
+            finally:
+                sys.settrace(None)
+            consumer.seek(("t", 0), 0)
+            assert [record.offset for record in consumer.poll(5)] == expected, f"after line {line}"
+    assert line > 20
 
 
 def test_a_consumer_that_is_dropped_leaves_no_thread(server: FakeBroker) -> None:

@@ -179,3 +179,24 @@ def test_epochs_begin_again_at_one() -> None:
     assert session.request(wanted, VERSION, True).epoch == 0x7FFFFFFF
     session.succeeded(4)
     assert session.request(wanted, VERSION, True).epoch == 1
+
+
+def test_closing_ends_the_session_of_each_connected_broker() -> None:
+    reading = Reading()
+    reading.open()
+    [call] = reading.fetcher.close(lambda node, purpose: node == 1 and purpose.startswith("fetch"))
+    request = call.build(VERSION)
+    assert (request.session_id, request.session_epoch, request.topics) == (77, -1, [])
+    assert call.target == 1 and reading.fetcher.closing == 1
+    assert reading.fetcher.calls(0.0, reading.metadata) == [], "nothing more is fetched"
+    call.failed(BrokerUnavailable("gone"), 0.0)
+    assert reading.fetcher.closing == 0
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_closing_sends_nothing_without_a_session_or_a_connection(connected: bool) -> None:
+    reading = Reading()
+    if not connected:
+        reading.open()
+    assert reading.fetcher.close(lambda node, purpose: connected) == []
+    assert reading.fetcher.closing == 0

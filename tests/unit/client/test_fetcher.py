@@ -9,7 +9,8 @@ import pytest
 
 from pylogd.client import CorruptRecords, TopicPartition
 from pylogd.client.core.call import Call
-from pylogd.client.core.consumer.fetcher import AbortedTransactions, Fetcher, FetchSettings
+from pylogd.client.core.consumer.aborted_transactions import AbortedTransactions
+from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
 from pylogd.client.core.consumer.reader import PolledRecords, Reader
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
@@ -103,7 +104,7 @@ def test_no_more_is_asked_for_than_fits() -> None:
     assert fetcher.request_bytes == 200_000
 
 
-def test_what_is_dropped_frees_its_room_and_late_answers_count_for_nothing() -> None:
+def test_dropped_partitions_free_their_buffers_and_late_responses_are_ignored() -> None:
     fetcher = make(T0, T1)
     free = fetcher.request_bytes
     _, _, asked = ask(fetcher)
@@ -195,7 +196,7 @@ def test_a_limit_cuts_batches_and_pausing_loses_nothing() -> None:
     assert reader.positions == {T0: 10, T1: 5}
 
 
-def test_what_is_good_comes_before_the_damage() -> None:
+def test_valid_batches_are_returned_before_the_damaged_one() -> None:
     damaged = bytearray(batch(5, 5))
     damaged[-1] ^= 1
     reader = reading((T0, [batch(0, 5), bytes(damaged)]))

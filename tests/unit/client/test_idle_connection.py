@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pylogd.client.core import network
+from pylogd.client.core import link
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import decode_batch
 from tests.faces import FACES, DeferredFace, Face
@@ -27,7 +27,7 @@ def face(request: pytest.FixtureRequest, server: FakeBroker) -> Iterator[Face]:
 
 
 def test_no_record_is_lost(face: Face, server: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "IDLE_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(link, "IDLE_CHECK_SECONDS", 0.0)
     producer = face.producer(acks=0, linger_ms=0, retry=False)
     for n in range(5):
         producer.send("t", b"%d" % n, partition=0).result()

@@ -122,7 +122,7 @@ def test_every_record_is_acknowledged_before_its_callback() -> None:
     assert tracing.told[-1] == (RecordMetadata("t", 0, -1, -1), error)
 
 
-def test_what_is_not_accepted_is_acknowledged_with_its_error() -> None:
+def test_refused_records_are_acknowledged_with_their_error() -> None:
     tracing = Tracing()
     hooks = ProducerHooks(ProducerOptions(interceptors=[tracing], value_serializer=lambda value: bytes([1 // 0])))
     with pytest.raises(SerializationFailed):
@@ -183,7 +183,7 @@ def test_without_interceptors_records_are_handed_out_as_they_are() -> None:
     assert not ProducerHooks(ProducerOptions(interceptors=[ProducerInterceptor()])).prepares
 
 
-def test_what_is_no_interceptor_is_refused() -> None:
+def test_objects_that_are_no_interceptors_are_refused() -> None:
     with pytest.raises(ValueError, match="instances of ProducerInterceptor"):
         ProducerOptions(interceptors=[ConsumerInterceptor()])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="instances of ConsumerInterceptor"):

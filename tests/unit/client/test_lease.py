@@ -68,6 +68,8 @@ class LeasedGroup:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
         self.committed.update(offsets)
 
+    def on_commit(self, call: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], object]) -> None: ...
+
     def stream_of(self, partition: TopicPartition) -> int | None:
         return 0
 

@@ -16,7 +16,7 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metrics import ClientMetrics, NetworkMeters, StatisticsReporter, Window
 from pylogd.client.core.producer.accumulator import Batch, BatchResult
 from pylogd.client.core.producer.metrics import ProducerMeters
-from tests.unit.client.test_network import World
+from tests.fakes.links import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

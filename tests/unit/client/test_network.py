@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from pylogd.client.core.call import Call, Endpoint
-from pylogd.client.core.connections import ConnectionOptions
-from pylogd.client.core.effects import Close, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
     Closed,
@@ -18,113 +16,14 @@ from pylogd.client.core.errors import (
     UnsupportedByBroker,
     is_retriable,
 )
+from pylogd.client.core.link import IDLE_CHECK_SECONDS
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Topic
-from pylogd.client.core.network import HEDGE_SECONDS, IDLE_CHECK_SECONDS, Link, Network
+from pylogd.client.core.network import HEDGE_SECONDS
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.wire.messages import APIS, ApiKey
-from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
-from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
-
-VERSIONS = {key: (api.min_version, api.max_version) for key, api in APIS.items()}
-
-
-class Peer:
-    """The broker's end of a link: it answers ApiVersions, and keeps the other requests until a test answers them."""
-
-    def __init__(self, link: Link, versions: dict[int, tuple[int, int]] | None = None) -> None:
-        self.link = link
-        self.versions = VERSIONS if versions is None else versions
-        self.session = ServerSession(1 << 20, self.versions)
-        self.requests: list[RequestReceived] = []
-        self.closed = False
-        self.gone = False  # what is written to it is lost
-
-    def written(self, parts: list[Any], now: float) -> None:
-        if self.gone:
-            return
-        self.session.receive_data(b"".join(parts))
-        while (event := self.session.next_event()) is not None:
-            if isinstance(event, UnsupportedRequest):  # ApiVersions, of a version that it does not know
-                refused = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
-                self._send(refused, self._api_versions(ErrorCode.UNSUPPORTED_VERSION), now)
-            elif isinstance(event.request, ApiVersionsRequest):
-                self._send(event, self._api_versions(ErrorCode.NONE), now)
-            else:
-                self.requests.append(event)
-
-    def _api_versions(self, code: ErrorCode) -> ApiVersionsResponse:
-        keys = [ApiVersion(key, low, high) for key, (low, high) in self.versions.items()]
-        return ApiVersionsResponse(error_code=code, api_keys=keys)
-
-    def answer(self, now: float, cluster: str = "c") -> None:
-        """Answer the oldest request."""
-        event = self.requests.pop(0)
-        self._send(event, MetadataResponse(cluster_id=cluster), now)
-
-    def _send(self, event: RequestReceived, response: Any, now: float) -> None:
-        parts: list[Any] = self.session.encode_reply(event, response)
-        self.link.received(b"".join(parts), now)
-
-
-class World:
-    """A network whose effects are carried out at once, with peers that listen where a test says so."""
-
-    def __init__(self, *bootstrap: tuple[str, int], **options: Any) -> None:
-        self.now = 0.0
-        self.metadata = Metadata(list(bootstrap) or [("a", 1)])
-        self.network = Network(self.metadata, ConnectionOptions(**options))
-        self.listening: dict[str, dict[int, tuple[int, int]] | None] = {"a": None}
-        self.silent: set[str] = set()
-        self.peers: dict[Link, Peer] = {}
-        self.opened: list[str] = []
-        self.outcomes: list[Any] = []
-
-    def perform(self) -> None:
-        while self.network.effects:
-            effect = self.network.effects.popleft()
-            link = effect.link
-            if isinstance(effect, Open):
-                self.opened.append(link.host)
-                if link.host in self.silent:
-                    continue
-                if link.host not in self.listening:
-                    link.lost(BrokerUnavailable(f"{link.address}: can't connect: refused"), self.now)
-                    continue
-                self.peers[link] = Peer(link, self.listening[link.host])
-                link.opened(self.now)
-            elif isinstance(effect, Write):
-                self.peers[link].written(effect.parts, self.now)
-            elif isinstance(effect, Close) and link in self.peers:
-                self.peers[link].closed = True
-        self.network.count_written(self.now)
-
-    def send(self, target: Any = None, *, timeout: float = 30.0, **more: Any) -> Call:
-        def answered(response: Any, _now: float) -> None:
-            self.outcomes.append(response if response is None else response.cluster_id)
-
-        def failed(error: PylogdError, _now: float) -> None:
-            self.outcomes.append(error)
-
-        call = Call(MetadataRequest, lambda _: MetadataRequest(), answered, failed, timeout, target, **more)
-        self.network.send(call, self.now)
-        self.perform()
-        return call
-
-    def run(self, until: float) -> None:
-        """Let time pass, from one thing that is due to the next."""
-        for _ in range(100):
-            due = self.network.next_time()
-            if due is None or due > until:
-                break
-            self.now = max(self.now, due)
-            self.network.tick(self.now)
-            self.perform()
-        self.now = until
-
-    def peer(self, host: str = "a") -> Peer:
-        return next(peer for link, peer in reversed(self.peers.items()) if link.host == host)
+from tests.fakes.links import World
 
 
 def test_replies_come_in_order_while_several_are_in_flight() -> None:
@@ -169,7 +68,7 @@ def test_a_request_that_can_not_be_made_fails_alone() -> None:
     assert world.outcomes[1] == "c"
 
 
-def test_nobody_listens_and_is_left_alone_for_a_while() -> None:
+def test_a_refused_connection_is_tried_again_after_a_pause() -> None:
     world = World(reconnect_backoff=1.0, reconnect_backoff_max=1.0)
     world.listening.clear()
     world.send()
@@ -199,7 +98,7 @@ def break_by_silence(world: World) -> None:
     ("cut", "error"),
     [(break_by_closing, BrokerUnavailable), (break_by_garbage, InvalidReply), (break_by_silence, RequestTimedOut)],
 )
-def test_what_ends_a_connection_fails_all_that_is_in_flight(
+def test_the_end_of_a_connection_fails_all_requests_in_flight(
     cut: Callable[[World], None], error: type[PylogdError]
 ) -> None:
     world = World()
@@ -313,7 +212,7 @@ def test_an_idle_connection_that_lives_is_used_after_it_has_answered() -> None:
     assert len(world.outcomes) == 3  # it was in use a moment ago: nothing is asked
 
 
-def test_what_is_idle_is_closed_and_time_outs_have_a_time() -> None:
+def test_idle_connections_are_closed_at_the_scheduled_time() -> None:
     world = World(connections_max_idle=100.0)
     world.send()
     world.peer().answer(0.0)

@@ -110,7 +110,7 @@ def test_a_partition_queue_is_held_after_a_failure_and_while_its_leader_moves() 
     assert queue.next_time() == 10
 
 
-def test_what_nobody_leads_expires_with_its_last_error() -> None:
+def test_batches_without_a_leader_expire_with_their_last_error() -> None:
     accumulator, queue = make(Time())
     batch = add(accumulator, 0)
     accumulator.seal_all()

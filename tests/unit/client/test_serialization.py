@@ -152,7 +152,7 @@ def test_an_interrupt_in_a_deserializer_loses_nothing() -> None:
     assert values(records) == list(range(5))
 
 
-def test_what_is_no_serializer_is_refused() -> None:
+def test_objects_that_are_no_serializers_are_refused() -> None:
     with pytest.raises(ValueError, match="value_serializer must be a function"):
         ProducerOptions(value_serializer=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="key_deserializer must be a function"):

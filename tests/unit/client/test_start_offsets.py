@@ -67,7 +67,7 @@ def test_without_a_committed_offset_the_leader_is_asked() -> None:
     assert world.found == [({}, {T0: 7})]
 
 
-def test_what_may_pass_is_tried_again_after_a_pause_and_the_rest_is_an_error() -> None:
+def test_retriable_errors_are_retried_after_a_pause_and_others_are_raised() -> None:
     world = Starts(group=False)
     world.starts.add([T0])
     [call] = world.starts.turn(0.0)

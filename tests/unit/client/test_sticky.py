@@ -34,7 +34,7 @@ def chosen(sticky: StickyPartitions, count: int) -> Counter[int]:
     return found
 
 
-def test_it_sticks_until_enough_bytes_were_produced() -> None:
+def test_a_partition_is_kept_until_enough_bytes_were_produced() -> None:
     sticky = make()
     first = sticky.partition("t", 1000)
     sticky.sealed("t", STICKY_BYTES - 1, full=False)

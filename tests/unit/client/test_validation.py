@@ -133,7 +133,7 @@ def test_a_position_in_front_of_which_nothing_was_read_needs_no_validation() -> 
     assert (call.target, request.topics[0].partitions[0].fetch_offset) == (2, 7)
 
 
-def test_what_was_fetched_and_not_handed_out_comes_from_the_new_leader() -> None:
+def test_fetched_records_that_were_not_returned_are_fetched_from_the_new_leader() -> None:
     world = World()
     world.core.move(T0, 0)
     call, _ = world.ask(FetchRequest)

@@ -27,7 +27,7 @@ def test_addresses(text: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":9092", "host:0", "host:65536", "host:http", "host:"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_address(text)
 

@@ -140,7 +140,7 @@ def test_the_writes_of_a_former_controller_fail(three: FakeCluster) -> None:
     assert three.state().isr == (1, 3)
 
 
-def test_what_a_stale_controller_asks_for_is_not_done(three: FakeCluster) -> None:
+def test_writes_of_a_former_controller_are_refused(three: FakeCluster) -> None:
     topic = three.make()
     result_of(three.store.set(CONTROLLER_EPOCH, b"7"))  # another one has been elected
     state = replace(topic.partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
@@ -440,7 +440,7 @@ class TestInternalTopics:
         assert cluster.state("t").replicas == (1,)
 
 
-def test_who_left_a_set_that_is_too_small_may_lead_next(three: FakeCluster) -> None:
+def test_an_eligible_replica_may_lead_next(three: FakeCluster) -> None:
     three.make("t", (2, 3), min_insync_replicas="2")
     three.make("u", (2, 3))
     three.die(2)
@@ -453,7 +453,7 @@ def test_who_left_a_set_that_is_too_small_may_lead_next(three: FakeCluster) -> N
     assert three.state("u").leader == NO_LEADER
 
 
-def test_nobody_is_eligible_any_more_once_fewer_replicas_are_enough(three: FakeCluster) -> None:
+def test_the_eligible_set_is_cleared_when_fewer_replicas_are_required(three: FakeCluster) -> None:
     three.make("t", (2, 3), min_insync_replicas="2")
     three.die(2)
     assert three.state().elr == (2,)

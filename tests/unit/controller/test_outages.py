@@ -74,7 +74,7 @@ def test_a_copy_in_a_failed_directory_is_not_eligible() -> None:
     assert settled(gone, snapshot()).leader == 2
 
 
-def test_who_has_everything_is_elected_before_a_directory_that_failed() -> None:
+def test_a_complete_replica_is_elected_before_one_on_a_failed_directory() -> None:
     """Of two replicas with all records, one is in sync; its directory fails while the other broker is away."""
     state = replace(STATE, isr=(1,), elr=(2,))
     after = settled(state, snapshot(offline=(1,), dead=(2,)))

@@ -16,7 +16,7 @@ from pylogd.log.errors import StorageFailure
 from pylogd.metadata.errors import StoreFailure
 from pylogd.replica.partition import Partition
 from pylogd.wire.records import Record, encode_batch
-from tests.fakes.groups import Waiting
+from tests.fakes.groups import PendingResult
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NODE, Parts, records_in
 
@@ -47,11 +47,11 @@ def request(member_id: str = "", topics: str = "t", **fields: Any) -> JoinReques
 
 def form(parts: Parts, group_id: str = "g", **fields: Any) -> JoinAnswer:
     """Form a Stable group of one member."""
-    answer: JoinAnswer = Waiting(parts.groups.join(group_id, request(**fields))).answer
+    answer: JoinAnswer = PendingResult(parts.groups.join(group_id, request(**fields))).answer
     sync = parts.groups.sync(
         group_id, answer.member_id, None, answer.generation, None, None, {answer.member_id: b"share"}
     )
-    assert Waiting(sync).answer.assignment == b"share"
+    assert PendingResult(sync).answer.assignment == b"share"
     return answer
 
 
@@ -111,7 +111,7 @@ class TestOffsets:
         assert offsets(parts) == {("t", 0): 7}
 
     def test_commits_are_refused_before_the_assignment_is_stored(self, parts: Parts) -> None:
-        joined = Waiting(parts.groups.join("g", request())).answer
+        joined = PendingResult(parts.groups.join("g", request())).answer
         assert commit(parts, 7, joined=joined) == ErrorCode.REBALANCE_IN_PROGRESS
 
     def test_a_commit_renews_the_session(self, parts: Parts) -> None:
@@ -125,7 +125,7 @@ class TestOffsets:
         joined = form(parts)
         partition = home(parts)
         parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
-        waiting = Waiting(commit(parts, 7, joined=joined))
+        waiting = PendingResult(commit(parts, 7, joined=joined))
         assert waiting.waits
         assert offsets(parts) == {}
         waiting.disconnect()
@@ -137,7 +137,7 @@ class TestOffsets:
         joined = form(parts)
         partition = home(parts)
         parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
-        waiting = Waiting(commit(parts, 7, joined=joined))
+        waiting = PendingResult(commit(parts, 7, joined=joined))
         parts.time.advance(5)
         assert waiting.answer == ErrorCode.COORDINATOR_NOT_AVAILABLE
         parts.set_state(TOPIC, partition.index, replicas=(NODE, 2, 3), isr=(NODE, 2))
@@ -161,7 +161,7 @@ class TestLoading:
         assert offsets(parts) == {("t", 0): 9}
         assert offsets(parts, "simple") == {("u", 0): 3}
         assert parts.groups.heartbeat("g", joined.member_id, None, 1) == NONE
-        again = Waiting(parts.groups.sync("g", joined.member_id, None, 1, None, None, {})).answer
+        again = PendingResult(parts.groups.sync("g", joined.member_id, None, 1, None, None, {})).answer
         assert again.assignment == b"share"
         parts.time.advance(11)
         assert parts.groups.heartbeat("g", joined.member_id, None, 1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -175,8 +175,11 @@ class TestLoading:
         parts.groups._leadership(partition, True)
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         groups = parts.groups
-        assert Waiting(groups.join("g", request())).answer.error == loading
-        assert Waiting(groups.sync("g", "m", None, 1, None, None, {})).answer.error == ErrorCode.REBALANCE_IN_PROGRESS
+        assert PendingResult(groups.join("g", request())).answer.error == loading
+        assert (
+            PendingResult(groups.sync("g", "m", None, 1, None, None, {})).answer.error
+            == ErrorCode.REBALANCE_IN_PROGRESS
+        )
         assert groups.heartbeat("g", "m", None, 1) == NONE
         assert groups.leave("g", [LeavingMember("m", None)])[0] == loading
         assert commit(parts, 8) == offsets(parts) == groups.describe("g") == groups.delete("g") == loading
@@ -191,7 +194,7 @@ class TestLoading:
         joined = form(parts)
         commit(parts, 7, joined=joined)
         partition = home(parts)
-        waiting = Waiting(parts.groups.join("g", request()))
+        waiting = PendingResult(parts.groups.join("g", request()))
         assert waiting.waits
         for leads in (False, True):
             parts.groups._leadership(partition, leads)
@@ -348,8 +351,8 @@ class TestDeleting:
 class TestRefusals:
     def test_group_ids(self, parts: Parts) -> None:
         groups, refused = parts.groups, ErrorCode.INVALID_GROUP_ID
-        assert Waiting(groups.join("", request())).answer.error == refused
-        assert Waiting(groups.sync("", "m", None, 1, None, None, {})).answer.error == refused
+        assert PendingResult(groups.join("", request())).answer.error == refused
+        assert PendingResult(groups.sync("", "m", None, 1, None, None, {})).answer.error == refused
         assert groups.heartbeat("", "m", None, 1) == refused
         assert groups.leave("", [])[0] == refused
         assert commit(parts, 7, group_id="x" * 40_000) == refused
@@ -369,18 +372,18 @@ class TestRefusals:
         ],
     )
     def test_joins(self, parts: Parts, fields: dict[str, Any], code: ErrorCode) -> None:
-        assert Waiting(parts.groups.join("g", request(**fields))).answer.error == code
+        assert PendingResult(parts.groups.join("g", request(**fields))).answer.error == code
         assert parts.groups.groups() == (NONE, [])
 
     def test_unknown_groups(self, parts: Parts) -> None:
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert parts.groups.heartbeat("none", "m", None, 1) == unknown
         assert parts.groups.leave("none", [LeavingMember("m", None)]) == (NONE, [unknown])
-        assert Waiting(parts.groups.sync("none", "m", None, 1, None, None, {})).answer.error == unknown
+        assert PendingResult(parts.groups.sync("none", "m", None, 1, None, None, {})).answer.error == unknown
 
     def test_a_stopping_coordinator_refuses_requests(self, parts: Parts) -> None:
         form(parts)
-        waiting = Waiting(parts.groups.join("g", request()))
+        waiting = PendingResult(parts.groups.join("g", request()))
         parts.groups.stop()
         assert waiting.answer.error == ErrorCode.NOT_COORDINATOR
         assert commit(parts, 7) == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -406,7 +409,7 @@ class TestTheTopic:
         parts.threads.hold = True
         waits = [parts.groups.coordinator_of(name) for name in "abc"]
         assert all(isinstance(wait, Deferred) and not wait.called for wait in waits)
-        gone = Waiting(waits.pop())  # type: ignore[arg-type]
+        gone = PendingResult(waits.pop())  # type: ignore[arg-type]
         gone.disconnect()
         parts.threads.hold = False
         parts.threads.release()

@@ -19,7 +19,7 @@ from pylogd.log.log import Log
 from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import CONTROL, HEADER_SIZE, TRANSACTIONAL, BatchHeader, encode_batch, iter_batches
-from tests.fakes.compaction import CompactedHouse, contents_of, final, put
+from tests.fakes.compaction import CompactedStorage, contents_of, final, put
 from tests.fakes.storage import DATA, append, fix_crc, flip_byte, names, read_all, values
 
 
@@ -28,10 +28,10 @@ def batches(log: Log) -> list[BatchHeader]:
     return [header for segment in log.segments for _, header in segment.headers(0, allow_cold=True)]
 
 
-def roll(house: CompactedHouse, log: Log) -> None:
+def roll(storage: CompactedStorage, log: Log) -> None:
     """Seal the active segment, so that it may be compacted."""
     with log.lock:
-        log.roll(log.log_end_offset, house.now_ms)
+        log.roll(log.log_end_offset, storage.now_ms)
 
 
 class TestOffsetMap:
@@ -63,13 +63,13 @@ class TestOffsetMap:
 
 
 def test_the_last_record_of_each_key_keeps_its_offset() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"k%d" % (at % 4), b"v%d" % at), (b"once%d" % at, b"w"))
+        put(storage, log, (b"k%d" % (at % 4), b"v%d" % at), (b"once%d" % at, b"w"))
     before = contents_of(log)
     end = log.log_end_offset
-    (cleaned,) = house.clean()
+    (cleaned,) = storage.clean()
     after = contents_of(log)
     assert set(after) < set(before)
     assert after == sorted(after)
@@ -77,19 +77,19 @@ def test_the_last_record_of_each_key_keeps_its_offset() -> None:
     assert log.log_end_offset == end
     assert cleaned.bytes_written < cleaned.bytes_read
     assert log.cleaned_offset == cleaned.end_offset == log.active.base_offset
-    house.check()
-    assert contents_of(house.restart()) == after
-    assert house.manager.logs["t", 0].cleaned_offset == cleaned.end_offset
-    assert house.clean() == []
-    house.check()
+    storage.check()
+    assert contents_of(storage.restart()) == after
+    assert storage.manager.logs["t", 0].cleaned_offset == cleaned.end_offset
+    assert storage.clean() == []
+    storage.check()
 
 
 def test_a_read_inside_a_hole_gets_the_next_higher_batch() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(40):
-        put(house, log, (b"same", b"%d" % at))
-    house.clean()
+        put(storage, log, (b"same", b"%d" % at))
+    storage.clean()
     left = [offset for offset, _, _ in contents_of(log)]
     assert len(left) < 20
     for offset in range(log.log_end_offset):
@@ -102,30 +102,30 @@ def test_a_read_inside_a_hole_gets_the_next_higher_batch() -> None:
 
 
 def test_small_segments_are_merged() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(60):
-        put(house, log, (b"k%d" % (at % 3), b"%d" % at))
+        put(storage, log, (b"k%d" % (at % 3), b"%d" % at))
     count = len(log.segments)
-    house.clean()
+    storage.clean()
     for _ in range(3):
-        put(house, log, (b"a", b"x" * 250))
-        house.clean()
+        put(storage, log, (b"a", b"x" * 250))
+        storage.clean()
     assert len(log.segments) <= count / 2
-    assert len(names(house.fs, ".snapshot")) <= len(log.segments)
-    house.check()
+    assert len(names(storage.fs, ".snapshot")) <= len(log.segments)
+    storage.check()
 
 
 def test_batches_that_keep_all_records_are_copied_unchanged() -> None:
-    house = CompactedHouse()
-    log = house.create()
-    put(house, log, (b"a", b"1" * 150), (b"b", b"2" * 150), compression=4)
+    storage = CompactedStorage()
+    log = storage.create()
+    put(storage, log, (b"a", b"1" * 150), (b"b", b"2" * 150), compression=4)
     kept = log.read(0, 1 << 20, allow_cold=True)
     assert kept is not None
     old = kept.read()
     for at in range(20):
-        put(house, log, (b"c", b"%d" % at))
-    house.clean()
+        put(storage, log, (b"c", b"%d" % at))
+    storage.clean()
     again = log.read(0, 1 << 20, allow_cold=True)
     assert again is not None
     assert again.read()[: len(old)] == old
@@ -133,75 +133,75 @@ def test_batches_that_keep_all_records_are_copied_unchanged() -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_codecs_and_headers_are_kept(codec: int) -> None:
-    house = CompactedHouse(segment_bytes=4000)
-    log = house.create()
-    put(house, log, *((b"k%d" % at, b"old" * 30) for at in range(9)), compression=codec, producer_id=5,
+    storage = CompactedStorage(segment_bytes=4000)
+    log = storage.create()
+    put(storage, log, *((b"k%d" % at, b"old" * 30) for at in range(9)), compression=codec, producer_id=5,
         producer_epoch=1, base_sequence=0)  # fmt: skip
-    put(house, log, *((b"k%d" % at, b"new" * 99) for at in range(7)))
-    roll(house, log)
-    house.clean()
+    put(storage, log, *((b"k%d" % at, b"new" * 99) for at in range(7)))
+    roll(storage, log)
+    storage.clean()
     first = batches(log)[0]
     assert (first.base_offset, first.last_offset_delta, first.record_count) == (0, 8, 2)
     assert (first.compression, first.producer_id, first.producer_epoch, first.base_sequence) == (codec, 5, 1, 0)
-    assert first.max_timestamp == house.now_ms + 8
+    assert first.max_timestamp == storage.now_ms + 8
     assert [key for offset, key, _ in contents_of(log) if offset < 9] == [b"k7", b"k8"]
-    house.check()
+    storage.check()
 
 
 def test_tombstones_are_removed_after_delete_retention_ms() -> None:
-    house = CompactedHouse(delete_retention_ms=1000)
-    log = house.create()
-    put(house, log, (b"a", b"1"), (b"b", b"2"))
-    put(house, log, (b"a", None))
-    roll(house, log)
-    house.clean()
+    storage = CompactedStorage(delete_retention_ms=1000)
+    log = storage.create()
+    put(storage, log, (b"a", b"1"), (b"b", b"2"))
+    put(storage, log, (b"a", None))
+    roll(storage, log)
+    storage.clean()
     assert contents_of(log) == [(1, b"b", b"2"), (2, b"a", None)]
-    assert read_all(log)[1].timestamp == house.now_ms
-    assert delete_horizon(batches(log)[1]) == house.now_ms + 1000
-    house.check()
+    assert read_all(log)[1].timestamp == storage.now_ms
+    assert delete_horizon(batches(log)[1]) == storage.now_ms + 1000
+    storage.check()
     for wait, left in ((999, 3), (2, 2)):
-        house.pass_time(wait)
-        put(house, log, (b"c", b"%d" % wait))
-        roll(house, log)
-        house.clean()
+        storage.pass_time(wait)
+        put(storage, log, (b"c", b"%d" % wait))
+        roll(storage, log)
+        storage.clean()
         assert len(contents_of(log)) == left
-        house.check()
+        storage.check()
     assert final(read_all(log)) == {b"b": b"2", b"c": b"2"}
 
 
 def test_producers_are_known_after_their_records_were_removed() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     ids: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0}
-    put(house, log, (b"a", b"1"), base_sequence=0, **ids)
-    result = put(house, log, (b"a", b"2"), base_sequence=1, **ids)
+    put(storage, log, (b"a", b"1"), base_sequence=0, **ids)
+    result = put(storage, log, (b"a", b"2"), base_sequence=1, **ids)
     for at in range(10):
-        put(house, log, (b"a", b"%d" % at))
-    house.clean()
+        put(storage, log, (b"a", b"%d" % at))
+    storage.clean()
     kept = batches(log)[0]
     assert (kept.base_offset, kept.record_count, kept.base_sequence) == (1, 0, 1)
-    house.manager.close()
-    for name in names(house.fs, ".snapshot"):
-        house.fs.files[f"{DATA}/t-0/{name}"].data.clear()
-    log = house.start().logs["t", 0]
-    assert put(house, log, (b"a", b"2"), base_sequence=1, **ids)[:2] == result[:2]
-    house.check()
+    storage.manager.close()
+    for name in names(storage.fs, ".snapshot"):
+        storage.fs.files[f"{DATA}/t-0/{name}"].data.clear()
+    log = storage.start().logs["t", 0]
+    assert put(storage, log, (b"a", b"2"), base_sequence=1, **ids)[:2] == result[:2]
+    storage.check()
 
 
 def test_aborted_transactions_are_removed_and_compaction_ends_at_open_ones() -> None:
-    house = CompactedHouse(delete_retention_ms=10)
-    log = house.create()
-    put(house, log, (b"a", b"kept"))
+    storage = CompactedStorage(delete_retention_ms=10)
+    log = storage.create()
+    put(storage, log, (b"a", b"kept"))
 
     def write(pid: int, value: bytes, sequence: int) -> None:
-        put(house, log, (b"a", value), producer_id=pid, producer_epoch=0, base_sequence=sequence,
+        put(storage, log, (b"a", value), producer_id=pid, producer_epoch=0, base_sequence=sequence,
             attributes=TRANSACTIONAL, origin=AppendOrigin.COORDINATOR)  # fmt: skip
 
     def mark(pid: int, kind: int) -> None:
         key = b"\0\0" + kind.to_bytes(2, "big")
         log.append(
             encode_batch(
-                [(key, b"\0" * 6, house.now_ms, ())], attributes=TRANSACTIONAL | CONTROL, producer_id=pid,
+                [(key, b"\0" * 6, storage.now_ms, ())], attributes=TRANSACTIONAL | CONTROL, producer_id=pid,
                 producer_epoch=0,
             ),
             leader_epoch=0, origin=AppendOrigin.COORDINATOR,
@@ -209,63 +209,63 @@ def test_aborted_transactions_are_removed_and_compaction_ends_at_open_ones() -> 
 
     write(1, b"aborted", 0)
     mark(1, 0)
-    put(house, log, (b"b", b"0"))
+    put(storage, log, (b"b", b"0"))
     write(2, b"open", 0)
-    put(house, log, (b"b", b"1"))
-    roll(house, log)
-    house.clean()
+    put(storage, log, (b"b", b"1"))
+    roll(storage, log)
+    storage.clean()
     values_left = [value for _, _, value in contents_of(log)]
     assert b"kept" in values_left
     assert b"aborted" not in values_left
     assert values_left[-3:] == [b"0", b"open", b"1"]
     assert log.cleaned_offset == 4
     mark(2, 1)
-    roll(house, log)
-    house.pass_time(100_000)
-    house.clean()
+    roll(storage, log)
+    storage.pass_time(100_000)
+    storage.clean()
     values_left = [value for offset, _, value in contents_of(log)]
     assert values_left[-3:-1] == [b"open", b"1"]
     assert b"kept" not in values_left
-    house.check()
+    storage.check()
 
 
 def test_min_lag_delays_compaction_and_max_lag_forces_it() -> None:
-    house = CompactedHouse(min_compaction_lag_ms=500, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=900)
-    log = house.create()
+    storage = CompactedStorage(min_compaction_lag_ms=500, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=900)
+    log = storage.create()
     for at in range(10):
-        put(house, log, (b"a", b"%d" % at))
-    roll(house, log)
-    assert house.clean() == []
-    house.pass_time(600)
-    put(house, log, (b"a", b"x"))
-    assert len(house.clean()) == 1  # all of it is dirty
-    roll(house, log)
-    house.pass_time(600)
-    put(house, log, (b"b", b"y" * 300))
-    found = log_to_clean(log, house.now_ms)
+        put(storage, log, (b"a", b"%d" % at))
+    roll(storage, log)
+    assert storage.clean() == []
+    storage.pass_time(600)
+    put(storage, log, (b"a", b"x"))
+    assert len(storage.clean()) == 1  # all of it is dirty
+    roll(storage, log)
+    storage.pass_time(600)
+    put(storage, log, (b"b", b"y" * 300))
+    found = log_to_clean(log, storage.now_ms)
     log.seal()
-    found = log_to_clean(log, house.now_ms)
+    found = log_to_clean(log, storage.now_ms)
     assert found is not None and not found.is_due
-    house.pass_time(301)
-    found = log_to_clean(log, house.now_ms)
+    storage.pass_time(301)
+    found = log_to_clean(log, storage.now_ms)
     assert found is not None and found.overdue and found.is_due
-    assert len(house.clean()) == 1
+    assert len(storage.clean()) == 1
 
 
 def test_the_dirtiest_log_comes_first() -> None:
-    house = CompactedHouse()
-    logs = [house.create("t", at) for at in range(3)]
+    storage = CompactedStorage()
+    logs = [storage.create("t", at) for at in range(3)]
     for log, count in zip(logs, (10, 10, 10), strict=True):
         for at in range(count):
-            put(house, log, (b"a%d" % at, b"x" * 50))
-        roll(house, log)
-    house.clean()
+            put(storage, log, (b"a%d" % at, b"x" * 50))
+        roll(storage, log)
+    storage.clean()
     for log, count in zip(logs, (2, 9, 5), strict=True):
         for at in range(count):
-            put(house, log, (b"b%d" % at, b"x" * 50))
-        roll(house, log)
+            put(storage, log, (b"b%d" % at, b"x" * 50))
+        roll(storage, log)
         log.seal()
-    cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
+    cleaner = Cleaner(storage.manager, storage.cleaner_config, now_ms=lambda: storage.now_ms)
     runner = cleaner.new_runner()
     order = []
     while cleaner.clean_one(runner) is not None:
@@ -274,178 +274,178 @@ def test_the_dirtiest_log_comes_first() -> None:
 
 
 def test_a_small_offset_map_takes_several_rounds() -> None:
-    house = CompactedHouse(keys=8)
-    log = house.create()
+    storage = CompactedStorage(keys=8)
+    log = storage.create()
     for at in range(50):
-        put(house, log, (b"k%d" % (at % 25), b"%d" % at))
-    rounds = house.clean()
+        put(storage, log, (b"k%d" % (at % 25), b"%d" % at))
+    rounds = storage.clean()
     assert len(rounds) > 3
     assert final(read_all(log)) == {b"k%d" % (at % 25): b"%d" % at for at in range(50)}
-    house.check()
+    storage.check()
 
 
 def test_a_batch_larger_than_the_offset_map_leaves_the_log_unchanged() -> None:
-    house = CompactedHouse(keys=5)
-    log = house.create()
-    put(house, log, *((b"k%d" % at, b"v") for at in range(9)))
-    put(house, log, (b"a", b"v" * 300))
+    storage = CompactedStorage(keys=5)
+    log = storage.create()
+    put(storage, log, *((b"k%d" % at, b"v") for at in range(9)))
+    put(storage, log, (b"a", b"v" * 300))
     before = contents_of(log)
-    assert house.clean() == []
+    assert storage.clean() == []
     assert contents_of(log) == before
 
 
 def test_readers_are_not_affected() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"same", b"%d" % at))
+        put(storage, log, (b"same", b"%d" % at))
     log.seal()
     pieces = [log.read(offset, 1 << 20, allow_cold=True) for offset in range(0, 30, 3)]
     old = list(log.segments)
     expected = [piece.read() for piece in pieces if piece]
-    house.clean()
+    storage.clean()
     assert [piece.read() for piece in pieces if piece] == expected
     found = old[0].locate(2, allow_cold=True)
     assert found is not None
     assert found.base_offset == 2
-    house.pass_time(100_000)
-    house.manager.tick()
-    assert not names(house.fs, ".deleted")
-    house.check()
+    storage.pass_time(100_000)
+    storage.manager.tick()
+    assert not names(storage.fs, ".deleted")
+    storage.check()
 
 
 def test_damage_stops_only_the_compaction_of_that_log() -> None:
-    house = CompactedHouse()
+    storage = CompactedStorage()
     for partition in range(2):
-        log = house.create("t", partition)
+        log = storage.create("t", partition)
         for at in range(20):
-            put(house, log, (b"a", b"%d" % at))
+            put(storage, log, (b"a", b"%d" % at))
         log.seal()
-    flip_byte(house.fs, f"{DATA}/t-0/{0:020d}.log", 70)
-    house.clean()
-    assert house.manager.logs["t", 0].cleaned_offset == 0
-    assert house.manager.logs["t", 1].cleaned_offset > 0
-    assert not names(house.fs, ".cleaned")
+    flip_byte(storage.fs, f"{DATA}/t-0/{0:020d}.log", 70)
+    storage.clean()
+    assert storage.manager.logs["t", 0].cleaned_offset == 0
+    assert storage.manager.logs["t", 1].cleaned_offset > 0
+    assert not names(storage.fs, ".cleaned")
 
 
 @pytest.mark.parametrize("change", ["truncate", "delete", "close"])
 def test_a_log_that_changes_during_compaction(change: str) -> None:
-    house = CompactedHouse(cleanup_policy=frozenset({"compact", "delete"}))
-    log = house.create()
+    storage = CompactedStorage(cleanup_policy=frozenset({"compact", "delete"}))
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"a", b"%d" % at))
+        put(storage, log, (b"a", b"%d" % at))
     log.seal()
-    found = log_to_clean(log, house.now_ms)
+    found = log_to_clean(log, storage.now_ms)
     assert found is not None
-    runner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms).new_runner()
+    runner = Cleaner(storage.manager, storage.cleaner_config, now_ms=lambda: storage.now_ms).new_runner()
     done: list[int] = []
 
     def meddle(_count: int) -> None:
-        if names(house.fs, ".cleaned") and not done:
+        if names(storage.fs, ".cleaned") and not done:
             done.append(1)
             if change == "truncate":
                 truncate_to(log, 3)
             elif change == "delete":
                 log.delete_records_before(29)
-                house.manager.tick()
+                storage.manager.tick()
             else:
                 log.close()
 
     with pytest.raises(LogClosed if change == "close" else SourcesChanged):
-        compact(log, found.first_dirty_offset, found.end_offset, runner.run, now_ms=house.now_ms, on_progress=meddle)
-    assert not names(house.fs, ".cleaned")
+        compact(log, found.first_dirty_offset, found.end_offset, runner.run, now_ms=storage.now_ms, on_progress=meddle)
+    assert not names(storage.fs, ".cleaned")
     if change == "close":
-        log = house.restart()
+        log = storage.restart()
     assert values(log)[-1] == (b"2" if change == "truncate" else b"29")
-    house.check()
+    storage.check()
 
 
 def test_a_segment_deleted_by_retention_is_not_a_disk_failure() -> None:
     """The segment is deleted after the log was chosen and before the cleaner opens its file."""
-    house = CompactedHouse(cleanup_policy=frozenset({"compact", "delete"}), file_delete_delay_ms=0)
-    log = house.create()
+    storage = CompactedStorage(cleanup_policy=frozenset({"compact", "delete"}), file_delete_delay_ms=0)
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"a", b"%d" % at))
+        put(storage, log, (b"a", b"%d" % at))
     log.seal()
     first = log.segments[0].path
-    call = house.fs._call
+    call = storage.fs._call
     taken: list[str] = []
 
     def take(operation: str, path: str) -> None:
         if operation == "open" and path == first and not taken:
             taken.append(path)
             log.delete_records_before(20)
-            house.manager.tick()
+            storage.manager.tick()
         call(operation, path)
 
-    house.fs._call = take  # type: ignore[method-assign]
-    assert house.clean() == []
-    assert taken and not house.fs.exists(first)
-    assert house.manager.healthy and not log.closed
-    house.pass_time(100_000)
-    assert len(house.clean()) == 1
+    storage.fs._call = take  # type: ignore[method-assign]
+    assert storage.clean() == []
+    assert taken and not storage.fs.exists(first)
+    assert storage.manager.healthy and not log.closed
+    storage.pass_time(100_000)
+    assert len(storage.clean()) == 1
     assert values(log)[-1] == b"29"
-    house.check()
+    storage.check()
 
 
 def test_missing_files_during_a_swap_are_a_disk_failure() -> None:
     """After the commit only the swap changes these files: if they are missing, the contents of the log are unknown."""
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"a", b"%d" % at))
+        put(storage, log, (b"a", b"%d" % at))
     log.seal()
-    with house.fs.failing("rename", errno.ENOENT, path=".log.swap"):
-        assert house.clean() == []
-    assert log.closed and not house.manager.healthy
+    with storage.fs.failing("rename", errno.ENOENT, path=".log.swap"):
+        assert storage.clean() == []
+    assert log.closed and not storage.manager.healthy
 
 
 def test_a_full_disk_changes_nothing_and_the_compaction_is_repeated() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"a", b"%d" % at))
+        put(storage, log, (b"a", b"%d" % at))
     before = contents_of(log)
     log.seal()
-    with house.fs.failing("pwritev", errno.ENOSPC, path=".cleaned", partial=10):
-        assert house.clean() == []
+    with storage.fs.failing("pwritev", errno.ENOSPC, path=".cleaned", partial=10):
+        assert storage.clean() == []
     assert contents_of(log) == before
-    assert not names(house.fs, ".cleaned")
-    assert len(house.clean()) == 1
-    house.check()
+    assert not names(storage.fs, ".cleaned")
+    assert len(storage.clean()) == 1
+    storage.check()
 
 
 def test_stopping_the_cleaner_leaves_no_incomplete_files() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"a", b"%d" % at))
+        put(storage, log, (b"a", b"%d" % at))
     log.seal()
-    cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
+    cleaner = Cleaner(storage.manager, storage.cleaner_config, now_ms=lambda: storage.now_ms)
     cleaner.stop()
     with pytest.raises(CleanerStopped):
         cleaner.clean_one(cleaner.new_runner())
-    assert not names(house.fs, ".cleaned")
+    assert not names(storage.fs, ".cleaned")
     assert not log.cleaned_offset
 
 
 def test_threads_start_compact_and_stop() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(30):
-        put(house, log, (b"a", b"%d" % at))
+        put(storage, log, (b"a", b"%d" % at))
     log.seal()
     config = CleanerConfig(threads=2, dedupe_buffer_bytes=1 << 16, backoff_ms=1)
-    cleaner = Cleaner(house.manager, config, now_ms=lambda: 0)
+    cleaner = Cleaner(storage.manager, config, now_ms=lambda: 0)
     cleaner.start()
     while not cleaner.completed:
         pass
     cleaner.stop()
     assert log.cleaned_offset
-    idle = Cleaner(house.manager, CleanerConfig(enabled=False), now_ms=lambda: 0)
+    idle = Cleaner(storage.manager, CleanerConfig(enabled=False), now_ms=lambda: 0)
     idle.start()
     idle.stop()
-    house.check()
+    storage.check()
 
 
 def test_the_throttle_accounts_for_every_byte() -> None:
@@ -463,9 +463,9 @@ def test_the_throttle_accounts_for_every_byte() -> None:
 
 
 def test_keyless_records_are_refused_where_the_log_is_compacted() -> None:
-    house = CompactedHouse()
-    log = house.create()
-    rows = [(b"k", b"v", house.now_ms, ()), (None, b"v", house.now_ms, ()), (b"", b"v", house.now_ms, ())]
+    storage = CompactedStorage()
+    log = storage.create()
+    rows = [(b"k", b"v", storage.now_ms, ()), (None, b"v", storage.now_ms, ()), (b"", b"v", storage.now_ms, ())]
     for codec in range(5):
         with pytest.raises(KeylessRecords) as caught:
             log.append(encode_batch(rows, compression=codec), leader_epoch=0)
@@ -475,10 +475,10 @@ def test_keyless_records_are_refused_where_the_log_is_compacted() -> None:
         log.append(fix_crc(good[:HEADER_SIZE] + b"\x20" + good[HEADER_SIZE + 1 :]), leader_epoch=0)
     assert log.log_end_offset == 0
     append(log, b"v")
-    house.configure(log, cleanup_policy=frozenset({"delete"}))
+    storage.configure(log, cleanup_policy=frozenset({"delete"}))
     append(log, b"v", key=None)
-    house.configure(log, cleanup_policy=frozenset({"compact"}))
-    put(house, log, (b"z", b"z" * 300))
-    house.clean()
+    storage.configure(log, cleanup_policy=frozenset({"compact"}))
+    put(storage, log, (b"z", b"z" * 300))
+    storage.clean()
     assert None not in [key for _, key, _ in contents_of(log)]
-    house.check()
+    storage.check()

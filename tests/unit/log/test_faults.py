@@ -13,7 +13,7 @@ from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
 from pylogd.log.verify import verify_log_dir
 from tests.fakes.filesystem import MemoryFileSystem
-from tests.fakes.storage import DATA, START_MS, TOPIC_ID, House, append, is_bad, names, values
+from tests.fakes.storage import DATA, START_MS, TOPIC_ID, MemoryStorage, append, is_bad, names, values
 
 
 class Disks:
@@ -89,24 +89,27 @@ def test_temporary_errors_take_no_directory_offline(error: int) -> None:
 
 
 def test_a_log_recovers_from_a_full_disk_at_a_roll_and_at_a_flush() -> None:
-    house = House(segment_bytes=200)
-    log = house.create()
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
     append(log, b"1" * 60)
     append(log, b"2" * 60)
-    with house.fs.failing("open", errno.ENOSPC, path=".log", lasting=True), pytest.raises(StorageFailure):
+    with storage.fs.failing("open", errno.ENOSPC, path=".log", lasting=True), pytest.raises(StorageFailure):
         append(log, b"3" * 60)
     append(log, b"3" * 60, epoch=1)
     for suffix in (".index", ".snapshot", "epoch-checkpoint"):
-        with house.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True), pytest.raises(StorageFailure) as caught:
+        with (
+            storage.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True),
+            pytest.raises(StorageFailure) as caught,
+        ):
             log.flush()
         assert not caught.value.is_fatal
     log.flush()
     assert log.recovery_point == 3
-    assert "leader-epoch-checkpoint" in house.fs.listdir(log.directory)
-    assert len(names(house.fs, ".snapshot")) == len(log.segments) - 1
-    house.check()
-    house.lose_power()
-    assert values(house.manager.logs["t", 0]) == [b"1" * 60, b"2" * 60, b"3" * 60]
+    assert "leader-epoch-checkpoint" in storage.fs.listdir(log.directory)
+    assert len(names(storage.fs, ".snapshot")) == len(log.segments) - 1
+    storage.check()
+    storage.lose_power()
+    assert values(storage.manager.logs["t", 0]) == [b"1" * 60, b"2" * 60, b"3" * 60]
 
 
 def test_new_partitions_go_to_online_directories() -> None:
@@ -175,29 +178,29 @@ def test_a_flush_fails_if_its_directory_goes_offline_meanwhile() -> None:
 @pytest.mark.parametrize("after", range(0, 12, 2))
 def test_flushed_records_survive_a_disk_failure_at_any_call(operation: str, after: int) -> None:
     """All calls of one kind fail from some moment on; then the power is lost as well."""
-    house = House(segment_bytes=300, index_interval_bytes=50)
-    log: Log = house.create()
+    storage = MemoryStorage(segment_bytes=300, index_interval_bytes=50)
+    log: Log = storage.create()
     append(log, b"0" * 30)
     log.flush()
-    house.manager.checkpoint()
+    storage.manager.checkpoint()
     flushed = 1
-    with house.fs.failing(operation, errno.EIO, path="/t-0/", after=after, lasting=True):
+    with storage.fs.failing(operation, errno.EIO, path="/t-0/", after=after, lasting=True):
         try:
             for at in range(1, 8):
                 append(log, b"%d" % at * 30)
                 log.flush()
                 flushed = at + 1
         except StorageFailure as error:
-            assert house.manager.storage_failed(error)
-    house.lose_power()
-    kept = values(house.manager.logs["t", 0])
+            assert storage.manager.storage_failed(error)
+    storage.lose_power()
+    kept = values(storage.manager.logs["t", 0])
     assert kept[:flushed] == [b"%d" % at * 30 for at in range(flushed)]
-    assert not [finding for finding in verify_log_dir(DATA, fs=house.fs) if is_bad(finding)]
+    assert not [finding for finding in verify_log_dir(DATA, fs=storage.fs) if is_bad(finding)]
 
 
 def test_a_directory_that_fails_in_the_last_checkpoint_is_not_marked_clean() -> None:
-    house = House()
-    append(house.create(), b"a")
-    with house.fs.failing("fsync", errno.EIO, path="recovery-point-offset-checkpoint", lasting=True):
-        house.manager.close()
-    assert not house.fs.exists("/data/.kafka_cleanshutdown")
+    storage = MemoryStorage()
+    append(storage.create(), b"a")
+    with storage.fs.failing("fsync", errno.EIO, path="recovery-point-offset-checkpoint", lasting=True):
+        storage.manager.close()
+    assert not storage.fs.exists("/data/.kafka_cleanshutdown")

@@ -71,7 +71,7 @@ def test_a_link_that_appears_later_is_not_used_for_a_new_partition(data: Path, t
     manager.close()
 
 
-def test_what_a_link_points_to_is_not_removed(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_target_of_a_link_is_not_removed(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("kept")

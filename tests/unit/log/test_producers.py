@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, StorageF
 from pylogd.log.log import Log
 from pylogd.log.producers import MAX_SEQUENCE, Producers, SnapshotCorrupt, read_snapshot
 from pylogd.log.truncation import truncate_to
-from tests.fakes.storage import START_MS, House, append, batch, flip_byte, names, values
+from tests.fakes.storage import START_MS, MemoryStorage, append, batch, flip_byte, names, values
 
 
 def send(log: Log, sequence: int, *data: bytes, producer: int = 7, epoch: int = 0) -> AppendResult:
@@ -21,8 +22,8 @@ def send(log: Log, sequence: int, *data: bytes, producer: int = 7, epoch: int = 
 
 
 def test_a_duplicate_is_answered_with_the_first_offsets() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     append(log, b"other")
     first = send(log, 0, b"a", b"b")
     for sequence in range(2, 6):
@@ -32,12 +33,12 @@ def test_a_duplicate_is_answered_with_the_first_offsets() -> None:
     send(log, 6)
     with pytest.raises(OutOfOrderSequence):
         send(log, 0, b"a", b"b")  # the sixth from the end: no longer remembered
-    house.check()
+    storage.check()
 
 
 def test_gaps_and_partial_duplicates_are_refused() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     send(log, 0, b"a", b"b")
     for sequence in (1, 3, 5):
         with pytest.raises(OutOfOrderSequence):
@@ -45,20 +46,20 @@ def test_gaps_and_partial_duplicates_are_refused() -> None:
     with pytest.raises(OutOfOrderSequence):
         send(log, 0, b"a")
     assert send(log, 2).base_offset == 2
-    house.check()
+    storage.check()
 
 
 def test_an_unknown_producer_may_start_anywhere() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     assert send(log, 1000).base_offset == 0
     assert send(log, 1001).base_offset == 1
-    house.check()
+    storage.check()
 
 
 def test_epochs() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     send(log, 0, epoch=1)
     with pytest.raises(InvalidProducerEpoch):
         send(log, 1, epoch=0)
@@ -67,23 +68,23 @@ def test_epochs() -> None:
     assert send(log, 0, epoch=2).base_offset == 1
     with pytest.raises(InvalidProducerEpoch):
         send(log, 0, epoch=1)
-    house.check()
+    storage.check()
 
 
 def test_sequences_start_over() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     send(log, MAX_SEQUENCE - 1)
     last = send(log, MAX_SEQUENCE, b"a", b"b", b"c")
     assert send(log, 2).base_offset == 4
     assert send(log, MAX_SEQUENCE, b"a", b"b", b"c") == last._replace(duplicate=True)
-    assert values(house.kill()) == [b"v", b"a", b"b", b"c", b"v"]
-    house.check()
+    assert values(storage.kill()) == [b"v", b"a", b"b", b"c", b"v"]
+    storage.check()
 
 
 def test_several_batches_of_one_producer_in_one_append() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     options: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
     pair = batch(b"a", b"b", base_sequence=0, **options) + batch(b"c", base_sequence=2, **options)
     log.append(pair, leader_epoch=0)
@@ -92,32 +93,32 @@ def test_several_batches_of_one_producer_in_one_append() -> None:
     with pytest.raises(OutOfOrderSequence):
         log.append(gap, leader_epoch=0)
     assert values(log) == [b"a", b"b", b"c"]
-    house.check()
+    storage.check()
 
 
 def test_state_survives_a_clean_stop_a_crash_and_a_lost_snapshot() -> None:
-    house = House(segment_bytes=200)
-    log = house.create()
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
     for sequence in range(6):
         send(log, sequence)
-    log = house.restart()
+    log = storage.restart()
     assert send(log, 5).duplicate
     send(log, 6)
-    log = house.kill()
+    log = storage.kill()
     assert send(log, 6).duplicate
     send(log, 7)
-    house.manager.close()
-    for name in names(house.fs, ".snapshot"):
-        flip_byte(house.fs, f"/data/t-0/{name}", 7)
-    log = house.start().logs["t", 0]
+    storage.manager.close()
+    for name in names(storage.fs, ".snapshot"):
+        flip_byte(storage.fs, f"/data/t-0/{name}", 7)
+    log = storage.start().logs["t", 0]
     assert send(log, 7).duplicate
     send(log, 8)
-    house.check()
+    storage.check()
 
 
 def test_truncation_restores_the_state_of_producers() -> None:
-    house = House(segment_bytes=200)
-    log = house.create()
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
     for sequence in range(8):
         send(log, sequence)
     truncate_to(log, 3)
@@ -127,34 +128,62 @@ def test_truncation_restores_the_state_of_producers() -> None:
     assert send(log, 3).base_offset == 3
     truncate_to(log, 0)
     assert send(log, 0).base_offset == 0
-    house.check()
+    storage.check()
 
 
 def test_retention_leaves_the_state() -> None:
-    house = House(segment_bytes=200, retention_ms=1000)
-    log = house.create()
+    storage = MemoryStorage(segment_bytes=200, retention_ms=1000)
+    log = storage.create()
     for sequence in range(7):
         send(log, sequence)
-    house.pass_time(5000)
-    house.manager.tick()
+    storage.pass_time(5000)
+    storage.manager.tick()
     assert log.log_start_offset == 7
-    log = house.kill()
+    log = storage.kill()
     assert send(log, 6).duplicate
-    house.check()
+    storage.check()
 
 
 def test_inactive_producers_are_removed() -> None:
-    house = House(producer_id_expiration_ms=1000)
-    log = house.create()
+    storage = MemoryStorage(producer_id_expiration_ms=1000)
+    log = storage.create()
     send(log, 0)
-    house.pass_time(1000)
-    house.manager.tick()
+    storage.pass_time(1000)
+    storage.manager.tick()
     assert len(log.producers) == 1
-    house.pass_time(1)
-    house.manager.tick()
+    storage.pass_time(1)
+    storage.manager.tick()
     assert len(log.producers) == 0
     assert send(log, 50).base_offset == 1
-    house.check()
+    storage.check()
+
+
+def test_those_that_have_not_written_for_longest_are_forgotten() -> None:
+    storage = MemoryStorage(producer_ids_max=16)
+    log = storage.create()
+    for producer in range(16):
+        send(log, 0, producer=producer)
+    send(log, 1, producer=0)
+    send(log, 0, producer=16)
+    assert list(log.producers.by_id) == [0, *range(3, 17)]
+    assert send(log, 1, producer=0).duplicate
+    assert not send(log, 0, producer=1).duplicate
+    log = storage.kill()
+    send(log, 0, producer=100)
+    assert len(log.producers) <= 16
+    storage.check()
+
+
+def test_an_id_that_wrote_once_takes_less_than_500_bytes() -> None:
+    producers = Producers()
+    tracemalloc.start()
+    try:
+        for producer in range(10_000):
+            producers.wrote(producer + 1000, 0, 0, 0, 1_000_000 + producer, START_MS + producer)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 10_000 * 500
 
 
 def test_a_snapshot_is_read_as_it_was_written() -> None:
@@ -174,19 +203,19 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
 
 
 def test_other_producers_have_no_state() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     append(log)
     assert len(log.producers) == 0
-    house.check()
+    storage.check()
 
 
-def test_what_follows_a_batch_that_could_not_be_written_fails_as_it_did() -> None:
+def test_batches_after_one_that_could_not_be_written_fail_in_the_same_way() -> None:
     """Out of order, librdkafka would begin a new producer epoch and send what is on other replicas a second time."""
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     send(log, 0)
-    with house.fs.failing("pwritev", errno.ENOSPC), pytest.raises(StorageFailure):
+    with storage.fs.failing("pwritev", errno.ENOSPC), pytest.raises(StorageFailure):
         send(log, 1)
     with pytest.raises(StorageFailure) as caught:
         send(log, 2)
@@ -199,11 +228,11 @@ def test_what_follows_a_batch_that_could_not_be_written_fails_as_it_did() -> Non
 
 
 def test_a_gap_long_after_a_failed_write_is_a_gap() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     send(log, 0)
-    with house.fs.failing("pwritev", errno.ENOSPC), pytest.raises(StorageFailure):
+    with storage.fs.failing("pwritev", errno.ENOSPC), pytest.raises(StorageFailure):
         send(log, 1)
-    house.seconds += 31.0
+    storage.seconds += 31.0
     with pytest.raises(OutOfOrderSequence):
         send(log, 2)

@@ -15,7 +15,7 @@ from pylogd.log.segment import Segment
 from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import iter_batches, parse_header
-from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
+from tests.fakes.storage import START_MS, MemoryStorage, append, batch, read_all, values, with_header
 
 
 def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, *, end_offset: int | None = None) -> int | None:
@@ -24,39 +24,39 @@ def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, *, end_offset:
     return None if found is None else parse_header(found.read()).base_offset
 
 
-def filled(house: House, batches: int = 30) -> Log:
+def filled(storage: MemoryStorage, batches: int = 30) -> Log:
     """Create a log of batches with three records each, in segments of four batches."""
-    log = house.create()
+    log = storage.create()
     for at in range(batches):
         append(log, b"%d" % at, b"x" * 10, b"y")
     return log
 
 
 def test_every_offset_is_found_in_its_batch() -> None:
-    house = House(LogConfig(index_interval_bytes=150, segment_bytes=460))
-    log = filled(house)
+    storage = MemoryStorage(LogConfig(index_interval_bytes=150, segment_bytes=460))
+    log = filled(storage)
     assert len(log.segments) > 5
     for _ in range(2):
         for offset in range(log.log_end_offset):
             assert first_offset(log, offset) == offset // 3 * 3
         log.seal()  # the second time the index files are used
-    house.check()
+    storage.check()
 
 
 def test_the_end_and_beyond() -> None:
-    house = House()
-    log = filled(house, 2)
+    storage = MemoryStorage()
+    log = filled(storage, 2)
     assert log.read(6, 1000) is None
     for offset in (7, -1):
         with pytest.raises(OffsetOutOfRange) as caught:
             log.read(offset, 1000)
         assert (caught.value.offset, caught.value.start, caught.value.end) == (offset, 0, 6)
-    house.check()
+    storage.check()
 
 
 def test_a_reader_at_the_end_continues_where_it_stopped() -> None:
-    house = House()
-    log = filled(house, 2)
+    storage = MemoryStorage()
+    log = filled(storage, 2)
     offset = 3
     for at in range(5):
         found = log.read(offset, 1 << 20)
@@ -69,12 +69,12 @@ def test_a_reader_at_the_end_continues_where_it_stopped() -> None:
             truncate_to(log, offset)
             append(log, b"other")
     assert first_offset(log, offset) == offset
-    house.check()
+    storage.check()
 
 
 def test_the_first_batch_is_whole_whatever_the_limit_and_others_fit_whole() -> None:
-    house = House()
-    log = filled(house, 3)
+    storage = MemoryStorage()
+    log = filled(storage, 3)
     size = log.size // 3
     found = log.read(0, 1)
     assert found is not None
@@ -86,13 +86,13 @@ def test_the_first_batch_is_whole_whatever_the_limit_and_others_fit_whole() -> N
     found = log.read(1, 2 * size, min_one=False)
     assert found is not None
     assert [header.base_offset for header, _ in iter_batches(found.read())] == [0, 3]
-    house.check()
+    storage.check()
 
 
 @pytest.mark.parametrize("max_bytes", [1, 250, 1000])
 def test_a_reader_that_continues_needs_no_look_up(max_bytes: int) -> None:
-    house = House(LogConfig(index_interval_bytes=100))
-    log = filled(house, 30)
+    storage = MemoryStorage(LogConfig(index_interval_bytes=100))
+    log = filled(storage, 30)
     found = log.read(0, max_bytes)
     with patch.object(Segment, "locate", side_effect=AssertionError("looked up")):
         offset = 0
@@ -102,12 +102,12 @@ def test_a_reader_that_continues_needs_no_look_up(max_bytes: int) -> None:
             offset = headers[-1].next_offset
             found = log.read(offset, max_bytes)
     assert offset == log.log_end_offset
-    house.check()
+    storage.check()
 
 
 def test_truncation_forgets_where_readers_continue() -> None:
-    house = House(LogConfig(index_interval_bytes=100))
-    log = filled(house, 9)
+    storage = MemoryStorage(LogConfig(index_interval_bytes=100))
+    log = filled(storage, 9)
     size = log.size // 9
     first = log.read(0, 3 * size)
     assert first is not None
@@ -117,13 +117,13 @@ def test_truncation_forgets_where_readers_continue() -> None:
     found = log.read(9, 1 << 20)
     assert found is not None
     assert [header.record_count for header, _ in iter_batches(found.read())] == [1]
-    house.check()
+    storage.check()
 
 
 @pytest.mark.parametrize("end", range(31))
 def test_batches_after_the_end_offset_are_not_returned(end: int) -> None:
-    house = House(LogConfig(index_interval_bytes=100, segment_bytes=460))
-    log = filled(house, 10)
+    storage = MemoryStorage(LogConfig(index_interval_bytes=100, segment_bytes=460))
+    log = filled(storage, 10)
     offset = seen = 0
     while (found := log.read(offset, 1 << 20, end_offset=end)) is not None:
         for header, _ in iter_batches(found.read()):
@@ -131,12 +131,12 @@ def test_batches_after_the_end_offset_are_not_returned(end: int) -> None:
             seen += 1
     assert offset == end // 3 * 3
     assert seen == end // 3
-    house.check()
+    storage.check()
 
 
 def test_a_gap_is_skipped() -> None:
-    house = House(segment_bytes=200)
-    log = house.create()
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
     for base in (0, 10, 20, 30, 40):
         data = with_header(batch(b"%d" % base), base_offset=base)
         log.append(data, leader_epoch=0, origin=AppendOrigin.REPLICATION)
@@ -146,35 +146,35 @@ def test_a_gap_is_skipped() -> None:
 
 
 def test_a_slice_outlives_its_segment() -> None:
-    house = House(segment_bytes=200, retention_ms=0)
-    log = filled(house, 5)
+    storage = MemoryStorage(segment_bytes=200, retention_ms=0)
+    log = filled(storage, 5)
     found = log.read(0, 1000)
     assert found is not None
     path = found.file.path
     log.seal()
-    house.pass_time(10)
-    house.manager.tick()
-    house.pass_time(log.config.file_delete_delay_ms)
-    house.manager.tick()
-    assert not house.fs.exists(path)
+    storage.pass_time(10)
+    storage.manager.tick()
+    storage.pass_time(log.config.file_delete_delay_ms)
+    storage.manager.tick()
+    assert not storage.fs.exists(path)
     assert parse_header(found.read()).base_offset == 0
-    assert path in house.fs.open_paths()
+    assert path in storage.fs.open_paths()
     del found
-    assert path not in house.fs.open_paths()
-    house.check()
+    assert path not in storage.fs.open_paths()
+    storage.check()
 
 
 def test_a_read_of_a_deleted_segment_is_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(segment_bytes=200)
-    log = filled(house, 5)
+    storage = MemoryStorage(segment_bytes=200)
+    log = filled(storage, 5)
     path = log.segments[0].path
 
     def overtaken(segment: Segment, *, allow_cold: bool) -> SegmentFile:
         log.delete_records_before(9)
-        house.manager.tick()
-        house.pass_time(log.config.file_delete_delay_ms)
-        house.manager.tick()
-        assert not house.fs.exists(path)
+        storage.manager.tick()
+        storage.pass_time(log.config.file_delete_delay_ms)
+        storage.manager.tick()
+        assert not storage.fs.exists(path)
         return reader(segment, allow_cold=allow_cold)
 
     reader = Segment.reader
@@ -182,38 +182,38 @@ def test_a_read_of_a_deleted_segment_is_out_of_range(monkeypatch: pytest.MonkeyP
     with pytest.raises(OffsetOutOfRange):
         log.read(0, 1000, allow_cold=True)
     monkeypatch.undo()
-    house.check()
+    storage.check()
 
 
 def test_a_closed_log_refuses_reads() -> None:
-    house = House()
-    log = filled(house, 2)
-    house.manager.delete("t", 0)
-    append(house.create(), b"another topic's")
+    storage = MemoryStorage()
+    log = filled(storage, 2)
+    storage.manager.delete("t", 0)
+    append(storage.create(), b"another topic's")
     with pytest.raises(LogClosed):
         log.read(0, 1000, allow_cold=True)
-    house.check()
+    storage.check()
 
 
 def test_a_read_does_not_wait_for_a_cold_page() -> None:
-    house = House()
-    log = filled(house, 5)
-    house.fs.cold.add(log.active.path)
+    storage = MemoryStorage()
+    log = filled(storage, 5)
+    storage.fs.cold.add(log.active.path)
     with pytest.raises(ColdRead):
         log.read(3, 1000)
     found = log.read(3, 1000, allow_cold=True)
     assert found is not None
     assert not found.is_warm(found.position, found.length)
-    house.fs.cold.clear()
+    storage.fs.cold.clear()
     assert found.is_warm(found.position, found.length)
     assert log.read(3, 1000) is not None
-    house.check()
+    storage.check()
 
 
 def test_a_closed_file_is_opened_in_a_thread_and_then_kept() -> None:
-    house = House(segment_bytes=300)
-    filled(house, 10)
-    log = house.restart()
+    storage = MemoryStorage(segment_bytes=300)
+    filled(storage, 10)
+    log = storage.restart()
     with pytest.raises(ColdRead):
         log.read(0, 1000)
     assert log.read(0, 1000, allow_cold=True) is not None
@@ -222,23 +222,23 @@ def test_a_closed_file_is_opened_in_a_thread_and_then_kept() -> None:
         log.offset_for_timestamp(START_MS + 3)
     assert log.offset_for_timestamp(START_MS + 3, allow_cold=True) is None
     assert log.offset_for_timestamp(START_MS + 3) is None
-    house.check()
+    storage.check()
 
 
 def test_descriptors_of_old_segments_are_bounded() -> None:
-    house = House(segment_bytes=300)
-    log = filled(house, 40)
-    house.manager.storage.files.capacity = 3
+    storage = MemoryStorage(segment_bytes=300)
+    log = filled(storage, 40)
+    storage.manager.storage.files.capacity = 3
     log.flush()
     assert len(read_all(log)) == 120
-    opened = [path for path in house.fs.open_paths() if path.endswith(".log")]
+    opened = [path for path in storage.fs.open_paths() if path.endswith(".log")]
     assert len(opened) <= 4
-    house.check()
+    storage.check()
 
 
 def test_time_stamps_are_found() -> None:
-    house = House(LogConfig(index_interval_bytes=100, segment_bytes=600))
-    log = house.create()
+    storage = MemoryStorage(LogConfig(index_interval_bytes=100, segment_bytes=600))
+    log = storage.create()
     for at in range(20):
         append(log, b"a", b"b", b"c", timestamp=START_MS + at * 100, epoch=at // 10)
     for _ in range(2):
@@ -253,24 +253,27 @@ def test_time_stamps_are_found() -> None:
         log.flush()
     log.delete_records_before(31)
     assert log.offset_for_timestamp(0) == (START_MS + 1001, 31, 1)
-    house.check()
+    storage.check()
 
 
 def test_time_stamps_that_go_back_and_compressed_batches() -> None:
-    house = House(LogConfig(index_interval_bytes=0, segment_bytes=2000))
-    log = house.create()
+    storage = MemoryStorage(LogConfig(index_interval_bytes=0, segment_bytes=2000))
+    log = storage.create()
     for at, stamp in enumerate((500, 100, 300, 700, 600)):
         append(log, b"a", b"b", timestamp=START_MS + stamp, compression=at)
     assert log.offset_for_timestamp(START_MS + 50) == (START_MS + 500, 0, 0)
-    assert log.offset_for_timestamp(START_MS + 502) == (START_MS + 700, 6, 0)
-    assert log.max_timestamp() == (START_MS + 701, 7, 0)
+    assert log.offset_for_timestamp(START_MS + 502, allow_cold=True) == (START_MS + 700, 6, 0)
+    assert log.max_timestamp(allow_cold=True) == (START_MS + 701, 7, 0)
+    for look_up in (lambda: log.offset_for_timestamp(START_MS + 502), log.max_timestamp):
+        with pytest.raises(ColdRead):  # the records have to be decompressed
+            look_up()
     assert len(values(log)) == 10
-    house.check()
+    storage.check()
 
 
 def test_epochs_end_where_the_next_one_starts() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     assert log.end_offset_for_epoch(0) == (-1, -1)
     for epoch in (1, 1, 3, 6):
         append(log, epoch=epoch)
@@ -280,23 +283,23 @@ def test_epochs_end_where_the_next_one_starts() -> None:
     }  # fmt: skip
     assert [log.epochs.epoch_of(offset) for offset in range(4)] == [1, 1, 3, 6]
     assert log.end_offset_for_epoch(-1) == (-1, -1)
-    house.check()
+    storage.check()
 
 
 def test_a_read_in_the_active_segment_costs_one_call() -> None:
-    house = House()
-    log = filled(house, 30)
-    house.fs.calls.clear()
+    storage = MemoryStorage()
+    log = filled(storage, 30)
+    storage.fs.calls.clear()
     log.read(50, 1 << 20)
-    assert [call.split()[0] for call in house.fs.calls] == ["preadv"]
-    house.fs.calls.clear()
+    assert [call.split()[0] for call in storage.fs.calls] == ["preadv"]
+    storage.fs.calls.clear()
     log.read(log.log_end_offset, 1 << 20)
-    assert house.fs.calls == []
-    house.check()
+    assert storage.fs.calls == []
+    storage.check()
 
 
 def test_paths_are_kafkas() -> None:
-    house = House()
-    log = filled(house, 1)
+    storage = MemoryStorage()
+    log = filled(storage, 1)
     assert os.path.relpath(log.active.path, "/data") == "t-0/00000000000000000000.log"
-    house.check()
+    storage.check()

@@ -15,64 +15,64 @@ from pylogd.log.validator import AppendOrigin
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import RoleEvent
 from pylogd.wire.records import iter_batches
-from tests.fakes.compaction import CompactedHouse, put
-from tests.fakes.storage import TOPIC_ID, House, append, names, values
+from tests.fakes.compaction import CompactedStorage, put
+from tests.fakes.storage import TOPIC_ID, MemoryStorage, append, names, values
 
 
-def with_producer() -> tuple[House, Log]:
+def with_producer() -> tuple[MemoryStorage, Log]:
     """Create a log with batches and snapshots of an idempotent producer."""
-    house = House(segment_bytes=300)
-    log = house.create()
+    storage = MemoryStorage(segment_bytes=300)
+    log = storage.create()
     for at in range(8):
         append(log, b"%d" % at, producer_id=5, producer_epoch=0, base_sequence=at)
     log.seal()
-    assert names(house.fs, ".snapshot")
-    return house, log
+    assert names(storage.fs, ".snapshot")
+    return storage, log
 
 
 @pytest.mark.parametrize("offset", [4, 50])
 def test_a_restarted_log_has_no_producers(offset: int) -> None:
-    house, log = with_producer()
-    house.manager.begin_at("t", 0, offset)
+    storage, log = with_producer()
+    storage.manager.begin_at("t", 0, offset)
     assert not len(log.producers)
-    assert not names(house.fs, ".snapshot")
+    assert not names(storage.fs, ".snapshot")
     log.flush()
-    assert not len(house.kill().producers)
-    house.check()
+    assert not len(storage.kill().producers)
+    storage.check()
 
 
 def test_a_restarted_log_drops_snapshots_not_yet_written() -> None:
-    house = House(segment_bytes=300)
-    log = house.create()
+    storage = MemoryStorage(segment_bytes=300)
+    log = storage.create()
     for at in range(8):
         append(log, b"%d" % at, producer_id=5, producer_epoch=0, base_sequence=at)
-    house.manager.begin_at("t", 0, 50)
+    storage.manager.begin_at("t", 0, 50)
     log.flush()
-    assert not len(house.kill().producers)
-    house.check()
+    assert not len(storage.kill().producers)
+    storage.check()
 
 
 def test_records_appended_after_a_truncation_are_not_marked_as_compacted() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(60):
-        put(house, log, (b"k%d" % (at % 3), b"%d" % at))
-    house.clean()
+        put(storage, log, (b"k%d" % (at % 3), b"%d" % at))
+    storage.clean()
     cleaned = log.cleaned_offset
-    house.manager.truncate_to("t", 0, 5)
+    storage.manager.truncate_to("t", 0, 5)
     for at in range(120):
-        put(house, log, (b"k%d" % (at % 3), b"%d" % at))
+        put(storage, log, (b"k%d" % (at % 3), b"%d" % at))
     assert log.log_end_offset > cleaned > 5
     log.flush()
-    assert house.kill().cleaned_offset <= 5
-    house.check()
+    assert storage.kill().cleaned_offset <= 5
+    storage.check()
 
 
 def test_a_log_truncated_during_compaction_is_not_marked_as_compacted() -> None:
-    house = CompactedHouse()
-    log = house.create()
+    storage = CompactedStorage()
+    log = storage.create()
     for at in range(60):
-        put(house, log, (b"k%d" % at, b"%d" % at))
+        put(storage, log, (b"k%d" % at, b"%d" % at))
     log.seal()
     bound = log.active.base_offset
 
@@ -81,22 +81,22 @@ def test_a_log_truncated_during_compaction_is_not_marked_as_compacted() -> None:
         return CompactionResult(0, bound)  # nothing was dropped, so no segment was installed
 
     with pytest.raises(SourcesChanged):
-        compact(log, 0, bound, run_job, now_ms=house.now_ms, on_progress=lambda _: None)
+        compact(log, 0, bound, run_job, now_ms=storage.now_ms, on_progress=lambda _: None)
     assert log.cleaned_offset == 0
-    house.check()
+    storage.check()
 
 
 def test_a_replica_fetches_empty_batches_with_the_last_sequence_of_a_producer() -> None:
-    house = CompactedHouse()
-    log = house.create()
-    put(house, log, (b"k", b"1"), producer_id=5, producer_epoch=0, base_sequence=0)
-    put(house, log, (b"k", b"2"), producer_id=5, producer_epoch=0, base_sequence=1)
+    storage = CompactedStorage()
+    log = storage.create()
+    put(storage, log, (b"k", b"1"), producer_id=5, producer_epoch=0, base_sequence=0)
+    put(storage, log, (b"k", b"2"), producer_id=5, producer_epoch=0, base_sequence=1)
     for at in range(60):
-        put(house, log, (b"k", b"%d" % at))
-    house.clean()
+        put(storage, log, (b"k", b"%d" % at))
+    storage.clean()
     leader = Partition("t", TOPIC_ID, 0, log, 1)
     leader.change_role(RoleEvent.LEAD)
-    replica = house.create("replica")
+    replica = storage.create("replica")
     while replica.log_end_offset < log.log_end_offset:  # one batch at a time
         found = leader.read_for_follower(replica.log_end_offset, 1, min_one=True, allow_cold=True)
         assert found is not None
@@ -106,13 +106,13 @@ def test_a_replica_fetches_empty_batches_with_the_last_sequence_of_a_producer() 
     consumed = leader.log.read(0, 1, allow_cold=True)
     assert consumed is not None
     assert [header.record_count > 0 for header, _ in iter_batches(consumed.read())] == [True]
-    house.manager.delete("replica", 0)  # it has the gaps of its leader, which `check` would report
-    house.check()
+    storage.manager.delete("replica", 0)  # it has the gaps of its leader, which `check` would report
+    storage.check()
 
 
 def test_a_read_in_a_thread_ends_where_the_log_ended_when_it_began() -> None:
-    house = House()
-    log = house.create()
+    storage = MemoryStorage()
+    log = storage.create()
     append(log, b"committed")
     look_up = SegmentsView.look_up
 
@@ -125,4 +125,4 @@ def test_a_read_in_a_thread_ends_where_the_log_ended_when_it_began() -> None:
     assert found is not None
     assert [header.base_offset for header, _ in iter_batches(found.read())] == [0]
     assert values(log) == [b"committed", b"not committed"]
-    house.check()
+    storage.check()

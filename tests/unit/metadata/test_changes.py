@@ -136,7 +136,7 @@ class TestCrossing:
             result_of(change, reactor.run_one)
         assert (one.settings["log.retention.ms"], one.settings["log.segment.bytes"]) == (1, 100)
 
-    def test_whoever_hears_that_a_topic_exists_finds_it(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
+    def test_a_topic_that_is_reported_to_exist_is_found(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
         first, same, elsewhere = (peer.topic_admin.create_topic("b") for peer in (one, one, other))
         for late, peer in ((same, one), (elsewhere, other)):

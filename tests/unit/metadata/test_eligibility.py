@@ -18,13 +18,13 @@ from tests.unit.metadata.conftest import Peer
 WHOLE = PartitionState(0, (1, 2, 3), (1, 2, 3), 1)
 
 
-def test_who_leaves_a_set_that_is_large_enough_is_not_eligible() -> None:
+def test_replicas_that_leave_a_large_enough_set_are_not_eligible() -> None:
     state = with_isr(WHOLE, (1, 2), 2)
     assert (state.isr, state.elr) == ((1, 2), ())
     assert commits(state, 2)
 
 
-def test_who_leaves_a_set_that_becomes_too_small_stays_eligible_until_it_is_large_enough_again() -> None:
+def test_replicas_that_leave_a_too_small_set_are_eligible_until_it_is_large_enough() -> None:
     state = with_isr(with_isr(WHOLE, (1, 2), 2), (1,), 2)
     assert (state.isr, state.elr) == ((1,), (2,))
     assert not commits(state, 2)
@@ -109,7 +109,7 @@ def test_a_leader_that_shrinks_its_set_keeps_who_left_eligible(store: SqliteStor
     assert seen.partitions == (state,)
 
 
-def test_who_registered_anew_since_it_had_all_may_not_join(store: SqliteStore) -> None:
+def test_a_broker_that_re_registered_since_it_was_complete_may_not_join(store: SqliteStore) -> None:
     """KIP-903: also if the leader does not know the new epoch yet."""
     peers = [Peer(store, node) for node in (1, 2, 3)]
     make(peers[0])

@@ -15,6 +15,7 @@ from pylogd.metadata.errors import (
     StalePartition,
     UnknownTopic,
 )
+from pylogd.metadata.feed_machine import FeedEvent
 from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, IsrChange, Outages, PartitionState, Topic, TopicUpdate
 from pylogd.metadata.interfaces import Check, SetData
 from pylogd.metadata.layout import TOPICS, decode_topic, state_path, topic_path
@@ -83,7 +84,7 @@ def test_only_the_leader_changes_an_isr(peers: list[Peer]) -> None:
     assert isinstance(outcome, FencedLeader)
 
 
-def test_who_may_not_join(peers: list[Peer], store: SqliteStore) -> None:
+def test_replicas_that_may_not_join_are_refused(peers: list[Peer], store: SqliteStore) -> None:
     topic = result_of(peers[0].topic_admin.create_topic("a", assignment={0: [1, 2]}))
     strange = result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2, 3))]))
     (shrunk,) = result_of(peers[0].isr_writer.alter([change_of(topic, (1,))]))
@@ -148,13 +149,13 @@ def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> N
 
 def deaf(peer: Peer) -> None:
     """Let the broker read no more changes."""
-    peer.feed._watched = True
-    peer.feed._started = False
+    peer.feed._machine.handle(FeedEvent.STOP)
 
 
 def hearing(peer: Peer) -> None:
-    peer.feed._started = True
-    peer.feed._wake()
+    peer.feed._machine.handle(FeedEvent.START)
+    peer.feed._machine.handle(FeedEvent.BROKE)
+    peer.feed._wake(FeedEvent.CHANGED)
 
 
 def test_a_guard_that_fails_fails_the_write(peers: list[Peer], store: SqliteStore) -> None:

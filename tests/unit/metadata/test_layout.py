@@ -101,7 +101,7 @@ def test_new_ids() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "AAAA", "A" * 21 + "!", "A" * 24, "A" * 200])
-def test_what_is_no_id(text: str) -> None:
+def test_invalid_ids_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         id_from_text(text)
 

@@ -21,6 +21,7 @@ from pylogd.metadata.errors import (
     TopicExists,
     UnknownTopic,
 )
+from pylogd.metadata.feed_machine import FeedEvent
 from pylogd.metadata.image import PartitionState, TopicChange, TopicUpdate
 from pylogd.metadata.layout import (
     BROKERS,
@@ -89,7 +90,7 @@ def test_replicas_are_spread(store: SqliteStore) -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_cannot_be_made(
+def test_invalid_topics_are_refused(
     peer: Peer, arguments: dict[str, Any], error: type[TopicError], validate_only: bool
 ) -> None:
     result_of(peer.topic_admin.create_topic("there"))
@@ -244,12 +245,12 @@ def test_a_broker_that_missed_writes_catches_up_with_all_of_them(store: SqliteSt
     result_of(one.topic_admin.create_topic("anew"))
     kept = two.topics.get("kept")
     two.changes.clear()
-    two.feed._watched = True  # its watch is lost, so it hears of nothing
-    two.feed._started = False
+    two.feed._machine.handle(FeedEvent.STOP)  # so it hears of nothing
     result_of(one.topic_admin.create_topic("new"))
     result_of(one.topic_admin.delete_topic("anew"))
     result_of(one.topic_admin.create_topic("anew", partitions=2))
-    two.feed._started = True
+    two.feed._machine.handle(FeedEvent.START)
+    two.feed._machine.handle(FeedEvent.BROKE)  # the next write makes it read
     result_of(two.topic_admin.create_topic("own"))
     assert two.topics.all() == one.topics.all()
     assert two.topics.get("kept") is kept  # not decoded again

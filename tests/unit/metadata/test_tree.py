@@ -78,7 +78,7 @@ def test_commits_are_synchronous(path: Path) -> None:
     tree.close()
 
 
-def test_what_a_killed_process_committed_is_there_and_its_ephemerals_are_not(path: Path, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_its_commits_and_no_ephemeral_nodes(path: Path, tmp_path: Path) -> None:
     store = opened(path)
     result_of(store.create("/lasting", b"x"))
     result_of(store.create("/fleeting", ephemeral=True))

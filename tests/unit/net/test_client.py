@@ -8,8 +8,10 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError, DNSLookupError
 from twisted.internet.protocol import Factory
+from twisted.internet.ssl import optionsForClientTLS
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from pylogd.errors import (
@@ -20,7 +22,7 @@ from pylogd.errors import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
-from pylogd.net.client import BrokerConnection, connect
+from pylogd.net.client import BrokerConnection, ConnectionSecurity, connect
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -342,15 +344,17 @@ def test_a_name_that_nobody_knows() -> None:
     assert "no such host" in str(found[0])
 
 
-def test_tls_wraps_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrapped: list[Any] = []
+def test_tls_wraps_the_endpoint() -> None:
+    hosts: list[str] = []
 
-    def wrap(creator: Any, endpoint: Any) -> Any:
-        wrapped.append(creator)
-        return endpoint
+    def options(host: str) -> Any:
+        hosts.append(host)
+        return optionsForClientTLS(host)
 
-    monkeypatch.setattr("pylogd.net.client.wrapClientTLS", wrap)
-    reactor, creator = MemoryReactorClock(), object()
-    outcome(connect(reactor, "192.0.2.1", 9093, tls=creator))
-    assert wrapped == [creator]
-    assert reactor.tcpClients[0][1] == 9093
+    reactor = MemoryReactorClock()
+    outcome(connect(reactor, "192.0.2.1", 9093, security=ConnectionSecurity(tls=options)))
+    assert hosts == ["192.0.2.1"]
+    [(host, port, *rest)] = reactor.tcpClients
+    assert (host, port) == ("192.0.2.1", 9093)
+    factory: Any = rest[0]
+    assert isinstance(factory._wrappedFactory, TLSMemoryBIOFactory)

@@ -42,7 +42,7 @@ def test_only_those_that_have_gone_are_aborted_and_only_once() -> None:
     watch.close()
 
 
-def test_one_that_is_read_again_is_left_alone() -> None:
+def test_a_connection_that_is_read_again_is_not_watched() -> None:
     reactor = ManualReactor()
     watch = HangupWatch(reactor)
     transport = Aborts(reactor)
@@ -69,7 +69,7 @@ def test_a_descriptor_that_was_closed_and_given_out_again() -> None:
     watch.close()
 
 
-def test_it_costs_the_reactor_nothing_before_it_is_needed() -> None:
+def test_no_descriptor_is_watched_before_it_is_needed() -> None:
     reactor = ManualReactor()
     watch = HangupWatch(reactor)
     assert watch.fileno() == -1

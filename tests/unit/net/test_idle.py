@@ -14,12 +14,14 @@ class FakeConnection:
     """As much of a connection as the sweep looks at."""
 
     host = "192.0.2.1"
+    served = True
 
     def __init__(self, last_active: float, idle: bool) -> None:
         self.last_active = last_active
         self.closed_for = ""
         self.transport = SimpleNamespace(fileno=lambda: 10)
         self.pipeline = SimpleNamespace(idle=idle, close=self._close)
+        self.session = SimpleNamespace(pending=False)
 
     def _close(self, reason: str) -> None:
         self.closed_for = reason
@@ -29,7 +31,7 @@ def sweep(max_idle_ms: int, *connections: FakeConnection) -> list[bool]:
     """Which of them a factory closes within the 15 s that follow second 1000."""
     clock = Clock()
     clock.advance(1000.0)
-    limits = ServerLimits(1024, 1, 1024, 4096, max_idle_ms, 10, 10, -1, -1)
+    limits = ServerLimits(1024, 1, 1024, 4096, max_idle_ms)
     unused = cast(Any, None)
     factory = BrokerFactory(clock, unused, unused, limits)
     for connection in connections:
@@ -44,7 +46,7 @@ def test_idle_for_too_long() -> None:
     assert sweep(600_000, FakeConnection(100.0, True), FakeConnection(900.0, True)) == [True, False]
 
 
-def test_one_that_is_owed_something_is_not_idle() -> None:
+def test_a_connection_that_waits_for_a_reply_is_not_idle() -> None:
     assert sweep(600_000, FakeConnection(100.0, False)) == [False]
 
 

@@ -76,6 +76,7 @@ class Rig:
 
     versions: Mapping[int, tuple[int, int]] = {}
     overlapping = batched = frozenset({0})
+    request_memory = None
 
     def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20) -> None:
         self.waiting: dict[str, Deferred[bytes]] = {}
@@ -100,12 +101,14 @@ class Rig:
         if hasattr(self, "pipeline"):
             self.pipeline.drained()
 
-    def handle_batch(self, frame: Any, session: Any, most: int) -> BatchReply:
+    def handle_batch(self, connection: Any, frame: Any, session: Any, most: int) -> BatchReply:
+        assert connection is self
         if frame != b"=":
             return NOT_ANSWERED
         count = min(1 + session.similar(), most)
         self.batches.append(count)
-        return self.answer_batch(count)
+        reply: BatchReply = self.answer_batch(count)
+        return reply
 
     def handle(self, connection: Any, event: Any) -> Any:
         assert connection is self
@@ -181,7 +184,7 @@ def test_a_batch_is_no_larger_than_the_most(rig: Rig) -> None:
     assert rig.batches == [256, 256, 256, 232]
 
 
-def test_what_is_left_of_a_batch_is_offered_one_by_one(rig: Rig) -> None:
+def test_the_rest_of_a_batch_is_offered_one_by_one(rig: Rig) -> None:
     answers = iter([BatchReply(b"rr", 1, 3)])
     rig.answer_batch = lambda count: next(answers, BatchReply(b"s", 0, 0))
     rig.pipeline.receive(b"a=====")
@@ -191,7 +194,7 @@ def test_what_is_left_of_a_batch_is_offered_one_by_one(rig: Rig) -> None:
     assert rig.batches[4:] == [2, 1]
 
 
-def test_what_is_not_answered_together_goes_the_general_way(rig: Rig) -> None:
+def test_requests_that_are_not_answered_together_take_the_general_path(rig: Rig) -> None:
     rig.answer_batch = lambda count: BatchReply(b"", 0, count - 1)
     rig.pipeline.receive(b"a====b")
     assert rig.transport.pump() == b"a====b"
@@ -342,7 +345,7 @@ _BREAKS = [("!", "broken frame"), ("#", "asked to"), ("?", "internal error"), ("
 
 
 @pytest.mark.parametrize(("name", "reason"), _BREAKS)
-def test_what_breaks_closes_after_the_replies_owed(
+def test_a_bad_frame_closes_after_the_replies_to_earlier_requests(
     rig: Rig, logged: list[dict[str, Any]], name: str, reason: str
 ) -> None:
     rig.pipeline.receive(b"a" + name.encode() + b"b")
@@ -353,7 +356,7 @@ def test_what_breaks_closes_after_the_replies_owed(
 
 
 @pytest.mark.parametrize(("name", "reason"), _BREAKS)
-def test_what_breaks_behind_requests_that_wait_closes_after_their_replies(
+def test_a_bad_frame_after_waiting_requests_closes_after_their_replies(
     rig: Rig, logged: list[dict[str, Any]], name: str, reason: str
 ) -> None:
     rig.pipeline.receive(b"XY" + name.encode() + b"b")

@@ -30,7 +30,7 @@ def socket_pair(buffer_bytes: int = 4 * MOST_BYTES) -> PairTransport:
     return transport
 
 
-def test_the_rest_of_a_frame_goes_to_where_it_belongs() -> None:
+def test_the_rest_of_a_frame_is_received_into_its_buffer() -> None:
     transport, session = socket_pair(), Frames()
     receiver = Receiver(transport, session, CHUNK)
     assert transport.bufferSize == CHUNK
@@ -48,7 +48,7 @@ def test_the_rest_of_a_frame_goes_to_where_it_belongs() -> None:
     assert transport.bufferSize == CHUNK
 
 
-def test_what_lies_behind_the_frame_is_left_in_the_socket() -> None:
+def test_bytes_after_the_frame_stay_in_the_socket() -> None:
     transport, session = socket_pair(), Frames()
     receiver = Receiver(transport, session, CHUNK)
     session.decoder.feed(struct.pack(">i", LARGE + 1000) + bytes(500))
@@ -59,7 +59,7 @@ def test_what_lies_behind_the_frame_is_left_in_the_socket() -> None:
     assert transport.getHandle().recv(100) == b"next"
 
 
-def test_nothing_is_there_yet_or_ever_will_be() -> None:
+def test_a_socket_without_data_and_one_that_ended() -> None:
     transport, session = socket_pair(), Frames()
     receiver = Receiver(transport, session, CHUNK)
     session.decoder.feed(struct.pack(">i", 4 * LARGE) + bytes(10))

@@ -1,4 +1,4 @@
-"""The sender on the stock transport: order, fairness, cold files, short files, congestion."""
+"""The senders, on plain connections and with TLS: order, fairness, cold files, short files, congestion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 
 from pylogd.net import sender as sender_module
-from pylogd.net.sender import Sender
+from pylogd.net.sender import CopyingSender, Sender
+from tests.fakes.tls import TlsPair
 from tests.fakes.transport import ManualReactor, PairTransport
 
 MAX_CHUNK = 1 << 16
@@ -45,15 +46,23 @@ class Region:
 class Rig:
     """A sender with its transport, what it warmed and how often it drained."""
 
-    def __init__(self, content: bytes) -> None:
+    transport: PairTransport | TlsPair
+    sender: Sender
+
+    def __init__(self, content: bytes, tls: bool) -> None:
         self.content = content
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the fixture
         self.file.write(content)
         self.file.flush()
-        self.transport = PairTransport(Protocol(), ManualReactor())
         self.warming: list[tuple[Region, int, int, Deferred[None]]] = []
         self.drains = 0
-        self.sender = Sender(self.transport, self.warm, self, max_chunk=MAX_CHUNK, max_unsent=MAX_UNSENT)
+        if tls:
+            self.transport = TlsPair().handshake()
+            self.sender = CopyingSender(self.transport.tls, self.warm, self, max_chunk=MAX_CHUNK, max_unsent=MAX_UNSENT)
+            self.tcp = self.transport.tcp
+        else:
+            self.tcp = self.transport = PairTransport(Protocol(), ManualReactor())
+            self.sender = Sender(self.transport, self.warm, self, max_chunk=MAX_CHUNK, max_unsent=MAX_UNSENT)
 
     def warm(self, source: Any, position: int, length: int) -> Deferred[None]:
         done: Deferred[None] = Deferred()
@@ -67,9 +76,9 @@ class Rig:
         return Region(self.file, position, length)
 
 
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig(os.urandom(3 * MAX_CHUNK))
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    rig = Rig(os.urandom(3 * MAX_CHUNK), request.param)
     yield rig
     rig.file.close()
     rig.transport.socket.close()
@@ -91,7 +100,17 @@ def test_a_slice_alone_and_an_empty_one(rig: Rig) -> None:
     assert rig.sender.idle
 
 
-def test_one_turn_sends_at_most_one_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_sends_at_most_one_chunk(rig: Rig) -> None:
+    rig.sender.send([rig.region(0, 3 * MAX_CHUNK)])
+    sizes = [len(rig.transport.received())]
+    while rig.transport.turns.turn():
+        sizes.append(len(rig.transport.received()))
+    assert sum(sizes) == 3 * MAX_CHUNK
+    assert max(sizes) <= MAX_CHUNK
+
+
+def test_what_sendfile_takes_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(os.urandom(3 * MAX_CHUNK), tls=False)
     calls: list[int] = []
 
     def sendfile(out: int, source: int, at: int, count: int) -> int:
@@ -168,14 +187,14 @@ def test_a_file_that_can_not_be_read_aborts_the_connection(rig: Rig) -> None:
     rig.sender.send([region])
     rig.transport.pump()
     rig.warming.pop()[3].errback(OSError("disk on fire"))
-    assert rig.transport._aborting
+    assert rig.tcp._aborting
     assert not rig.transport.turns.writers
 
 
 def test_a_short_file_aborts_the_connection(rig: Rig) -> None:
     rig.sender.send([rig.region(3 * MAX_CHUNK - 10, 50), b"never"])
     assert rig.transport.pump() == rig.content[-10:]
-    assert rig.transport._aborting
+    assert rig.tcp._aborting
 
 
 def test_congestion_ends_when_the_peer_reads(rig: Rig) -> None:

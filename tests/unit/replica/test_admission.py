@@ -175,7 +175,7 @@ def test_a_directory_that_fails_at_the_start_is_not_lost(machine: Machine) -> No
     assert (machine.state("t"), machine.state("alone")) == states
 
 
-def test_what_was_lost_stays_lost_while_its_directory_fails_at_the_start(machine: Machine) -> None:
+def test_a_lost_copy_stays_lost_while_its_directory_fails_at_the_start(machine: Machine) -> None:
     machine.make("t", (2,))
     machine.logs.close()
     machine.paths = ["/b"]

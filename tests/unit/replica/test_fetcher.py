@@ -73,7 +73,7 @@ class Case:
         self.connections = 0
         self.refuses = False
         self.fetcher = ReplicaFetcher(
-            LEADER, parts.replicas, self.connect, parts.clock, CONFIG,
+            LEADER, parts.replicas, parts.replica_throttle, self.connect, parts.clock, CONFIG,
             ReplicationQuota(lambda: quota.get("rate", 1 << 40), parts.clock.seconds),
         )  # fmt: skip
         for partition in self.partitions:
@@ -136,7 +136,7 @@ def pair(parts: Parts) -> Iterator[Case]:
     made.fetcher.stop()
 
 
-def test_one_session_says_everything_once_and_then_what_changed(pair: Case) -> None:
+def test_a_session_names_all_partitions_once_and_then_changed_ones(pair: Case) -> None:
     assert (pair.request.session_id, pair.request.session_epoch, pair.request.max_wait_ms) == (0, 0, 0)
     assert pair.request.replica_state.replica_id == 1
     assert pair.wants() == {0: 0, 1: 0}
@@ -166,7 +166,7 @@ def test_a_lost_connection_is_made_again_and_everything_said(pair: Case) -> None
     assert pair.wants() == {0: 0, 1: 0}
 
 
-def test_the_others_go_on_while_one_is_in_trouble(pair: Case) -> None:
+def test_other_partitions_are_fetched_while_one_fails(pair: Case) -> None:
     pair.answer(PartitionData(0, ErrorCode.KAFKA_STORAGE_ERROR, records=b""), pair.records(1, placed(0, 3)))
     assert pair.wants() == {1: 1}
     assert [topic.partitions for topic in pair.request.forgotten_topics_data] == [[0]]
@@ -179,7 +179,7 @@ def test_the_others_go_on_while_one_is_in_trouble(pair: Case) -> None:
     assert pair.wants() == {0: 0}
 
 
-def test_what_is_followed_from_now_on_need_not_wait_for_a_long_poll(pair: Case) -> None:
+def test_newly_followed_partitions_do_not_wait_for_a_long_poll(pair: Case) -> None:
     pair.answer(pair.records(0), pair.records(1))
     pair.parts.set_state("t", 1, leader_epoch=4)
     pair.fetcher.follow(pair.partitions[1])
@@ -193,7 +193,7 @@ def test_what_is_followed_from_now_on_need_not_wait_for_a_long_poll(pair: Case) 
     assert (entry.partition, entry.current_leader_epoch) == (1, 4)
 
 
-def test_what_is_no_longer_followed_is_forgotten(pair: Case) -> None:
+def test_partitions_that_are_no_longer_followed_leave_the_session(pair: Case) -> None:
     pair.answer(pair.records(0), pair.records(1))
     pair.fetcher.unfollow(pair.partitions[1])
     pair.answer()
@@ -247,7 +247,7 @@ def test_a_new_replica_begins_with_the_last_stable_offset(parts: Parts) -> None:
     case.fetcher.stop()
 
 
-def test_what_a_leader_should_not_send_is_refused_and_asked_for_again_later(case: Case) -> None:
+def test_invalid_batches_of_a_leader_are_refused_and_fetched_again(case: Case) -> None:
     case.answer(case.records(0, placed(0, 3), placed(0, 3)))
     assert case.partitions[0].log.log_end_offset == 0
     assert not case.leader.asked
@@ -283,7 +283,9 @@ def test_each_leader_has_a_fetcher_as_long_as_it_has_something(parts: Parts) -> 
         connections.append(node_id)
         return Deferred(lambda _: None)
 
-    replication = Replication(parts.replicas, parts.partitions, connect, parts.settings, parts.clock, 1)
+    replication = Replication(
+        parts.replicas, parts.partitions, parts.replica_throttle, connect, parts.settings, parts.clock, 1
+    )
     replication.start()
     parts.create("t", partitions=2)
     parts.set_state("t", 0, replicas=(2, 1), leader=2, leader_epoch=1)

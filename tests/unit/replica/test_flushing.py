@@ -30,7 +30,7 @@ def committed(parts: Parts, partition: Partition) -> Deferred[list[PendingAppend
     return parts.replicas.wait_for_replicas([PendingAppend(partition, partition.log.log_end_offset, None)], 1000)
 
 
-def test_nothing_is_flushed_unasked(parts: Parts) -> None:
+def test_without_settings_nothing_is_flushed(parts: Parts) -> None:
     partition = topic(parts)
     append(parts, partition, 10)
     assert partition.log.recovery_point == 0
@@ -92,7 +92,7 @@ def test_settings_change_while_in_use(parts: Parts) -> None:
 
 
 class TestVisible:
-    def test_nothing_past_the_flushed_offset_is_shown(self, parts: Parts) -> None:
+    def test_records_after_the_flushed_offset_are_not_shown(self, parts: Parts) -> None:
         partition = topic(parts, flush_visible="true")
         parts.threads.hold = True
         append(parts, partition, 2)
@@ -104,7 +104,7 @@ class TestVisible:
         assert partition.high_watermark == partition.log.recovery_point == 2
         assert result_of(done) == []
 
-    def test_one_sync_serves_all_that_came_meanwhile(self, parts: Parts) -> None:
+    def test_one_sync_serves_all_appends_that_arrived_meanwhile(self, parts: Parts) -> None:
         partition = topic(parts, flush_visible="true")
         parts.threads.hold = True
         append(parts, partition, 50)
@@ -114,7 +114,7 @@ class TestVisible:
         assert partition.high_watermark == 50
         assert len(syncs) <= 2
 
-    def test_what_is_shown_outlives_a_power_loss(self, parts: Parts) -> None:
+    def test_shown_records_survive_a_power_loss(self, parts: Parts) -> None:
         partition = topic(parts, flush_visible="true")
         append(parts, partition, 5)
         assert partition.high_watermark == 5

@@ -68,7 +68,7 @@ class TestWhereToCut:
 
 
 class TestAnswers:
-    def test_it_asks_from_its_end_with_the_epoch_of_its_last_record(self, parts_of: Parts) -> None:
+    def test_a_follower_fetches_from_its_end_with_the_epoch_of_its_last_record(self, parts_of: Parts) -> None:
         assert followed(parts_of, 4, 7).position() == FetchPosition(2, 7, 0, 9)
 
     def test_a_diverging_leader(self, parts_of: Parts) -> None:
@@ -159,7 +159,7 @@ class TestParts:
 
 
 class TestAppending:
-    def test_what_the_leader_sends_is_kept_as_it_is(self, parts_of: Parts) -> None:
+    def test_batches_of_the_leader_are_stored_unchanged(self, parts_of: Parts) -> None:
         partition = followed(parts_of, 4).partition
         assert partition.append_fetched(placed(1, 9, 2), 2, 0)
         assert (partition.log.log_end_offset, partition.high_watermark) == (3, 2)
@@ -168,7 +168,7 @@ class TestAppending:
         assert partition.high_watermark == 2
 
     @pytest.mark.parametrize("bad", [placed(0, 9), placed(1, 3), placed(1, 10), placed(1, 9)[:-1] + b"x"])
-    def test_what_does_not_continue_the_log_is_refused(self, parts_of: Parts, bad: bytes) -> None:
+    def test_batches_that_do_not_continue_the_log_are_refused(self, parts_of: Parts, bad: bytes) -> None:
         partition: Partition = followed(parts_of, 4).partition
         with pytest.raises(InvalidAppend):
             partition.append_fetched(bad, 2, 0)

@@ -11,14 +11,14 @@ def follower(end: int, start: int = 0) -> Follower:
     return one
 
 
-def test_what_is_committed_is_what_everybody_has() -> None:
+def test_committed_is_what_all_in_sync_replicas_have() -> None:
     followers = {2: follower(5), 3: follower(7)}
     assert committed_end(9, (1, 2, 3), followers) == 5
     assert committed_end(9, (1, 3), followers) == 7
     assert committed_end(9, (1,), followers) == 9
 
 
-def test_nothing_is_committed_while_one_was_not_heard_of() -> None:
+def test_nothing_is_committed_before_every_follower_has_fetched() -> None:
     assert committed_end(9, (1, 2, 3), {2: follower(5), 3: Follower(0.0)}) == UNKNOWN
 
 

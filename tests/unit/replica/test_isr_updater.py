@@ -29,8 +29,8 @@ class Case:
         known = {self.partition.key: self.partition}
         self.keeper = IsrUpdater(self.alter, parts.clock, known, self.written, lambda: 10.0, parts.now_ms)
         parts.replicas.fetch_waits.add(self.keeper, self.partition.key)
-        parts.replicas.isr.stop()
-        parts.replicas.isr = self.keeper
+        parts.isr_updater.stop()
+        parts.isr_updater = parts.replica_parts.isr_updater = parts.hosting._isr_updater = self.keeper
 
     def alter(self, changes: Sequence[IsrChange]) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()
@@ -81,7 +81,7 @@ def test_a_follower_joins_when_it_has_what_is_committed(parts: Parts) -> None:
     assert case.partition.pending_isr is None
 
 
-def test_nobody_joins_a_new_leader_with_less_than_it_began_with(parts: Parts) -> None:
+def test_a_follower_joins_only_with_all_records_of_the_leader_s_start(parts: Parts) -> None:
     case = Case(parts, (1,))
     parts.append("t")
     parts.set_state("t", isr=(1, 2), leader_epoch=6)
@@ -92,7 +92,7 @@ def test_nobody_joins_a_new_leader_with_less_than_it_began_with(parts: Parts) ->
     assert len(case.asked) == 1
 
 
-def test_who_lags_leaves(parts: Parts) -> None:
+def test_lagging_followers_leave_the_in_sync_set(parts: Parts) -> None:
     case = Case(parts, (1, 2, 3))
     case.fetched(2, 0)
     case.fetched(3, 0)
@@ -143,7 +143,7 @@ def test_a_join_that_is_refused_after_an_earlier_write_had_no_answer_is_withdraw
     assert case.partition.high_watermark == 2
 
 
-def test_who_joins_is_named_with_the_broker_epoch_in_which_it_had_all(parts: Parts) -> None:
+def test_a_join_names_the_broker_epoch_in_which_the_follower_was_complete(parts: Parts) -> None:
     case = Case(parts, (1,))
     case.partition.follower_fetched(2, 0, 0, 0.0, 7)
     case.keeper.follower_came(case.partition, 2)
@@ -158,7 +158,7 @@ def test_who_joins_is_named_with_the_broker_epoch_in_which_it_had_all(parts: Par
     assert (change.isr, change.epochs) == ((1, 2), {2: 7})
 
 
-def test_one_that_may_not_join_is_let_be_for_a_while(parts: Parts) -> None:
+def test_a_refused_join_is_tried_again_after_a_pause(parts: Parts) -> None:
     case = Case(parts, (1,))
     case.fetched(2, 0)
     case.answer(IneligibleReplica("it is stopping"))
@@ -204,7 +204,7 @@ def test_a_replica_without_the_old_records_waits_for_its_time(parts: Parts) -> N
     assert len(case.asked) == 1
 
 
-def test_what_is_asked_for_in_one_turn_is_asked_for_together(parts: Parts) -> None:
+def test_changes_of_one_reactor_turn_are_requested_together(parts: Parts) -> None:
     case = Case(parts, (1,))
     case.partition.follower_fetched(2, 0, 0, 0.0)
     case.keeper.follower_came(case.partition, 2)

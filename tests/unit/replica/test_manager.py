@@ -307,7 +307,7 @@ class TestPartition:
 
 
 class TestLeadership:
-    def test_whoever_listens_hears_of_every_begin_and_end(self, parts: Parts) -> None:
+    def test_listeners_are_called_at_every_begin_and_end_of_leadership(self, parts: Parts) -> None:
         heard: list[tuple[str, int, bool]] = []
 
         def broken(_partition: object, _leads: bool) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from pylogd.schemas.errors import (
     ConfigNotFound,
-    IncompatibleSchema,
     InvalidCompatibility,
     InvalidMode,
     InvalidSchema,
@@ -25,8 +24,8 @@ from pylogd.schemas.errors import (
     VersionNotFound,
 )
 from pylogd.schemas.modes import Mode
-from pylogd.schemas.parsing import Compatibility, Reference
-from pylogd.schemas.registry import Registry, TopicRecord
+from pylogd.schemas.parsing import Compatibility, Reference, Schema, check, compare, read_schema
+from pylogd.schemas.registry import NotCompared, Registry, TopicRecord
 
 
 def record_of(*fields: dict[str, Any], name: str = "Flight") -> str:
@@ -38,8 +37,21 @@ DELAY = {"name": "delay", "type": "int"}
 DELAY_DEFAULT = {**DELAY, "default": 0}
 
 
-class House:
-    """A registry and its topic."""
+def read(registry: Registry, text: object, kind: object = None, references: Sequence[Reference] = ()) -> Schema:
+    """Return the schema of a request, checked."""
+    schema = read_schema(text, kind, references)
+    check(registry.definitions(schema))
+    return schema
+
+
+def conflicts(registry: Registry, subject: str, schema: Schema, which: str | None = None) -> list[str]:
+    """Return why a schema is incompatible with the subject's versions."""
+    comparison = registry.comparison(subject, schema, which)
+    return [] if comparison is None else compare(comparison)
+
+
+class Fixture:
+    """A registry whose topic is a list."""
 
     def __init__(self) -> None:
         self.topic: list[TopicRecord] = []
@@ -51,8 +63,10 @@ class House:
             self.registry.apply(record.key, record.value)
 
     def register(self, subject: str, text: str, *references: Reference) -> int:
-        schema = self.registry.read(text, None, references)
-        schema_id, records = self.registry.register(subject, schema)
+        schema = read(self.registry, text, None, references)
+        passed = self.registry.comparison(subject, schema)
+        assert passed is None or not compare(passed)
+        schema_id, records = self.registry.register(subject, schema, passed=passed)
         self.write(records)
         return schema_id
 
@@ -67,26 +81,26 @@ class House:
 
 
 def test_ids_and_versions() -> None:
-    house = House()
+    fixture = Fixture()
     first = record_of(CARRIER)
-    assert house.register("a", first) == 1
-    assert house.register("a", "  " + first) == 1, "the same schema is the same version"
-    assert len(house.topic) == 1
-    assert house.register("b", first) == 1, "and has the same id in another subject"
-    assert house.register("a", record_of(CARRIER, DELAY_DEFAULT)) == 2
-    registry = house.registry
+    assert fixture.register("a", first) == 1
+    assert fixture.register("a", "  " + first) == 1, "the same schema is the same version"
+    assert len(fixture.topic) == 1
+    assert fixture.register("b", first) == 1, "and has the same id in another subject"
+    assert fixture.register("a", record_of(CARRIER, DELAY_DEFAULT)) == 2
+    registry = fixture.registry
     assert registry.subjects() == ["a", "b"]
     assert registry.versions("a") == [1, 2]
     assert registry.version("a", "latest").id == registry.version("a", "-1").id == registry.version("a", "2").id == 2
     assert json.loads(registry.by_id(1).text) == json.loads(first)
     assert [(use.subject, use.version) for use in registry.uses_of(1)] == [("a", 1), ("b", 1)]
     reordered = json.dumps(dict(reversed(json.loads(first).items())))
-    found = registry.find("a", registry.read(reordered))
+    found = registry.find("a", read(registry, reordered))
     assert found is not None and found.version == 1
 
 
 def test_missing_subjects_versions_and_schemas_are_errors() -> None:
-    registry = House().registry
+    registry = Fixture().registry
     for call in (
         lambda: registry.versions("a"),
         lambda: registry.version("a", "1"),
@@ -98,13 +112,13 @@ def test_missing_subjects_versions_and_schemas_are_errors() -> None:
         registry.by_id(1)
     with pytest.raises(ConfigNotFound):
         registry.level("a", inherit=False)
-    house = House()
-    house.register("a", '"string"')
+    fixture = Fixture()
+    fixture.register("a", '"string"')
     with pytest.raises(VersionNotFound):
-        house.registry.version("a", "2")
+        fixture.registry.version("a", "2")
     for name in ("0", "x", "1.0", "-2", "", "99999999999"):
         with pytest.raises(InvalidVersion):
-            house.registry.version("a", name)
+            fixture.registry.version("a", name)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +127,12 @@ def test_missing_subjects_versions_and_schemas_are_errors() -> None:
 )
 def test_texts_that_are_no_schema_are_refused(text: object) -> None:
     with pytest.raises(InvalidSchema):
-        House().registry.read(text)
+        read(Fixture().registry, text)
 
 
 def test_other_schema_types_are_refused() -> None:
     with pytest.raises(InvalidSchema, match="PROTOBUF"):
-        House().registry.read('"string"', "PROTOBUF")
+        read(Fixture().registry, '"string"', "PROTOBUF")
 
 
 @pytest.mark.parametrize(
@@ -131,101 +145,105 @@ def test_other_schema_types_are_refused() -> None:
     ],
 )
 def test_levels(level: str, adds_default: bool, adds_plain: bool, removes: bool) -> None:
-    house = House()
-    house.write(house.registry.set_level("a", Compatibility.named(level.lower())))
-    house.register("a", record_of(CARRIER, {"name": "year", "type": "int"}))
+    fixture = Fixture()
+    fixture.write(fixture.registry.set_level("a", Compatibility.named(level.lower())))
+    fixture.register("a", record_of(CARRIER, {"name": "year", "type": "int"}))
     for fields, allowed in (
         ((CARRIER, {"name": "year", "type": "int"}, DELAY_DEFAULT), adds_default),
         ((CARRIER, {"name": "year", "type": "int"}, DELAY), adds_plain),
         ((CARRIER,), removes),
     ):
-        assert (not house.registry.conflicts("a", house.registry.read(record_of(*fields)))) is allowed, fields
+        assert (not conflicts(fixture.registry, "a", read(fixture.registry, record_of(*fields)))) is allowed, fields
     with pytest.raises(InvalidCompatibility):
         Compatibility.named("SIDEWAYS")
 
 
 def test_a_transitive_level_compares_with_every_version() -> None:
-    house = House()
-    house.register("a", record_of(CARRIER, DELAY))
-    house.register("a", record_of(CARRIER))
-    third = house.registry.read(record_of(CARRIER, {"name": "delay", "type": "string", "default": ""}))
-    assert not house.registry.conflicts("a", third)
-    house.write(house.registry.set_level(None, Compatibility.BACKWARD_TRANSITIVE))
-    (reason,) = house.registry.conflicts("a", third)
+    fixture = Fixture()
+    fixture.register("a", record_of(CARRIER, DELAY))
+    fixture.register("a", record_of(CARRIER))
+    third = read(fixture.registry, record_of(CARRIER, {"name": "delay", "type": "string", "default": ""}))
+    assert not conflicts(fixture.registry, "a", third)
+    fixture.write(fixture.registry.set_level(None, Compatibility.BACKWARD_TRANSITIVE))
+    (reason,) = conflicts(fixture.registry, "a", third)
     assert "version 1" in reason
-    with pytest.raises(IncompatibleSchema, match="BACKWARD_TRANSITIVE"):
-        house.registry.register("a", third)
-    assert house.registry.conflicts("a", third, "2") == []
+    with pytest.raises(NotCompared) as refused:
+        fixture.registry.register("a", third)
+    assert refused.value.comparison == fixture.registry.comparison("a", third)
+    assert conflicts(fixture.registry, "a", third, "2") == []
 
 
 def test_references() -> None:
-    house = House()
-    house.register("carrier", record_of({"name": "code", "type": "string"}, name="Carrier"))
+    fixture = Fixture()
+    fixture.register("carrier", record_of({"name": "code", "type": "string"}, name="Carrier"))
     used = Reference("Carrier", "carrier", 1)
-    house.register("flight", record_of({"name": "carrier", "type": "Carrier"}), used)
-    assert house.registry.referring_to("carrier", 1) == [2]
+    fixture.register("flight", record_of({"name": "carrier", "type": "Carrier"}), used)
+    assert fixture.registry.referring_to("carrier", 1) == [2]
     with pytest.raises(ReferenceExists):
-        house.registry.delete_version("carrier", "1", permanent=False)
+        fixture.registry.delete_version("carrier", "1", permanent=False)
     with pytest.raises(ReferenceExists):
-        house.registry.delete_subject("carrier", permanent=False)
+        fixture.registry.delete_subject("carrier", permanent=False)
     with pytest.raises(InvalidSchema, match="no version 7"):
-        house.registry.read(
-            record_of({"name": "carrier", "type": "Carrier"}), None, [Reference("Carrier", "carrier", 7)]
+        read(
+            fixture.registry,
+            record_of({"name": "carrier", "type": "Carrier"}),
+            None,
+            [Reference("Carrier", "carrier", 7)],
         )
     with pytest.raises(InvalidSchema):
-        house.registry.read(record_of({"name": "carrier", "type": "Carrier"}))
+        read(fixture.registry, record_of({"name": "carrier", "type": "Carrier"}))
 
 
 def test_deleting_hides_and_deleting_permanently_removes() -> None:
-    house = House()
+    fixture = Fixture()
     texts = [record_of(CARRIER), record_of(CARRIER, DELAY_DEFAULT)]
     for text in texts:
-        house.register("a", text)
+        fixture.register("a", text)
     with pytest.raises(SubjectNotSoftDeleted):
-        house.registry.delete_version("a", "2", permanent=True)
-    number, records = house.registry.delete_version("a", "latest", permanent=False)
-    house.write(records)
+        fixture.registry.delete_version("a", "2", permanent=True)
+    number, records = fixture.registry.delete_version("a", "latest", permanent=False)
+    fixture.write(records)
     assert number == 2
-    assert house.registry.versions("a") == [1]
-    assert house.registry.versions("a", deleted=True) == [1, 2]
-    assert house.registry.by_id(2), "messages with the id are still about"
-    numbers, records = house.registry.delete_subject("a", permanent=False)
-    house.write(records)
+    assert fixture.registry.versions("a") == [1]
+    assert fixture.registry.versions("a", deleted=True) == [1, 2]
+    assert fixture.registry.by_id(2), "messages with the id are still about"
+    numbers, records = fixture.registry.delete_subject("a", permanent=False)
+    fixture.write(records)
     assert numbers == [1]
-    assert house.registry.subjects() == []
+    assert fixture.registry.subjects() == []
     with pytest.raises(SubjectSoftDeleted):
-        house.registry.delete_subject("a", permanent=False)
-    assert house.register("a", texts[1]) == 2, "it comes back with its id and a version of its own"
-    assert house.registry.versions("a") == [3]
-    house.write(house.registry.delete_subject("a", permanent=False)[1])
-    numbers, records = house.registry.delete_subject("a", permanent=True)
-    house.write(records)
+        fixture.registry.delete_subject("a", permanent=False)
+    assert fixture.register("a", texts[1]) == 2, "it comes back with its id and a version of its own"
+    assert fixture.registry.versions("a") == [3]
+    fixture.write(fixture.registry.delete_subject("a", permanent=False)[1])
+    numbers, records = fixture.registry.delete_subject("a", permanent=True)
+    fixture.write(records)
     assert numbers == [1, 2, 3]
-    assert house.registry.subjects(deleted=True) == []
+    assert fixture.registry.subjects(deleted=True) == []
 
 
 def test_an_id_is_never_given_twice_even_after_compaction() -> None:
-    house = House()
-    house.register("a", record_of(CARRIER))
-    house.register("a", record_of(CARRIER, DELAY_DEFAULT))
-    house.write(house.registry.delete_subject("a", permanent=False)[1])
-    house.write(house.registry.delete_subject("a", permanent=True)[1])
-    house.registry = house.compacted()
-    assert house.register("b", '"string"') == 3
+    fixture = Fixture()
+    fixture.register("a", record_of(CARRIER))
+    fixture.register("a", record_of(CARRIER, DELAY_DEFAULT))
+    fixture.write(fixture.registry.delete_subject("a", permanent=False)[1])
+    fixture.write(fixture.registry.delete_subject("a", permanent=True)[1])
+    fixture.registry = fixture.compacted()
+    assert fixture.register("b", '"string"') == 3
 
 
 def test_a_restarted_registry_has_the_same_state() -> None:
-    house = House()
-    house.register("a", record_of(CARRIER))
-    house.write(house.registry.set_level("a", Compatibility.FULL))
-    house.register("b", '"string"')
-    house.write(house.registry.delete_version("b", "1", permanent=False)[1])
-    fresh = house.compacted()
+    fixture = Fixture()
+    fixture.register("a", record_of(CARRIER))
+    fixture.write(fixture.registry.set_level("a", Compatibility.FULL))
+    fixture.register("b", '"string"')
+    fixture.write(fixture.registry.delete_version("b", "1", permanent=False)[1])
+    fresh = fixture.compacted()
     assert fresh.subjects() == ["a"] and fresh.subjects(deleted=True) == ["a", "b"]
     assert fresh.level("a", inherit=False) is Compatibility.FULL
-    assert fresh.version("a", "1") == house.registry.version("a", "1")
-    house.write(house.registry.set_level("a", None))
-    assert house.compacted().level("a") is Compatibility.BACKWARD
+    assert fresh.version("a", "1") == fixture.registry.version("a", "1")
+    fixture.write(fixture.registry.set_level("a", None))
+    assert fixture.compacted().level("a") is Compatibility.BACKWARD
 
 
 @pytest.mark.parametrize(
@@ -291,7 +309,7 @@ def test_an_invalid_record_is_logged_and_skipped(key: bytes, value: bytes, caplo
 def test_an_id_in_an_invalid_record_is_not_given_to_another_schema(value: bytes) -> None:
     registry = Registry()
     registry.apply(SCHEMA_KEY, value, 0)
-    assert registry.register("t", registry.read('"string"'))[0] == 8
+    assert registry.register("t", read(registry, '"string"'))[0] == 8
 
 
 def test_an_id_that_the_topic_gives_twice_stays_with_the_first(caplog: pytest.LogCaptureFixture) -> None:
@@ -303,68 +321,70 @@ def test_an_id_that_the_topic_gives_twice_stays_with_the_first(caplog: pytest.Lo
 
 
 class TestModes:
-    def register(self, house: House, subject: str, text: str, schema_id: int | None, number: int | None = None) -> int:
-        given, records = house.registry.register(subject, house.registry.read(text), schema_id, number)
-        house.write(records)
+    def register(
+        self, fixture: Fixture, subject: str, text: str, schema_id: int | None, number: int | None = None
+    ) -> int:
+        given, records = fixture.registry.register(subject, read(fixture.registry, text), schema_id, number)
+        fixture.write(records)
         return given
 
-    def importing(self) -> House:
-        house = House()
-        house.write(house.registry.set_mode(None, Mode.IMPORT))
-        return house
+    def importing(self) -> Fixture:
+        fixture = Fixture()
+        fixture.write(fixture.registry.set_mode(None, Mode.IMPORT))
+        return fixture
 
     def test_ids_and_versions_are_refused_outside_import(self) -> None:
-        house = House()
+        fixture = Fixture()
         with pytest.raises(OperationNotPermitted, match="not in import mode"):
-            self.register(house, "s", '"int"', 5)
+            self.register(fixture, "s", '"int"', 5)
         with pytest.raises(InvalidSchema, match="not one more"):
-            self.register(house, "s", '"int"', None, 5)
-        assert self.register(house, "s", '"int"', None, 1) == 1
-        assert self.register(house, "s", '"int"', 1, 1) == 1, "it is there already"
+            self.register(fixture, "s", '"int"', None, 5)
+        assert self.register(fixture, "s", '"int"', None, 1) == 1
+        assert self.register(fixture, "s", '"int"', 1, 1) == 1, "it is there already"
         with pytest.raises(OperationNotPermitted):
-            self.register(house, "s", '"int"', 2)
-        assert house.registry.versions("s") == [1]
+            self.register(fixture, "s", '"int"', 2)
+        assert fixture.registry.versions("s") == [1]
 
     def test_ids_and_versions_are_used_in_import(self) -> None:
-        house = self.importing()
-        assert self.register(house, "s", '"int"', 77, 5) == 77
-        assert self.register(house, "s", record_of(CARRIER), 12, 3) == 12, "in any order, compatible or not"
-        assert self.register(house, "s", '"int"', 77, 5) == 77
-        assert self.register(house, "t", '"int"', 77) == 77
-        for registry in (house.registry, house.compacted()):
+        fixture = self.importing()
+        assert self.register(fixture, "s", '"int"', 77, 5) == 77
+        assert self.register(fixture, "s", record_of(CARRIER), 12, 3) == 12, "in any order, compatible or not"
+        assert self.register(fixture, "s", '"int"', 77, 5) == 77
+        assert self.register(fixture, "t", '"int"', 77) == 77
+        for registry in (fixture.registry, fixture.compacted()):
             assert [registry.version("s", str(number)).id for number in registry.versions("s")] == [12, 77]
             assert registry.version("t", "1").id == 77
             assert registry.mode("s") is Mode.IMPORT
-        house.write(house.registry.set_mode(None, Mode.READWRITE))
-        assert self.register(house, "u", '"bytes"', None) == 78
+        fixture.write(fixture.registry.set_mode(None, Mode.READWRITE))
+        assert self.register(fixture, "u", '"bytes"', None) == 78
 
     def test_import_names_every_id_and_overwrites_nothing(self) -> None:
-        house = self.importing()
+        fixture = self.importing()
         with pytest.raises(OperationNotPermitted, match="not in read-write mode"):
-            self.register(house, "s", '"int"', None)
-        self.register(house, "s", '"int"', 1, 1)
+            self.register(fixture, "s", '"int"', None)
+        self.register(fixture, "s", '"int"', 1, 1)
         for subject, schema_id, number in (("t", 1, 1), ("s", 2, 1)):
             with pytest.raises(OperationNotPermitted, match="Overwrite"):
-                self.register(house, subject, '"string"', schema_id, number)
+                self.register(fixture, subject, '"string"', schema_id, number)
 
     def test_import_begins_where_there_is_nothing_or_by_force(self) -> None:
-        house = House()
-        house.register("s", '"int"')
+        fixture = Fixture()
+        fixture.register("s", '"int"')
         for subject in (None, "s"):
             with pytest.raises(OperationNotPermitted, match="existing subjects"):
-                house.registry.set_mode(subject, Mode.IMPORT)
-            assert house.registry.set_mode(subject, Mode.IMPORT, force=True)
-        assert house.registry.set_mode("t", Mode.IMPORT)
+                fixture.registry.set_mode(subject, Mode.IMPORT)
+            assert fixture.registry.set_mode(subject, Mode.IMPORT, force=True)
+        assert fixture.registry.set_mode("t", Mode.IMPORT)
 
     @pytest.mark.parametrize("mode", [Mode.READONLY, Mode.READONLY_OVERRIDE])
     def test_read_only(self, mode: Mode) -> None:
-        house = House()
-        house.register("s", '"int"')
-        house.write(house.registry.set_mode(None, mode))
-        registry = house.registry
-        assert house.register("s", '"int"') == 1
+        fixture = Fixture()
+        fixture.register("s", '"int"')
+        fixture.write(fixture.registry.set_mode(None, mode))
+        registry = fixture.registry
+        assert fixture.register("s", '"int"') == 1
         changes: list[Callable[[], object]] = [
-            lambda: house.register("s", '"long"'),
+            lambda: fixture.register("s", '"long"'),
             lambda: registry.delete_version("s", "1", permanent=False),
             lambda: registry.delete_subject("s", permanent=False),
             lambda: registry.set_level(None, Compatibility.NONE),
@@ -372,18 +392,18 @@ class TestModes:
         for change in changes:
             with pytest.raises(OperationNotPermitted, match="read-only"):
                 change()
-        house.write(registry.set_mode("s", Mode.READWRITE))
+        fixture.write(registry.set_mode("s", Mode.READWRITE))
         assert registry.mode("s").writable is (mode is Mode.READONLY)
-        house.write(registry.set_mode("s", None))
+        fixture.write(registry.set_mode("s", None))
         with pytest.raises(ModeNotFound):
             registry.mode("s", inherit=False)
 
     def test_ids_run_out(self) -> None:
-        house = self.importing()
-        self.register(house, "s", '"int"', 2**31 - 1)
-        house.write(house.registry.set_mode(None, Mode.READWRITE))
+        fixture = self.importing()
+        self.register(fixture, "s", '"int"', 2**31 - 1)
+        fixture.write(fixture.registry.set_mode(None, Mode.READWRITE))
         with pytest.raises(OperationNotPermitted, match="all ids up to"):
-            house.register("t", '"string"')
+            fixture.register("t", '"string"')
 
     def test_unknown_names_are_refused(self) -> None:
         with pytest.raises(InvalidMode, match="READWRITE"):

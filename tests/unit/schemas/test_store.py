@@ -13,6 +13,7 @@ from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers
 from pylogd.schemas.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
+from pylogd.schemas.parsing import read_schema
 from pylogd.schemas.registry import Registry, TopicRecord
 from pylogd.schemas.store import SchemaStore
 from pylogd.wire.records import Record
@@ -82,8 +83,10 @@ class Service:
         self.store._apply(self.topic.records[self.store._next : end], end)
 
     def register(self, subject: str, text: str) -> Deferred[int]:
-        registry = self.store.registry
-        return self.store.change(lambda: registry.register(subject, registry.read(text)))
+        registry, schema = self.store.registry, read_schema(text, None, ())
+        return self.store.change(
+            lambda: registry.register(subject, schema, passed=registry.comparison(subject, schema))
+        )
 
 
 def enum(number: int) -> str:

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from pylogd.client.core.security import SecurityOptions
 from pylogd.spark.errors import OptionError
 from pylogd.spark.options import EARLIEST, LATEST, OffsetBound, SinkOptions, SourceOptions, offsets_json, parse_offsets
 
@@ -86,6 +87,11 @@ def test_option_names_are_case_insensitive() -> None:
         ({"kafka.default.api.timeout.ms": "2500"}, "client", {"retry_timeout": 2.5}),
         ({"kafka.group.id": "g", "groupIdPrefix": "p"}, "client", {}),
         ({"kafka.security.protocol": "PLAINTEXT"}, "client", {}),
+        (
+            {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/ca"},
+            "client",
+            {"security": SecurityOptions(protocol="SSL", ssl_ca="/ca")},
+        ),
     ],
 )
 def test_an_option(options: dict[str, str], field: str, value: object) -> None:
@@ -149,7 +155,8 @@ ERRORS = [
     ({"kafka.value.deserializer": "x"}, "Kafka option 'value.deserializer' is not supported"),
     ({"kafka.enable.auto.commit": "true"}, "Kafka option 'enable.auto.commit' is not supported"),
     ({"kafka.interceptor.classes": "x"}, "Kafka option 'interceptor.classes' is not supported"),
-    ({"kafka.security.protocol": "SSL"}, "security.protocol"),
+    ({"kafka.security.protocol": "TLS"}, "security.protocol"),
+    ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "JKS"}, "ssl.truststore.type"),
     ({"kafka.sasl.mechanism": "PLAIN"}, "sasl.mechanism"),
     ({"kafka.ssl.truststore.location": "x"}, "ssl.truststore.location"),
     ({"kafka.fetch.min.bytes": "many"}, "kafka.fetch.min.bytes"),

@@ -9,7 +9,11 @@ import typing
 import pytest
 
 from pylogd.wire.messages import APIS, ApiInfo, ApiKey
+from pylogd.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
+from pylogd.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from pylogd.wire.schema import load_schema
+from pylogd.wire.values import Message
 
 
 @pytest.mark.parametrize("info", APIS.values(), ids=lambda info: info.name)
@@ -41,3 +45,16 @@ def test_table() -> None:
         schema = load_schema(key)
         assert (schema["key"], schema["api"], ApiKey(key).name) == (key, info.name, info.module.upper())
         assert schema["flexible"] == f"{info.flexible_from}+"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        SaslAuthenticateRequest(b"\0alice\0secret"),
+        SaslAuthenticateResponse(auth_bytes=b"secret"),
+        RenewDelegationTokenRequest(b"secret"),
+        AlterUserScramCredentialsRequest(upsertions=[ScramCredentialUpsertion("alice", 1, 4096, b"salt", b"secret")]),
+    ],
+)
+def test_secrets_are_not_shown(message: Message) -> None:
+    assert "secret" not in repr(message) and "(hidden)" in repr(message)

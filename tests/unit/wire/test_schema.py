@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pylogd.limits.elements import MAX_ELEMENTS
 from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError, UnknownApi, UnsupportedVersion
 from pylogd.wire.messages import APIS, ApiKey
 from pylogd.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -32,7 +33,7 @@ from pylogd.wire.schema import (
     response_header_version,
     schema_versions,
 )
-from pylogd.wire.stream import MAX_ELEMENTS, unsigned_varint
+from pylogd.wire.stream import unsigned_varint
 
 
 class Slice:

@@ -83,6 +83,11 @@ class FetchSession:
         changed = {key: partition for key, partition in wanted.items() if before.get(key) != partition}
         return SessionRequest(session_id, self._epoch, changed, [key for key in before if key not in wanted])
 
+    def close(self) -> int:
+        """Return the id of the session that the broker keeps, which the caller has to close; 0 if there is none."""
+        session_id, self._id, self._epoch = self._id, 0, INITIAL_EPOCH
+        return session_id
+
     def succeeded(self, session_id: int) -> None:
         """Record an answer without an error, and the session that it names: 0 if the broker has no room for one."""
         if self._sent_epoch == FINAL_EPOCH:

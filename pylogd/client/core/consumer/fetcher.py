@@ -15,14 +15,15 @@ generation, and what was fetched for it is dropped. No I/O, no clock, no threads
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.aborted_transactions import AbortedTransactions
 from pylogd.client.core.consumer.fetch_session import (
+    FINAL_EPOCH,
     SESSION_ERRORS,
     FetchSession,
     PartitionKey,
@@ -42,7 +43,7 @@ from pylogd.wire.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from pylogd.wire.records import BatchHeader, ControlType, control_type, decode_batch, iter_batches
+from pylogd.wire.records import BatchHeader, iter_batches
 from pylogd.wire.values import ZERO_UUID
 
 TOPIC_IDS_FROM = 13  # the version of Fetch
@@ -130,28 +131,6 @@ class FetchInFlight:
     by_answer: dict[PartitionKey, tuple[PartitionFetch, int]] = field(default_factory=dict)
 
 
-class AbortedTransactions:
-    """Tells which batches of an answer belong to aborted transactions (KIP-98)."""
-
-    def __init__(self, transactions: Iterable[Any]) -> None:
-        """`transactions` are the answer's: a producer id and the first offset of its transaction."""
-        self._ahead = deque(sorted((t.first_offset, t.producer_id) for t in transactions))
-        self._producers: set[int] = set()
-
-    def skips(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Return whether to leave out a batch; batches come in order. Raises InvalidRecordBatch."""
-        while self._ahead and self._ahead[0][0] <= header.last_offset:
-            self._producers.add(self._ahead.popleft()[1])
-        if header.producer_id not in self._producers:
-            return False
-        if header.is_control:
-            records = decode_batch(batch, header)
-            if records and control_type(records[0]) == ControlType.ABORT:
-                self._producers.discard(header.producer_id)
-            return True
-        return header.is_transactional
-
-
 class Fetcher:
     """The partitions that are fetched, the requests for them, and the batches that nobody has taken yet."""
 
@@ -167,6 +146,9 @@ class Fetcher:
         self._busy: set[int] = set()
         self._nodes: set[int] = set()
         self._sessions: dict[int, FetchSession] = {}
+        self._closed = False
+        #: the number of sessions that brokers were asked to close, and have not yet
+        self.closing = 0
         self.leader_changed: list[TopicPartition] = []
         # A connection of its own: an answer that waits for records delays whatever is behind it.
         self._purpose = f"fetch {next(_NUMBERS)}"
@@ -277,7 +259,7 @@ class Fetcher:
         While batches wait to be taken, nothing more is fetched. Partitions of unknown topics are left out, and those
         whose leader has changed until their positions are validated (`take_leader_changed`).
         """
-        if self.ready:
+        if self.ready or self._closed:
             return []
         by_node: dict[int, list[PartitionFetch]] = {}
         for fetch in self.due(now):
@@ -371,6 +353,26 @@ class Fetcher:
             topics=_topics(session.named),
             forgotten_topics_data=_forgotten(session.forgotten),
         )
+
+    def close(self, is_ready: Callable[[int, str], bool]) -> list[Call]:
+        """Fetch no more, and return requests that close the sessions with brokers, as far as they are connected.
+
+        `is_ready` tells whether there is a connection to a broker for a purpose.
+        """
+        self._closed = True
+        sessions = {node: session.close() for node, session in self._sessions.items() if is_ready(node, self._purpose)}
+        calls = [self._closing_call(node, session_id) for node, session_id in sessions.items() if session_id]
+        self.closing = len(calls)
+        return calls
+
+    def _closing_call(self, node: int, session_id: int) -> Call:
+        def ended(_: object, __: float) -> None:
+            self.closing -= 1
+
+        request = FetchRequest(
+            replica_id=_CONSUMER, max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=FINAL_EPOCH
+        )
+        return Call(FetchRequest, lambda _: request, ended, ended, self._timeout, node, self._purpose)
 
     # Answers
 

@@ -26,7 +26,7 @@ class ConsumerInterceptor:
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Learn that a coordinating broker has stored these offsets. It should not take long."""
+        """Learn that the group's coordinator, a broker or ZooKeeper, has stored offsets. It should not take long."""
 
     def close(self) -> None:
         """Learn that the consumer was closed."""

@@ -11,6 +11,7 @@ stays in front of it. Batches of paused partitions are kept. One thread at a tim
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from pylogd.client.core.consumer.fetcher import UNKNOWN_EPOCH, FetchedBatches, F
 from pylogd.client.core.errors import CorruptRecords, DeserializationFailed, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.serialization import RecordDeserializer
+from pylogd.wire import records as wire_records
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import BatchHeader, Record, decode_batch
 
@@ -169,7 +171,20 @@ class Reader:
             self._fetcher.used(aside.fetched)
 
     def gather(self, limit: int) -> list[Chunk]:
-        """Return up to `limit` records of what was fetched. Raises CorruptRecords, DeserializationFailed."""
+        """Return up to `limit` records of what was fetched. Raises CorruptRecords, DeserializationFailed.
+
+        The compiled loop hides records from the garbage collector, which they don't concern. Those of the Python loop
+        would have it look at all objects of the process every few thousand records, so it rests meanwhile.
+        """
+        if wire_records.speedups is not None or not gc.isenabled():
+            return self._gather(limit)
+        gc.disable()
+        try:
+            return self._gather(limit)
+        finally:
+            gc.enable()
+
+    def _gather(self, limit: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         while limit > 0:
             try:

@@ -52,13 +52,13 @@ def test_several_who_need_a_connection_share_one(reactor: MemoryReactor, server:
 
 
 @pytest.mark.parametrize("act", [fake.close, fake.garbage, fake.cut])
-def test_it_tries_again(reactor: MemoryReactor, server: MemoryBroker, act: fake.Misbehaviour) -> None:
+def test_retriable_errors_are_retried(reactor: MemoryReactor, server: MemoryBroker, act: fake.Misbehaviour) -> None:
     server.on(ApiKey.METADATA, act, act)
     assert reactor.result(Admin(server.address, reactor=reactor).list_topics())
     assert server.connections == 3
 
 
-def test_it_gives_up_in_the_end(reactor: MemoryReactor, server: MemoryBroker) -> None:
+def test_retries_end_with_an_error(reactor: MemoryReactor, server: MemoryBroker) -> None:
     server.on(ApiKey.METADATA, *[fake.silence] * 10)
     with pytest.raises(RequestTimedOut):
         reactor.result(Admin(server.address, request_timeout=2.0, retry_timeout=5.0, reactor=reactor).list_topics(), 20)
@@ -102,7 +102,7 @@ def test_close_ends_what_is_under_way(reactor: MemoryReactor, server: MemoryBrok
     assert not reactor.getDelayedCalls()
 
 
-def test_it_runs_on_the_process_reactor_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_s_reactor_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = [object()]
     monkeypatch.setattr("pylogd.client.deferred.cluster.default_reactor", lambda: made[0])
     assert Cluster("h:1").reactor is made[0]

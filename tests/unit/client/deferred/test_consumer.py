@@ -108,7 +108,9 @@ def test_a_broker_that_is_away_for_a_while(reactor: MemoryReactor, server: Memor
     assert read(reactor, consumer, 1) == [b"more"]
 
 
-def test_what_stays_wrong_is_raised_and_then_goes_on(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
+def test_a_lasting_error_is_raised_and_polling_continues(
+    reactor: MemoryReactor, server: MemoryBroker, make: Make
+) -> None:
     fill(server, 0, numbers(3))
     consumer = make(retry_timeout=3.0)
     reactor.result(consumer.assign({("t", 0): 1}))

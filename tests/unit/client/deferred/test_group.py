@@ -14,17 +14,9 @@ from pylogd.client import Closed, KafkaError, Record, RequestTimedOut, TopicPart
 from pylogd.client.core.errors import CommitFailed
 from pylogd.client.deferred import Cluster, Consumer
 from pylogd.errors import ErrorCode
-from pylogd.wire.messages import (
-    ApiKey,
-    find_coordinator,
-    heartbeat,
-    join_group,
-    offset_commit,
-    offset_fetch,
-    sync_group,
-)
-from pylogd.wire.records import NewRecord, encode_batch
+from pylogd.wire.messages import ApiKey
 from tests.fakes import broker as fake
+from tests.fakes.group_broker import fill, refuse, refuse_commit
 from tests.fakes.memory_broker import MemoryGroupBroker, MemoryReactor
 
 Make = Callable[..., Consumer]
@@ -58,10 +50,6 @@ def make(reactor: MemoryReactor, server: MemoryGroupBroker) -> Iterator[Make]:
     yield make
     for consumer in consumers:
         reactor.result(consumer.close(), 60)
-
-
-def fill(server: MemoryGroupBroker, partition: int, count: int) -> None:
-    server.append(partition, encode_batch([NewRecord(None, b"%d" % n, 7) for n in range(count)]))
 
 
 def read(reactor: MemoryReactor, consumers: list[Consumer], count: int) -> list[Record]:
@@ -160,24 +148,21 @@ def test_it_becomes_a_member_whatever_befalls_a_request(
 
 
 @pytest.mark.parametrize(
-    "response",
+    ("api", "code"),
     [
-        find_coordinator.FindCoordinatorResponse(
-            coordinators=[find_coordinator.Coordinator(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)]
-        ),
-        join_group.JoinGroupResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-        join_group.JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID),
-        sync_group.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
-        sync_group.SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
-        heartbeat.HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION),
-        heartbeat.HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR),
+        (ApiKey.FIND_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ApiKey.JOIN_GROUP, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ApiKey.JOIN_GROUP, ErrorCode.UNKNOWN_MEMBER_ID),
+        (ApiKey.SYNC_GROUP, ErrorCode.REBALANCE_IN_PROGRESS),
+        (ApiKey.SYNC_GROUP, ErrorCode.NOT_COORDINATOR),
+        (ApiKey.HEARTBEAT, ErrorCode.ILLEGAL_GENERATION),
+        (ApiKey.HEARTBEAT, ErrorCode.NOT_COORDINATOR),
     ],
-    ids=lambda response: f"{response.API_NAME}-{getattr(response, 'error_code', 0)!s}",
 )
 def test_what_a_coordinator_may_say(
-    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, response: Any
+    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, api: ApiKey, code: ErrorCode
 ) -> None:
-    server.on(response.API_KEY, lambda _: response)
+    server.on(api, refuse(api, code))
     consumer = make()
     consumer.subscribe(re.compile("t|u"))
     read(reactor, [consumer], 20)
@@ -188,51 +173,27 @@ def test_what_a_coordinator_may_say(
     assert {record.offset for record in found} == {10, 11}
 
 
-def _not_the_coordinator(request: Any) -> offset_fetch.OffsetFetchResponse:
-    groups = [
-        offset_fetch.OffsetFetchResponseGroup(group.group_id, [], ErrorCode.NOT_COORDINATOR) for group in request.groups
-    ]
-    return offset_fetch.OffsetFetchResponse(groups=groups)
-
-
 def test_a_coordinator_that_moves_while_offsets_are_looked_up(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make
 ) -> None:
-    server.on(ApiKey.OFFSET_FETCH, *[_not_the_coordinator] * 3)
+    server.on(ApiKey.OFFSET_FETCH, *[refuse(ApiKey.OFFSET_FETCH, ErrorCode.NOT_COORDINATOR)] * 3)
     assert committed(reactor, make()) == [None, None]
 
 
 def test_commits_that_are_refused(reactor: MemoryReactor, server: MemoryGroupBroker, make: Make) -> None:
-    def refuse(code: ErrorCode) -> Callable[[Any], Any]:
-        def act(request: Any) -> Any:
-            return offset_commit.OffsetCommitResponse(
-                topics=[
-                    offset_commit.OffsetCommitResponseTopic(
-                        topic.name,
-                        partitions=[
-                            offset_commit.OffsetCommitResponsePartition(p.partition_index, code)
-                            for p in topic.partitions
-                        ],
-                    )
-                    for topic in request.topics
-                ]
-            )
-
-        return act
-
     consumer = make(auto_commit="off")
     reactor.result(consumer.assign({BOTH[0]: 4}))
-    server.on(ApiKey.OFFSET_COMMIT, refuse(ErrorCode.OFFSET_METADATA_TOO_LARGE))
+    server.on(ApiKey.OFFSET_COMMIT, refuse_commit(ErrorCode.OFFSET_METADATA_TOO_LARGE))
     with pytest.raises(KafkaError, match="OFFSET_METADATA_TOO_LARGE"):
         reactor.result(consumer.commit({BOTH[0]: 4}))
-    server.on(ApiKey.OFFSET_COMMIT, refuse(ErrorCode.UNKNOWN_MEMBER_ID))
+    server.on(ApiKey.OFFSET_COMMIT, refuse_commit(ErrorCode.UNKNOWN_MEMBER_ID))
     with pytest.raises(CommitFailed):
         reactor.result(consumer.commit({BOTH[0]: 4}))
     server.on(
         ApiKey.OFFSET_COMMIT,
-        refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        refuse_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
         fake.close,
-        refuse(ErrorCode.NOT_COORDINATOR),
+        refuse_commit(ErrorCode.NOT_COORDINATOR),
     )
     reactor.result(consumer.commit({BOTH[0]: 5}))
     assert committed(reactor, consumer) == [5, None]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pylogd.client import Consumer
-from tests.fakes.group_broker import GroupBroker
-from tests.unit.client.group_consumer.helpers import Make, fill
+from tests.fakes.group_broker import GroupBroker, fill
+from tests.unit.client.group_consumer.helpers import Make
 
 
 @pytest.fixture

@@ -16,17 +16,8 @@ from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
 )
-from tests.fakes.group_broker import GroupBroker
-from tests.unit.client.group_consumer.helpers import (
-    SECONDS,
-    TP,
-    Make,
-    committed,
-    fill,
-    read,
-    refuse_commit,
-    until,
-)
+from tests.fakes.group_broker import GroupBroker, fill, refuse_commit
+from tests.unit.client.group_consumer.helpers import SECONDS, TP, Make, committed, read, until
 
 
 def test_alone_it_reads_everything_and_commits_at_the_end(server: GroupBroker, make: Make) -> None:
@@ -86,7 +77,7 @@ def test_before_it_hands_out_it_has_committed(server: GroupBroker, make: Make) -
             assert committed(server)[partition] >= record.offset + 1
 
 
-def test_what_could_not_be_committed_before_is_not_handed_out(server: GroupBroker, make: Make) -> None:
+def test_records_whose_commit_failed_are_not_returned(server: GroupBroker, make: Make) -> None:
     def forget(request: Any) -> Any:
         with server.lock:
             del server.groups.group("g").members[request.member_id]
@@ -174,7 +165,7 @@ def test_a_record_in_work_when_it_is_closed_comes_again(server: GroupBroker, mak
     assert committed(server)[TP[seen[-1].partition]] == seen[-1].offset
 
 
-def test_what_was_polled_last_is_not_committed_after_an_error(server: GroupBroker, make: Make) -> None:
+def test_the_last_poll_is_not_committed_after_an_error(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit_interval=3600.0, max_poll_records=5)
     consumer.subscribe("t")
     with pytest.raises(RuntimeError), consumer:
@@ -196,7 +187,7 @@ def test_a_listener_may_seek(server: GroupBroker, make: Make) -> None:
     assert {r.offset for r in read(consumer, 12)} == {7, 8, 9}
 
 
-def test_what_a_listener_raises_comes_out_of_poll(server: GroupBroker, make: Make) -> None:
+def test_an_exception_of_a_listener_is_raised_by_poll(server: GroupBroker, make: Make) -> None:
     consumer = make()
 
     def raises(_: object) -> None:

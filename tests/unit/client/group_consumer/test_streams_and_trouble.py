@@ -15,8 +15,8 @@ from pylogd.wire.messages import (
 )
 from tests.fakes import broker as fake
 from tests.fakes.broker import Misbehaviour
-from tests.fakes.group_broker import GroupBroker
-from tests.unit.client.group_consumer.helpers import SECONDS, TP, Make, committed, read, refuse, refuse_commit, until
+from tests.fakes.group_broker import GroupBroker, refuse, refuse_commit
+from tests.unit.client.group_consumer.helpers import SECONDS, TP, Make, committed, read, until
 
 
 def test_message_streams(server: GroupBroker, make: Make) -> None:

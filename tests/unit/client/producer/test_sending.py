@@ -83,7 +83,7 @@ def test_batches_are_bounded_by_records_and_bytes(server: FakeBroker, make: Make
     assert [parse_header(batch).record_count for batch in server.logs[1]] == [3, 3, 3, 1, 1]
 
 
-def test_what_lingers_leaves_without_another_call(server: FakeBroker, make: Make) -> None:
+def test_lingering_batches_are_sent_without_another_call(server: FakeBroker, make: Make) -> None:
     producer = make(linger_ms=1)
     producer.send("t", b"1", partition=0)
     server.wait_until_asked(ApiKey.PRODUCE)
@@ -306,7 +306,7 @@ def test_an_exception_in_its_block_abandons_it(server: FakeBroker) -> None:
     assert not server.asked(ApiKey.PRODUCE)
 
 
-def test_what_is_given_up_while_it_is_encoded_is_not_sent(
+def test_a_batch_that_expires_while_it_is_encoded_is_not_sent(
     server: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = make(linger_ms=10**6, idempotence=False)
@@ -381,7 +381,7 @@ def test_a_partition_that_there_is_not(server: FakeBroker, make: Make) -> None:
     assert producer.send("t", b"v", partition=3).partition == 3, "the topic has grown"
 
 
-def test_what_is_no_record_is_refused_and_leaves_the_others_alone(server: FakeBroker, make: Make) -> None:
+def test_invalid_records_are_refused_and_others_are_sent(server: FakeBroker, make: Make) -> None:
     producer = make(linger_ms=10**6)
     good = producer.send("t", cast(bytes, bytearray(b"good")), partition=0, headers=[("h", None)])
     for record, says in [

@@ -32,6 +32,7 @@ class Caller:
     def __init__(self, world: World, name: str, settings: GroupSettings = SETTINGS) -> None:
         self.heard: list[Assigned | Revoked] = []
         self.failures: list[BaseException] = []
+        self.committed: list[dict[TopicPartition, int]] = []
         self.stopping: Deferred[None] | None = None
         self.store = world.zookeeper.store()
         self.store.patient = False
@@ -39,8 +40,9 @@ class Caller:
         world.time.run(0.1)
         names = iter(f"{name}-{number}" for number in range(1, 100))
         self.coordinator = Coordinator(
-            self.store, world.time, "g", Subscription.of("t"), self, settings, new_name=lambda: next(names)
-        )
+            self.store, world.time, "g", Subscription.of("t"), self, settings, on_commit=self.committed.append,
+            new_name=lambda: next(names),
+        )  # fmt: skip
         self.joined = self.coordinator.start()
 
     def on_assigned(self, event: Assigned) -> None:
@@ -105,6 +107,7 @@ def test_offsets_are_committed_now_and_then_and_with_the_release(world: World) -
     assert world.data("/consumers/g/ids/a-1") is None
     assert not caller.coordinator.may_fetch
     assert isinstance(caller.heard[-1], Revoked)
+    assert caller.committed == [{P0: 7}, {P1: 3}, {P1: 4}], "each commit is reported, that of the release too"
     again = Caller(world, "b")
     world.wait(again.joined)
     assert again.last_assigned() == {P0: 7, P1: 4}
@@ -119,7 +122,7 @@ def test_a_commit_goes_before_what_was_stored_earlier(world: World) -> None:
     assert world.data("/consumers/g/offsets/t/0") == b"12"
 
 
-def test_what_is_not_owned_is_not_committed(world: World) -> None:
+def test_offsets_of_partitions_that_are_not_owned_are_not_committed(world: World) -> None:
     caller = Caller(world, "a")
     world.wait(caller.joined)
     with pytest.raises(NotOwner):

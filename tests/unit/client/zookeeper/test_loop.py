@@ -24,12 +24,12 @@ def loop() -> Iterator[Loop]:
     loop.join(PATIENCE_SECONDS)
 
 
-def test_it_is_as_much_of_a_reactor_as_it_says(loop: Loop) -> None:
+def test_the_loop_provides_the_interfaces_it_declares(loop: Loop) -> None:
     assert verifyObject(IReactorTime, loop)
     assert verifyObject(IReactorFromThreads, loop)
 
 
-def test_it_calls_in_its_thread_in_order(loop: Loop) -> None:
+def test_calls_run_in_the_loop_s_thread_in_order(loop: Loop) -> None:
     seen: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     for number in range(100):
         loop.callFromThread(lambda number: seen.put((number, threading.current_thread().name)), number)

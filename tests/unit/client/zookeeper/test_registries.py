@@ -66,7 +66,7 @@ def test_members_of_other_makes_are_understood() -> None:
         b'{"subscription": {"a": 1, "b": 1}, "pattern": "white_list"}',
     ],
 )
-def test_what_is_no_member_is_refused(data: bytes) -> None:
+def test_invalid_registrations_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptMetadata):
         decode_member("/m", data)
 

@@ -1,0 +1,88 @@
+"""The handler of SASL listeners: nothing but authentication is served to clients that are not authenticated.
+
+Strategy: it stands in front of the dispatcher, so listeners without SASL pay nothing. Which requests are allowed
+follows from the state of the connection's `Authentication`; anything else closes the connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.api.dispatch import ClientConnection, Dispatcher
+from pylogd.errors import CloseConnection
+from pylogd.security.authentication import Authentication, AuthenticationState, Authenticator
+from pylogd.security.authentication import Connection as AuthenticatedConnection
+from pylogd.security.mechanisms import ListenerSettings, authentication_limits, make_mechanisms
+from pylogd.security.sasl.scram_server import ScramUsers
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+
+_HANDSHAKE = ApiKey.SASL_HANDSHAKE
+_ALLOWED: Mapping[AuthenticationState, frozenset[int]] = {
+    AuthenticationState.WAITING: frozenset({ApiKey.API_VERSIONS, _HANDSHAKE, ApiKey.SASL_AUTHENTICATE}),
+    AuthenticationState.CONVERSING: frozenset({_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}),
+    AuthenticationState.REFUSED: frozenset(),
+}
+
+
+class SaslConnection(ClientConnection, AuthenticatedConnection, Protocol):
+    """A connection of a SASL listener. authentication: None before the first request."""
+
+    authentication: Authentication | None
+
+
+async def guarded(
+    handler: Dispatcher,
+    values: ListenerSettings,
+    users: ScramUsers,
+    clock: IReactorTime,
+    in_thread: Callable[..., Deferred[Any]],
+    now_ms: Callable[[], int],
+) -> AuthenticationGate:
+    """Return the handler of a SASL listener with these settings. Raises ConfigError.
+
+    users: those of SCRAM. in_thread: call a function in a thread, of which there should be few.
+    """
+    mechanisms = await in_thread(make_mechanisms, values, users)
+    authenticator = Authenticator(mechanisms, authentication_limits(values, mechanisms), clock, in_thread, now_ms)
+    return AuthenticationGate(handler, authenticator)
+
+
+class AuthenticationGate:
+    """Hands the requests of authenticated clients to another handler."""
+
+    __slots__ = ("_authenticator", "_handler", "batched", "overlapping", "versions")
+
+    def __init__(self, handler: Dispatcher, authenticator: Authenticator) -> None:
+        self._handler = handler
+        self._authenticator = authenticator
+        self.versions = handler.versions
+        self.overlapping = handler.overlapping
+        self.batched = handler.batched
+
+    def handle(self, connection: SaslConnection, event: RequestReceived | UnsupportedRequest) -> Any:
+        """Let a request pass, or raise CloseConnection."""
+        authentication = connection.authentication
+        if authentication is None:
+            authentication = connection.authentication = self._authenticator.begin(connection)
+        api_key = event.api_key
+        if authentication.state is AuthenticationState.AUTHENTICATED:
+            if api_key != _HANDSHAKE:
+                authentication.ensure_session()
+        elif api_key not in _ALLOWED[authentication.state]:
+            raise CloseConnection(f"a request of API {api_key} came from a client that is not authenticated")
+        return self._handler.handle(connection, event)
+
+    def handle_batch(
+        self, connection: SaslConnection, frame: memoryview, session: ServerSession, most: int
+    ) -> BatchReply:
+        """Let the requests of an authenticated client pass, or raise CloseConnection."""
+        authentication = connection.authentication
+        if authentication is None or authentication.state is not AuthenticationState.AUTHENTICATED:
+            raise CloseConnection("a request came from a client that is not authenticated")
+        authentication.ensure_session()
+        return self._handler.handle_batch(connection, frame, session, most)

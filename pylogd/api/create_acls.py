@@ -1,0 +1,70 @@
+"""CreateAcls (30), versions 1 to 3: create ACLs.
+
+Behaviour: each is created or refused separately; one that exists counts as created. They are in force on this broker
+when it answers, and on the others as soon as they hear of them, for open connections too. A host is `*`, an address, or
+a network such as `10.1.0.0/16` (ours); anything else, which could never match, is INVALID_REQUEST (Kafka stores it). A
+client needs ALTER on the cluster. SECURITY_DISABLED where nothing is decided by ACLs.
+Gaps: as DescribeAcls.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.describe_acls import NO_ACLS
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.security.acl_store import AclStore
+from pylogd.security.acls import AclBinding, make_binding
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+
+
+@handles(CreateAclsRequest, 1, 3)
+def create_acls(
+    context: RequestContext, request: CreateAclsRequest
+) -> CreateAclsResponse | Deferred[CreateAclsResponse]:
+    """Create every ACL of the request."""
+    acls = context.broker.acls
+    if not context.may_use_cluster(AclOperation.ALTER):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return _same_for_all(request, refused, refused.text)
+    if acls is None:
+        return _same_for_all(request, ErrorCode.SECURITY_DISABLED, NO_ACLS)
+    return Deferred.fromCoroutine(_create(acls, request))
+
+
+async def _create(acls: AclStore, request: CreateAclsRequest) -> CreateAclsResponse:
+    bindings: list[AclBinding | KafkaError] = [_binding(creation) for creation in request.creations]
+    valid = [binding for binding in bindings if isinstance(binding, AclBinding)]
+    try:
+        failed = await acls.create(valid)
+    except PylogdError as error:  # the store could not be asked
+        return _same_for_all(request, *explain(error))
+    results = []
+    for binding in bindings:
+        why = failed[binding] if isinstance(binding, AclBinding) else binding
+        code, message = (ErrorCode.NONE, None) if why is None else explain(why)
+        results.append(AclCreationResult(code, message))
+    return CreateAclsResponse(results=results)
+
+
+def _binding(creation: AclCreation) -> AclBinding | KafkaError:
+    try:
+        return make_binding(
+            creation.resource_type, creation.resource_name, creation.resource_pattern_type, creation.principal,
+            creation.host, creation.operation, creation.permission_type,
+        )  # fmt: skip
+    except KafkaError as error:
+        return error
+
+
+def _same_for_all(request: CreateAclsRequest, code: ErrorCode, message: str) -> CreateAclsResponse:
+    return CreateAclsResponse(results=[AclCreationResult(code, message) for _ in request.creations])

@@ -1,0 +1,79 @@
+"""DeleteAcls (31), versions 1 to 3: delete the ACLs that filters select.
+
+Behaviour: each filter is answered with the ACLs that it selected and that are deleted; one that several filters select
+is named with the first of them. It is no error if a filter selects none. Filters are those of DescribeAcls. A client
+needs ALTER on the cluster. SECURITY_DISABLED where nothing is decided by ACLs.
+Gaps: as DescribeAcls.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.describe_acls import NO_ACLS
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.security.acl_store import AclStore
+from pylogd.security.acls import AclBinding, AclFilter, make_filter
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+
+
+@handles(DeleteAclsRequest, 1, 3)
+def delete_acls(
+    context: RequestContext, request: DeleteAclsRequest
+) -> DeleteAclsResponse | Deferred[DeleteAclsResponse]:
+    """Delete what the filters of the request select."""
+    acls = context.broker.acls
+    if not context.may_use_cluster(AclOperation.ALTER):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return _same_for_all(request, refused, refused.text)
+    if acls is None:
+        return _same_for_all(request, ErrorCode.SECURITY_DISABLED, NO_ACLS)
+    return Deferred.fromCoroutine(_delete(acls, request))
+
+
+async def _delete(acls: AclStore, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    filters: list[AclFilter | KafkaError] = [_filter(wanted) for wanted in request.filters]
+    try:
+        deleted = iter(await acls.delete([wanted for wanted in filters if isinstance(wanted, AclFilter)]))
+    except PylogdError as error:  # the store could not be asked, or some ACLs can't be read
+        return _same_for_all(request, *explain(error))
+    results = []
+    for wanted in filters:
+        if isinstance(wanted, AclFilter):
+            matching = [_matching(binding) for binding in next(deleted)]
+            results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
+        else:
+            results.append(DeleteAclsFilterResult(*explain(wanted)))
+    return DeleteAclsResponse(filter_results=results)
+
+
+def _filter(wanted: DeleteAclsFilter) -> AclFilter | KafkaError:
+    try:
+        return make_filter(
+            wanted.resource_type_filter, wanted.resource_name_filter, wanted.pattern_type_filter,
+            wanted.principal_filter, wanted.host_filter, wanted.operation, wanted.permission_type,
+        )  # fmt: skip
+    except KafkaError as error:
+        return error
+
+
+def _matching(binding: AclBinding) -> DeleteAclsMatchingAcl:
+    pattern, entry = binding
+    return DeleteAclsMatchingAcl(
+        0, None, pattern.resource, pattern.name, pattern.pattern,
+        str(entry.principal), entry.host, entry.operation, entry.permission,
+    )  # fmt: skip
+
+
+def _same_for_all(request: DeleteAclsRequest, code: ErrorCode, message: str) -> DeleteAclsResponse:
+    return DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(code, message) for _ in request.filters])

@@ -1,0 +1,50 @@
+"""DescribeAcls (29), versions 1 to 3: list the ACLs that a filter selects.
+
+Behaviour: grouped by resource pattern, in order. A filter with pattern type MATCH (2) and a name selects the patterns
+that cover that resource: its literal ones, prefixes of it, and `*`. A client needs DESCRIBE on the cluster.
+SECURITY_DISABLED where nothing is decided by ACLs; INVALID_REQUEST for codes that are not known (Kafka closes the
+connection).
+Gaps: version 0, which has no pattern types; Kafka 4 has dropped it too.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.security.acls import make_filter
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+#: The text with SECURITY_DISABLED.
+NO_ACLS = "Nothing is decided by ACLs here; set authorizer.class.name on all brokers."
+
+
+@handles(DescribeAclsRequest, 1, 3)
+def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    """Return the ACLs."""
+    acls = context.broker.acls
+    if not context.may_use_cluster(AclOperation.DESCRIBE):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeAclsResponse(error_code=refused, error_message=refused.text)
+    if acls is None:
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS)
+    try:
+        wanted = make_filter(
+            request.resource_type_filter, request.resource_name_filter, request.pattern_type_filter,
+            request.principal_filter, request.host_filter, request.operation, request.permission_type,
+        )  # fmt: skip
+    except KafkaError as error:
+        code, message = explain(error)
+        return DescribeAclsResponse(error_code=code, error_message=message)
+    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    for pattern, entry in acls.select(wanted):
+        found = resources.setdefault(pattern, DescribeAclsResource(*pattern))
+        found.acls.append(AclDescription(str(entry.principal), entry.host, entry.operation, entry.permission))
+    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))

@@ -1,0 +1,107 @@
+"""DescribeClientQuotas (48), versions 0 and 1: the quotas of users, client ids and IP addresses.
+
+Behaviour: an entity is described if it meets every condition: a part with this name, with the default, or with any
+name. Without conditions all are. With `strict` an entity has no parts but those that have conditions. Conditions on IP
+addresses go with no others, since no entity has an address and a user. A part with two conditions, or a type of match
+that does not exist, is INVALID_REQUEST; a part of another type is UNSUPPORTED_VERSION.
+Gaps: none.
+
+Source: KIP-546, KIP-612.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+
+from pylogd.api.alter_client_quotas import PARTS
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
+from pylogd.quotas.limits import KINDS, read_limit
+from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.wire.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+
+
+class MatchType(IntEnum):
+    """How a part of an entity is compared."""
+
+    EXACT = 0
+    DEFAULT = 1
+    ANY = 2
+
+
+#: For each part with a condition, the name that it must have, None for any.
+Conditions = Mapping[str, str | None]
+
+
+@handles(DescribeClientQuotasRequest, 0, 1)
+def describe_client_quotas(
+    context: RequestContext, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse:
+    """Return the quotas of the entities that match."""
+    try:
+        if not context.may(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        conditions = _conditions(request.components)
+    except KafkaError as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
+    entries = []
+    for entity, configs in context.broker.entity_configs.configs.items():
+        values = [
+            ValueData(name, limit)
+            for name, text in configs.items()
+            if name in KINDS and (limit := read_limit(text)) is not None
+        ]
+        if values and _matches(entity, conditions, request.strict):
+            entries.append(EntryData(_parts(entity), values))
+    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+
+
+def _conditions(components: Sequence[ComponentData]) -> Conditions:
+    """Return the conditions. Raises KafkaError."""
+    conditions: dict[str, str | None] = {}
+    for component in components:
+        kind = component.entity_type
+        if kind not in PARTS:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION if kind else ErrorCode.INVALID_REQUEST,
+                f"There are no entities of type {kind[:20]!r}; use user, client-id or ip.",
+            )
+        if kind in conditions:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is more than one condition on {kind}.")
+        if component.match_type == MatchType.EXACT and component.match:
+            conditions[kind] = component.match
+        elif component.match_type == MatchType.DEFAULT:
+            conditions[kind] = DEFAULT_NAME
+        elif component.match_type == MatchType.ANY:
+            conditions[kind] = None
+        else:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Match a name (0), which may not be empty, the default (1), or anything (2)."
+            )
+    if "ip" in conditions and len(conditions) > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "No entity has an IP address and a user or client id.")
+    return conditions
+
+
+def _matches(entity: Entity, conditions: Conditions, strict: bool) -> bool:
+    for part, name in zip(PARTS, entity, strict=True):
+        if part in conditions:
+            if name is None or conditions[part] not in (None, name):
+                return False
+        elif name is not None and strict:
+            return False
+    return True
+
+
+def _parts(entity: Entity) -> list[EntityData]:
+    return [EntityData(part, name or None) for part, name in zip(PARTS, entity, strict=True) if name is not None]

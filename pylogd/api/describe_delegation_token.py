@@ -1,0 +1,67 @@
+"""DescribeDelegationToken (41), versions 1 to 3: list delegation tokens, with their secrets (KIP-48, KIP-373).
+
+Behaviour: a client sees tokens that it owns, asked for or may renew; others only with DESCRIBE on the token, or
+DESCRIBE_TOKENS on its owner, and never without an authorizer (where Kafka shows all). Null means the tokens of all
+owners, an empty list those of none.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.context import RequestContext
+from pylogd.api.delegation_tokens import check_may_manage
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import PylogdError
+from pylogd.metadata.delegation_tokens import DelegationToken
+from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.principal import parse_principal
+from pylogd.wire.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+
+
+@handles(DescribeDelegationTokenRequest, 1, 3)
+def describe_delegation_token(
+    context: RequestContext, request: DescribeDelegationTokenRequest
+) -> DescribeDelegationTokenResponse:
+    """Return the tokens that the client may see."""
+    owners = request.owners
+    wanted = None if owners is None else {f"{owner.principal_type}:{owner.principal_name}" for owner in owners}
+    try:
+        check_may_manage(context)
+        found = context.broker.delegation_tokens.all()
+    except PylogdError as error:
+        return DescribeDelegationTokenResponse(explain(error)[0], [])
+    return DescribeDelegationTokenResponse(
+        tokens=[
+            _described(context, token)
+            for token in found
+            if (wanted is None or token.owner in wanted) and _may_see(context, token)
+        ]
+    )
+
+
+def _may_see(context: RequestContext, token: DelegationToken) -> bool:
+    if str(context.principal) in (token.owner, token.requester, *token.renewers):
+        return True
+    if context.broker.authorizer is None:
+        return False  # a secret is as good as its owner's password
+    return context.may(AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id) or context.may(
+        AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner
+    )
+
+
+def _described(context: RequestContext, token: DelegationToken) -> DescribedDelegationToken:
+    return DescribedDelegationToken(
+        *parse_principal(token.owner),
+        *parse_principal(token.requester),
+        token.issued_ms,
+        token.expires_ms,
+        token.max_ms,
+        token.token_id,
+        context.broker.delegation_tokens.secret(token.token_id),
+        [DescribedDelegationTokenRenewer(*parse_principal(renewer)) for renewer in token.renewers],
+    )

@@ -1,0 +1,51 @@
+"""DescribeUserScramCredentials (50), version 0: list which SCRAM credentials users have (KIP-554).
+
+Behaviour: mechanism and iterations only; neither salts nor keys leave the broker. Null or no users means all. A user
+without a credential is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE. Needs DESCRIBE on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.security.sasl.scram import SCRAM_MECHANISMS
+from pylogd.wire.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+
+@handles(DescribeUserScramCredentialsRequest, 0, 0)
+def describe_user_scram_credentials(
+    context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    """Return the credentials of every user of the request."""
+    if not context.may(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeUserScramCredentialsResponse(error_code=refused, error_message=refused.text, results=[])
+    known = context.broker.scram_users.users
+    named = Counter(user.name for user in request.users) if request.users else Counter(sorted(known))
+    return DescribeUserScramCredentialsResponse(
+        error_message=None, results=[_result(context, name, count) for name, count in named.items()]
+    )
+
+
+def _result(context: RequestContext, name: str, count: int) -> DescribeUserScramCredentialsResult:
+    credentials = context.broker.scram_users.users.get(name)
+    if count > 1:
+        error, text = ErrorCode.DUPLICATE_RESOURCE, "The request names the user more than once."
+    elif credentials is None:
+        error, text = ErrorCode.RESOURCE_NOT_FOUND, "The user has no SCRAM credentials."
+    else:
+        infos = [
+            CredentialInfo(SCRAM_MECHANISMS[mechanism].code, credential.iterations)
+            for mechanism, credential in sorted(credentials.items())
+        ]
+        return DescribeUserScramCredentialsResult(name, error_message=None, credential_infos=infos)
+    return DescribeUserScramCredentialsResult(name, error, text, [])

@@ -1,0 +1,67 @@
+"""What a Fetch request asks for, by itself or together with its session, and who sends it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from pylogd.api.context import RequestContext
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.replica.partition import NO_EPOCH
+from pylogd.replica.sessions import FetchSession, FetchSessions, SessionPartition, TopicKey
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest
+
+_FIRST_WITH_REPLICA_STATE = 15
+
+Entry: TypeAlias = SessionPartition[FetchPartition]
+
+
+def replica_id_of(context: RequestContext, request: FetchRequest) -> int:
+    """Return the node id of the follower that fetches, -1 for any other client."""
+    by_state = context.version >= _FIRST_WITH_REPLICA_STATE
+    return request.replica_state.replica_id if by_state else request.replica_id
+
+
+def broker_epoch_of(context: RequestContext, request: FetchRequest) -> int:
+    """Return the broker epoch of the follower that fetches, `NO_EPOCH` if it sends none."""
+    return request.replica_state.replica_epoch if context.version >= _FIRST_WITH_REPLICA_STATE else NO_EPOCH
+
+
+def check_sender(context: RequestContext, request: FetchRequest) -> None:
+    """Raise KafkaError for a cluster id, which brokers send, other than ours, and for a replica id of another."""
+    if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    follower = replica_id_of(context, request)
+    if follower >= 0 and not context.is_broker(follower):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:
+    """Return an entry for each partition that the request names; as in Kafka, the last one of the same counts."""
+    entries: dict[tuple[TopicKey, int], Entry] = {}
+    for topic in request.topics:
+        key = topic.topic_id if by_id else topic.topic
+        for wanted in topic.partitions:
+            entries[key, wanted.partition] = SessionPartition(key, wanted)
+    return list(entries.values())
+
+
+def continued_session(
+    sessions: FetchSessions[Any], request: FetchRequest, by_id: bool
+) -> FetchSession[FetchPartition] | None:
+    """Return the session of a request, with the changes that it names; None if its client has dropped all partitions.
+
+    Raises KafkaError for an unknown session or epoch, and for a session that has grown too large.
+    """
+    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, request.session_epoch, by_id)
+    before = len(session)
+    for gone in request.forgotten_topics_data:
+        session.forget(gone.topic_id if by_id else gone.topic, gone.partitions)
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            session.want(topic.topic_id if by_id else topic.topic, wanted)
+    if len(session) > before:
+        sessions.check_size(session)
+    if not session.partitions:
+        sessions.close(session.session_id)  # the client has dropped all: nothing to be incremental about
+        return None
+    return session

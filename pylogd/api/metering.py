@@ -1,0 +1,153 @@
+"""Count what clients use while any quota is set, and have those over their quota wait.
+
+Strategy: `metered_handlers` and `metered_batch` do what the handlers do, and charge the client for it afterwards; the
+dispatcher uses them only while a quota is set. The answer of a client over its quota leaves at once, with the records
+that were read and `throttle_time_ms`; no further request is taken from its connection for that time (KIP-219). Kafka
+answers a throttled fetch without records instead, which makes a consumer read them twice.
+
+Rules: what is charged for producing is the size of the request, for fetching the size of the records; for any request
+how long the reactor worked on it, until its handler returned. The longest wait counts. Followers are never charged. A
+fetch returns at most what an idle client may fetch at once, so that one large answer does not mute a client for long.
+`MutationQuota` is for the handlers of requests that create or delete partitions (KIP-599).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import BrokerParts, Connection, RequestContext
+from pylogd.api.fast.produce import answer_batch
+from pylogd.api.registry import HANDLERS, Handler
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.quotas.limits import QuotaKind
+from pylogd.wire.fast.request_batch import with_throttle_time
+from pylogd.wire.headers import read_request_header
+from pylogd.wire.messages.fetch import FetchRequest
+from pylogd.wire.messages.produce import ProduceRequest
+from pylogd.wire.schema import request_codec, response_codec
+from pylogd.wire.session import BatchReply, ServerSession
+
+T = TypeVar("T")
+
+_PERCENT: Final = 100.0
+_MOST_MS: Final = (1 << 31) - 1
+
+
+def metered_handlers() -> Mapping[int, Handler]:
+    """Return all handlers, by API key, as they are while quotas are set."""
+    return {key: partial(_metered, key, handler) for key, handler in HANDLERS.items()}
+
+
+def _metered(api_key: int, handler: Handler, context: RequestContext, request: Any) -> Any:
+    """Answer a request as its handler does, and charge the client for it."""
+    if _is_follower(request):
+        return handler(context, request)
+    quotas, size = context.broker.client_quotas, 0
+    if api_key == ProduceRequest.API_KEY:
+        size = sum(map(len, request_codec(api_key, context.version).encode(request)))
+    elif api_key == FetchRequest.API_KEY:
+        most = quotas.most_at_once(QuotaKind.FETCH, context.principal.name, context.client_id)
+        if most is not None:
+            request.max_bytes = min(request.max_bytes, int(most))
+    start = quotas.seconds()
+    result = handler(context, request)
+    charge = partial(_charge, api_key, context, size, (quotas.seconds() - start) * _PERCENT)
+    return result.addCallback(charge) if isinstance(result, Deferred) else charge(result)
+
+
+def _charge(api_key: int, context: RequestContext, size: int, percent: float, response: Any) -> Any:
+    quotas, user, client_id = context.broker.client_quotas, context.principal.name, context.client_id
+    owed = quotas.charge(QuotaKind.REQUEST, user, client_id, percent)
+    if api_key == ProduceRequest.API_KEY:
+        owed = max(owed, quotas.charge(QuotaKind.PRODUCE, user, client_id, size))
+    elif api_key == FetchRequest.API_KEY:
+        size = sum(len(data.records or b"") for topic in response.responses for data in topic.partitions)
+        owed = max(owed, quotas.charge(QuotaKind.FETCH, user, client_id, size))
+    return _throttle(api_key, context, response, owed) if owed > 0 else response
+
+
+def metered_batch(
+    broker: BrokerParts, connection: Connection, frame: memoryview, session: ServerSession, most: int
+) -> BatchReply:
+    """Answer requests together as `answer_batch` does, and charge the client for them."""
+    quotas = broker.client_quotas
+    at, start = session.unread()[1], quotas.seconds()
+    reply = answer_batch(broker, connection, frame, session, most)
+    if not reply.replies:
+        return reply
+    percent = (quotas.seconds() - start) * _PERCENT
+    size = len(frame) + max(reply.end - at, 0)
+    user, client_id = connection.principal.name, read_request_header(frame)[3]
+    owed = max(
+        quotas.charge(QuotaKind.REQUEST, user, client_id, percent),
+        quotas.charge(QuotaKind.PRODUCE, user, client_id, size),
+    )
+    if owed <= 0:
+        return reply
+    return reply._replace(replies=with_throttle_time(reply.replies, _mute(connection, owed)))
+
+
+def _throttle(api_key: int, context: RequestContext, response: Any, seconds: float) -> Any:
+    """Mute the connection, and return the response with the time for which it is."""
+    throttle_ms = _mute(context.connection, seconds)
+    if isinstance(response, bytes):  # which its handler keeps for others
+        response = response_codec(api_key, context.version).decode(memoryview(response))
+    if response is None or not hasattr(response, "throttle_time_ms"):
+        return response
+    response = copy.copy(response)
+    response.throttle_time_ms = max(response.throttle_time_ms, throttle_ms)
+    return response
+
+
+def _mute(connection: Connection, seconds: float) -> int:
+    """Mute a connection. Return for how many milliseconds, rounded up."""
+    throttle_ms = min(math.ceil(seconds * 1000), _MOST_MS)
+    connection.mute(throttle_ms / 1000)
+    return throttle_ms
+
+
+def _is_follower(request: Any) -> bool:
+    """Return whether a broker sent a request, to copy its leader's logs."""
+    state = getattr(request, "replica_state", None)
+    return max(getattr(request, "replica_id", -1), -1 if state is None else state.replica_id) >= 0
+
+
+class MutationQuota:
+    """What one request uses of its client's `controller_mutation_rate`."""
+
+    def __init__(self, context: RequestContext, strict_from: int) -> None:
+        """`strict_from`: the first version in which a client over its quota is refused; it has to wait before."""
+        self._context = context
+        self._strict = context.version >= strict_from
+        self._owed = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether partitions have to be counted."""
+        return self._context.broker.client_quotas.active
+
+    def charge(self, partitions: int) -> None:
+        """Count partitions to create or delete. Raises KafkaError if the client may not."""
+        context = self._context
+        may, owed = context.broker.client_quotas.change_topics(
+            context.principal.name, context.client_id, partitions, strict=self._strict
+        )
+        self._owed = max(self._owed, owed)
+        if not may:
+            raise KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"The quota controller_mutation_rate is exceeded; try again in {math.ceil(owed * 1000)} ms.",
+            )
+
+    def applied(self, response: T) -> T:
+        """Return the response, with the time that the client has to wait, for which its connection is muted."""
+        if self._owed > 0:
+            throttled: Any = response
+            throttled.throttle_time_ms = _mute(self._context.connection, self._owed)
+        return response

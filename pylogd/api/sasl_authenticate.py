@@ -1,0 +1,34 @@
+"""SaslAuthenticate (36), versions 0 to 2: one message of a SASL mechanism, and the broker's next one (KIP-152).
+
+Behaviour: follows SaslHandshake. A client that is refused gets SASL_AUTHENTICATION_FAILED with a text that is the same
+for every cause, after `connection.failed.authentication.delay.ms`; then the connection is closed. From version 1 on the
+last answer says when the session ends (KIP-368); a client of version 0 is not told, but its session ends as well.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.security.authentication import Authentication
+from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+
+@handles(SaslAuthenticateRequest, 0, 2)
+def sasl_authenticate(
+    context: RequestContext, request: SaslAuthenticateRequest
+) -> SaslAuthenticateResponse | Deferred[SaslAuthenticateResponse]:
+    """Give a message to the mechanism."""
+    authentication = context.connection.authentication
+    if authentication is None:
+        return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, ErrorCode.ILLEGAL_SASL_STATE.text)
+    return Deferred.fromCoroutine(_step(context, authentication, bytes(request.auth_bytes)))
+
+
+async def _step(context: RequestContext, authentication: Authentication, message: bytes) -> SaslAuthenticateResponse:
+    answer = await authentication.step(message)
+    if authentication.refused:
+        context.connection.finish()
+    return SaslAuthenticateResponse(answer.error, answer.text, answer.message, answer.session_lifetime_ms)

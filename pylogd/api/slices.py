@@ -1,0 +1,111 @@
+"""Build large answers without holding up the reactor: in slices, and encoded in a thread.
+
+Strategy: a handler whose work depends on what the request names writes it as a generator of steps, each of which yields
+about how many bytes it added to the answer. Nearly all answers are complete within the first slice and are returned at
+once. The steps of a longer one continue in later turns of the reactor, in which other connections are served; its
+encoding, which takes as long as building it, is done in a thread. The requests behind it on its connection wait, as
+behind any Deferred.
+
+Rules: other requests run between two slices, so steps must not rely on state that they may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.limits.answers import AnswerBudget
+from pylogd.wire import schema
+
+R = TypeVar("R")
+
+#: A slice ends after so many bytes of the answer, or so many steps; either takes some 10 ms.
+SLICE_BYTES: Final = 1 << 17
+SLICE_STEPS: Final = 4000
+_PACE_STEPS = 50  # of loops whose steps are slower, since they change something
+
+
+def answer_budget(context: RequestContext) -> AnswerBudget:
+    """Return the budget of one answer."""
+    return AnswerBudget(context.broker.settings.integer("response.max.bytes"))
+
+
+def in_slices(
+    context: RequestContext,
+    api_key: int,
+    steps: Iterator[int],
+    response: R,
+    finish: Callable[[], Deferred[Any] | None] = lambda: None,
+) -> R | Deferred[Any]:
+    """Run the steps that fill `response`. Return it, or a Deferred of its encoding if they take more than a slice.
+
+    finish: called after the last step; returns a Deferred if there is more to wait for.
+    """
+    if not _run_slice(steps):
+        return Deferred.fromCoroutine(_continue(context, api_key, steps, response, finish))
+    waits = finish()
+    return response if waits is None else waits.addCallback(lambda _: response)
+
+
+async def _continue(
+    context: RequestContext,
+    api_key: int,
+    steps: Iterator[int],
+    response: Any,
+    finish: Callable[[], Deferred[Any] | None],
+) -> bytes:
+    await next_turn(context)
+    while not _run_slice(steps):
+        await next_turn(context)
+    waits = finish()
+    if waits is not None:
+        await waits
+    return await encode_in_thread(context, api_key, response)
+
+
+async def encode_in_thread(context: RequestContext, api_key: int, response: Any) -> bytes:
+    """Return a response encoded, for a large one that nothing else uses."""
+    encoded: bytes = await context.broker.in_thread(_encode, api_key, context.version, response)
+    return encoded
+
+
+def _run_slice(steps: Iterator[int]) -> bool:
+    """Run the steps of one slice. Return whether none is left."""
+    size = 0
+    for count, added in enumerate(steps, 1):
+        size += added
+        if size >= SLICE_BYTES or count >= SLICE_STEPS:
+            return False
+    return True
+
+
+class Pace:
+    """Gives other connections their turn in a loop over what a request names: await `step` for each element."""
+
+    __slots__ = ("_context", "_steps")
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._steps = 0
+
+    async def step(self) -> None:
+        """Wait for the reactor's next turn, every so many calls."""
+        self._steps += 1
+        if self._steps % _PACE_STEPS == 0:
+            await next_turn(self._context)
+
+
+def next_turn(context: RequestContext) -> Deferred[None]:
+    """Return a Deferred that fires in the reactor's next turn. It may be cancelled."""
+    turn: Deferred[None] = Deferred(lambda _: call.cancel())
+    call = context.broker.clock.callLater(0, turn.callback, None)
+    return turn
+
+
+def _encode(api_key: int, version: int, response: Any) -> bytes:
+    (encoded,) = schema.response_codec(api_key, version).encode(response)
+    assert isinstance(encoded, bytes)
+    return encoded

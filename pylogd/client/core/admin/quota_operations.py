@@ -1,0 +1,69 @@
+"""The administrator's operations on client quotas, for all faces (see `operations`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pylogd.client.core.admin.calls import Calls, ask
+from pylogd.client.core.metadata import check
+from pylogd.wire.messages import alter_client_quotas as alter
+from pylogd.wire.messages import describe_client_quotas as describe
+
+#: As a part of a `QuotaEntity`: the default for all that have no quota of their own.
+DEFAULT_ENTITY: Final = ""
+_PARTS: Final = ("user", "client-id", "ip")
+_EXACT, _DEFAULT = 0, 1
+
+
+class QuotaEntity(NamedTuple):
+    """Whose quota it is: a user's, a client id's, that of both, or an IP address's. None: not part of it."""
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+
+
+#: Without parts: every entity matches it.
+ANY_ENTITY: Final = QuotaEntity()
+
+
+class QuotaOperations:
+    """What can be done to quotas from outside."""
+
+    _calls: Calls
+
+    async def client_quotas(
+        self, matching: QuotaEntity = ANY_ENTITY, *, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Return the quotas of all entities that have the parts of `matching`, by name.
+
+        strict: whether entities with other parts too are left out. Raises KafkaError.
+        """
+        components = [
+            describe.ComponentData(part, _EXACT if name else _DEFAULT, name or None)
+            for part, name in zip(_PARTS, matching, strict=True)
+            if name is not None
+        ]
+        request = describe.DescribeClientQuotasRequest(components, strict)
+        response: describe.DescribeClientQuotasResponse = await ask(self._calls, request)
+        check(response.error_code, response.error_message)
+        found = {}
+        for entry in response.entries or ():
+            names = {part.entity_type: part.entity_name or DEFAULT_ENTITY for part in entry.entity}
+            entity = QuotaEntity(*(names.get(part) for part in _PARTS))
+            found[entity] = {value.key: value.value for value in entry.values}
+        return found
+
+    async def alter_client_quotas(
+        self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False
+    ) -> None:
+        """Set quotas of an entity by name, or remove those whose value is None; the others stay. Raises KafkaError."""
+        parts = [
+            alter.EntityData(part, name or None) for part, name in zip(_PARTS, entity, strict=True) if name is not None
+        ]
+        operations = [alter.OpData(name, value or 0.0, value is None) for name, value in changes.items()]
+        request = alter.AlterClientQuotasRequest([alter.EntryData(parts, operations)], validate_only)
+        response: alter.AlterClientQuotasResponse = await ask(self._calls, request)
+        for result in response.entries:
+            check(result.error_code, result.error_message)

@@ -1,0 +1,184 @@
+"""Kafka's property files and property names, for how clients connect: `security.protocol`, `ssl.*`, `sasl.*`.
+
+The command line's `--command-config` and Spark's `kafka.*` options use these. Stores of certificates and keys are PEM,
+since Java's own formats need Java; the error says how to convert them. Properties for other purposes are ignored here.
+
+Source: Kafka documentation, "Security" and "Configuration".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pylogd.client.core.security import SecurityOptions
+from pylogd.client.tokens import ClientCredentials, TokenFile
+from pylogd.security.sasl.jaas import LoginModule, parse_jaas
+from pylogd.security.sasl.scram import SCRAM_MECHANISMS
+
+_DEFAULT_MECHANISM = "GSSAPI"  # as in Kafka
+_LINE = re.compile(r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_VERSIONS = ("TLSv1.2", "TLSv1.3")
+#: Properties of stores in Java's formats, which have no PEM counterpart.
+_JAVA_ONLY = ("ssl.truststore.password", "ssl.keystore.password")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse a Java property file. Raises ValueError with the line that has no name."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = _LINE.fullmatch(line)
+        assert match is not None
+        key = _unescape(match["key"])
+        if not key:
+            raise ValueError("a property has no name; write name=value")
+        found[key] = _unescape(match["value"])
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Return the lines without comments; a line that ends with a backslash goes on in the next one."""
+    lines: list[str] = []
+    unfinished = ""
+    for line in text.splitlines():
+        stripped = line.lstrip(" \t\f")
+        if not unfinished and (not stripped or stripped[0] in "#!"):
+            continue
+        joined = unfinished + stripped
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            unfinished = joined[:-1]
+        else:
+            lines.append(joined)
+            unfinished = ""
+    return [*lines, unfinished] if unfinished else lines
+
+
+def _unescape(text: str) -> str:
+    def replaced(match: re.Match[str]) -> str:
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _CONTROL.get(escape, escape)
+
+    return _ESCAPE.sub(replaced, text)
+
+
+def is_security(name: str) -> bool:
+    """Return whether a property says how connections are secured."""
+    return name == "security.protocol" or name.startswith(("ssl.", "sasl."))
+
+
+def security_from(properties: Mapping[str, str]) -> SecurityOptions | None:
+    """Return the options that properties ask for, None if they ask for none.
+
+    Raises ValueError, whose text names the property and never repeats a secret.
+    """
+    given = {name: value.strip() for name, value in properties.items() if is_security(name)}
+    if not given:
+        return None
+    if "security.protocol" not in given:
+        raise ValueError(f"{min(given)}: set security.protocol too, such as SASL_SSL; without it nothing is secured")
+    protocol: Any = given["security.protocol"].upper()
+    options: dict[str, Any] = {"protocol": protocol}
+    if protocol in ("SSL", "SASL_SSL"):
+        options |= _tls(given)
+    if protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
+        options |= _sasl(given)
+    try:
+        return SecurityOptions(**options)
+    except ValueError as error:
+        raise ValueError(f"security.protocol, ssl.* or sasl.*: {error}") from None
+
+
+def _tls(given: Mapping[str, str]) -> dict[str, Any]:
+    for name in _JAVA_ONLY:
+        if given.get(name):
+            raise ValueError(f"{name}: PEM stores have no password; set ssl.key.password for an encrypted key")
+    for store in ("truststore", "keystore"):
+        if given.get(f"ssl.{store}.type", "PEM").upper() != "PEM":
+            raise ValueError(
+                f"ssl.{store}.type: only PEM is supported; convert the store with keytool -importkeystore and "
+                "openssl pkcs12"
+            )
+    algorithm = given.get("ssl.endpoint.identification.algorithm", "https").lower()
+    if algorithm not in ("https", ""):
+        raise ValueError("ssl.endpoint.identification.algorithm: https, or empty for no check of host names")
+    key = given.get("ssl.keystore.key", "")
+    chain = given.get("ssl.keystore.certificate.chain", "")
+    if bool(key) != bool(chain):
+        raise ValueError("ssl.keystore.key and ssl.keystore.certificate.chain: set both")
+    return {
+        "ssl_ca": given.get("ssl.truststore.certificates") or given.get("ssl.truststore.location", ""),
+        "ssl_certificate": chain or given.get("ssl.keystore.location", ""),
+        "ssl_key": key,
+        "ssl_key_password": given.get("ssl.key.password", ""),
+        "ssl_check_hostname": bool(algorithm),
+        "ssl_min_version": _least_version(given.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3")),
+        "ssl_ciphers": ":".join(_words(given.get("ssl.cipher.suites", ""))),
+    }
+
+
+def _least_version(text: str) -> str:
+    names = _words(text)
+    for name in names:
+        if name not in _VERSIONS:
+            raise ValueError(f"ssl.enabled.protocols: {' and '.join(_VERSIONS)} are supported, {name} is not")
+    return min(names, default=_VERSIONS[0])
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[,\s]+", text) if word]
+
+
+def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
+    mechanism = given.get("sasl.mechanism", _DEFAULT_MECHANISM).upper()
+    module = _login_module(given)
+    credentials: dict[str, Any] = {}
+    if mechanism == "PLAIN" or mechanism in SCRAM_MECHANISMS:
+        credentials = {
+            "sasl_username": module.options.get("username", ""),
+            "sasl_password": module.options.get("password", ""),
+            "sasl_delegation_token": module.options.get("tokenauth", "false").lower() == "true",
+        }
+    elif mechanism == "OAUTHBEARER":
+        credentials = {"sasl_token": _token_source(given, module)}
+    elif mechanism == "GSSAPI":
+        service = given.get("sasl.kerberos.service.name") or module.options.get("serviceName", "kafka")
+        credentials = {
+            "sasl_kerberos_service": service,
+            "sasl_kerberos_keytab": module.options.get("keyTab", ""),
+            "sasl_kerberos_principal": module.options.get("principal", ""),
+        }
+    return {"sasl_mechanism": mechanism, **credentials}
+
+
+def _login_module(given: Mapping[str, str]) -> LoginModule:
+    text = given.get("sasl.jaas.config", "")
+    if not text:
+        return LoginModule("", {})
+    try:
+        return parse_jaas(text)
+    except ValueError as error:
+        raise ValueError(f"sasl.jaas.config: {error}") from None
+
+
+def _token_source(given: Mapping[str, str], module: LoginModule) -> Callable[[], str]:
+    """Return what fetches access tokens: from a token endpoint with client credentials, or from a file."""
+    url = given.get("sasl.oauthbearer.token.endpoint.url", "")
+    if not url:
+        raise ValueError("sasl.oauthbearer.token.endpoint.url: needed for OAUTHBEARER")
+    if url.startswith("file:"):
+        return TokenFile(url)
+    client = given.get("sasl.oauthbearer.client.credentials.client.id") or module.options.get("clientId", "")
+    secret = given.get("sasl.oauthbearer.client.credentials.client.secret") or module.options.get("clientSecret", "")
+    if not client or not secret:
+        raise ValueError(
+            "sasl.oauthbearer.client.credentials.client.id and .secret: needed for the token endpoint, there or as "
+            "clientId and clientSecret in sasl.jaas.config"
+        )
+    scope = given.get("sasl.oauthbearer.scope") or module.options.get("scope", "")
+    try:
+        return ClientCredentials(url, client, secret, scope)
+    except ValueError as error:
+        raise ValueError(f"sasl.oauthbearer.token.endpoint.url: {error}") from None

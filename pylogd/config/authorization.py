@@ -1,0 +1,104 @@
+"""The settings of authorization and of the audit log. Must not know: authorizers; their names are only text here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pylogd.config.values import ConfigError, ConfigType, Setting
+
+_GROUP: Final = "Authorization"
+
+#: Kafka's own names of the authorizer that decides by ACLs; they mean pylogd's.
+KAFKA_AUTHORIZERS: Final = frozenset(
+    {
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "kafka.security.authorizer.AclAuthorizer",
+        "kafka.security.auth.SimpleAclAuthorizer",
+    }
+)
+
+AUTHORIZATION_SETTINGS: Final = [
+    Setting(
+        "authorizer.class.name",
+        ConfigType.STRING,
+        "",
+        "Decides what clients may do. Empty: everybody may do everything. "
+        "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: by ACLs, which `pylogd acls` shows and changes. Or "
+        "the dotted name of a Python class of your own, such as `company.policies.Authorizer`; see "
+        "docs/authorization.md.",
+        _GROUP,
+    ),
+    Setting(
+        "super.users",
+        ConfigType.STRING,
+        "",
+        "Principals who may do everything, separated by semicolons: `User:admin;User:CN=broker1,O=Example`. The "
+        "brokers of a cluster have to be among them, or be allowed CLUSTER_ACTION on the cluster.",
+        _GROUP,
+    ),
+    Setting(
+        "allow.everyone.if.no.acl.found",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether everybody may use a resource that no ACL is about.",
+        _GROUP,
+    ),
+    Setting(
+        "principal.builder.class",
+        ConfigType.STRING,
+        None,
+        "The dotted name of a Python class that says who a client is, from its certificate or its SASL user; see "
+        "docs/authorization.md. Unset: the distinguished name or the user name.",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "audit.log.path",
+        ConfigType.STRING,
+        None,
+        "A file to which denied operations and administrative ones are appended, as lines of JSON. It is reopened on "
+        "SIGHUP, for logrotate. Unset: no audit log. (Ours; Kafka has a logger.)",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "audit.log.max.queued",
+        ConfigType.INT,
+        10_000,
+        "Events that may wait to be written to the audit log. Further ones are only counted; their number is written "
+        "when there is room again. (Ours.)",
+        _GROUP,
+        minimum=1,
+    ),
+    Setting(
+        "audit.log.denials.per.minute",
+        ConfigType.INT,
+        100,
+        "Denied operations of one principal from one address that are written in a minute. The number of further ones "
+        "is written at its end. (Ours.)",
+        _GROUP,
+        minimum=1,
+    ),
+]
+
+
+def super_users(text: str) -> tuple[str, ...]:
+    """Return the members of `super.users`, each `Type:name`. Raises ConfigError."""
+    found = tuple(member.strip() for member in text.split(";") if member.strip())
+    for member in found:
+        kind, colon, name = member.partition(":")
+        if not (kind and colon and name):
+            raise ConfigError(
+                f'super.users: "{member[:200]}" is no principal; write for example User:admin', "super.users"
+            )
+    return found
+
+
+def check_authorization(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for settings that can't be right."""
+    super_users(values["super.users"])
+    for name in ("authorizer.class.name", "principal.builder.class"):
+        text = values[name]
+        if text and text not in KAFKA_AUTHORIZERS and not all(part.isidentifier() for part in text.split(".")):
+            raise ConfigError(f'{name} = "{text[:200]}" is not allowed: write the dotted name of a class', name)

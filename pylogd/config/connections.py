@@ -1,0 +1,173 @@
+"""The settings of connections: how many, how fast they may come, how long they may take, how much they may hold.
+
+Strategy: a table, and the checks that concern several of its values. Settings marked `per_listener` can also be given
+for one listener, as `listener.name.<listener>.<setting>`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pylogd.config.storage import MIB, MINUTE_MS
+from pylogd.config.values import INT_MAX, ConfigError, ConfigType, Mode, Setting
+
+_BOOLEAN, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+_DYNAMIC: Final = Mode.DYNAMIC
+_GROUP: Final = "Connections"
+
+PER_IP: Final = "max.connections.per.ip"
+OVERRIDES: Final = "max.connections.per.ip.overrides"
+
+CONNECTION_SETTINGS: Final = [
+    Setting(
+        "max.connections",
+        _INT,
+        INT_MAX,
+        "Most client connections of the broker at a time; further ones are closed at once. For a single listener, "
+        "`listener.name.<listener>.max.connections` is a limit in addition. The inter-broker listener is exempt from "
+        "the broker's limit if there are other listeners. (Kafka accepts 0, with which nobody can change it back. If "
+        "a value set at run time shuts operators out, start the broker with "
+        "`--set ignored.dynamic.settings=max.connections`.)",
+        _GROUP,
+        minimum=1,
+        mode=_DYNAMIC,
+        per_listener=True,
+    ),
+    Setting(
+        PER_IP,
+        _INT,
+        INT_MAX,
+        "Most client connections at a time from one address. 0 refuses all addresses that "
+        "`max.connections.per.ip.overrides` does not name.",
+        _GROUP,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        OVERRIDES,
+        _LIST,
+        (),
+        "Other limits for single addresses: `address:connections`, separated by commas. IPv6 addresses stand in "
+        "brackets. (Kafka also takes host names.)",
+        _GROUP,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "max.connection.creation.rate",
+        _INT,
+        INT_MAX,
+        "Most connections accepted in a second, of all listeners together. Further ones wait in the kernel's queue "
+        "(`socket.listen.backlog.size`). For a single listener, `listener.name.<listener>.max.connection.creation.rate`"
+        " is a limit in addition. The inter-broker listener is exempt from the broker's limit.",
+        _GROUP,
+        minimum=1,
+        mode=_DYNAMIC,
+        per_listener=True,
+    ),
+    Setting(
+        "connections.max.idle.ms",
+        _LONG,
+        10 * MINUTE_MS,
+        "Idle time after which a connection is closed; -1 for never.",
+        _GROUP,
+        minimum=-1,
+    ),
+    Setting(
+        "connection.handshake.timeout.ms",
+        _INT,
+        15_000,
+        "How long a new connection may take for the header of the PROXY protocol, the TLS handshake and SASL "
+        "authentication together before it is closed. (Ours.)",
+        _GROUP,
+        minimum=1,
+        mode=_DYNAMIC,
+        per_listener=True,
+    ),
+    Setting(
+        "max.connections.handshaking",
+        _INT,
+        1000,
+        "Most connections of a listener that have not finished what `connection.handshake.timeout.ms` is for. If one "
+        "more comes, the one that has taken longest is closed. (Ours.)",
+        _GROUP,
+        minimum=1,
+        mode=_DYNAMIC,
+        per_listener=True,
+    ),
+    Setting(
+        "request.receive.timeout.ms",
+        _INT,
+        30_000,
+        "An unfinished request has to receive at least 32 KiB, or the rest of it, each time that so long has passed; "
+        "otherwise its connection is closed. (Ours.)",
+        _GROUP,
+        minimum=1000,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "queued.max.request.bytes",
+        _LONG,
+        100 * MIB,
+        "Memory for large requests (64 KiB and more) that have arrived in part, or wait for earlier ones of their "
+        "connection, over all connections. When it is used up, connections in the middle of a large request are not "
+        "read from until there is room, in the order in which they came; one of them always continues. -1: no limit. "
+        "(Kafka's default is -1, and it can't be changed at run time.)",
+        _GROUP,
+        minimum=-1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "proxy.protocol",
+        _BOOLEAN,
+        False,
+        "Whether connections begin with a header of the PROXY protocol, version 1 or 2, that names the client's "
+        "address, as load balancers send it. Others are closed. Set it for single listeners: "
+        "`listener.name.<listener>.proxy.protocol`. Only load balancers must be able to reach such a listener: "
+        "whoever can, may claim any address. (Ours.)",
+        _GROUP,
+        per_listener=True,
+    ),
+    Setting(
+        "sasl.server.max.receive.size",
+        _INT,
+        524_288,
+        "Largest request in bytes before a client has authenticated with SASL.",
+        _GROUP,
+        minimum=1,
+        per_listener=True,
+    ),
+    Setting(
+        "ignored.dynamic.settings",
+        _LIST,
+        (),
+        "Names of settings whose values set at run time this broker ignores: a way back in after a change that shut "
+        "operators out. (Ours.)",
+        _GROUP,
+    ),
+]
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, int]:
+    """Return the connections allowed by address, from `address:connections` words. Raises ConfigError."""
+    found: dict[str, int] = {}
+    for text in texts:
+        host, _, number = text.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(host.strip().removeprefix("[").removesuffix("]")))
+            if not number.strip().isascii() or not number.strip().isdigit():
+                raise ValueError(number)
+            found[address] = min(int(number), INT_MAX)
+        except ValueError:
+            raise ConfigError(
+                f'{OVERRIDES}: "{text[:100]}" is not allowed; write address:connections', OVERRIDES
+            ) from None
+    return found
+
+
+def check_connections(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if settings of connections are malformed or contradict each other."""
+    overrides = parse_overrides(values[OVERRIDES])
+    if values[PER_IP] == 0 and not any(overrides.values()):
+        raise ConfigError(f"{PER_IP} = 0 refuses everybody: set {OVERRIDES} too", PER_IP)

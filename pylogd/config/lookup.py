@@ -1,0 +1,110 @@
+"""Find a broker setting by its name, also one that is for a single listener.
+
+`listener.name.<listener>.<setting>` is a setting of its own, with the type and the rules of the one it ends with. A
+listener's name is written in small letters there, as in Kafka. Between it and the setting may stand the name of a SASL
+mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from pylogd.config.broker import FORMER_NAMES, SETTINGS
+from pylogd.config.values import ConfigError, Setting, Value
+
+LISTENER_PREFIX: Final = "listener.name."
+_MOST_NAMES: Final = 1000
+_PER_LISTENER: Final = sorted(
+    (setting for setting in SETTINGS.values() if setting.per_listener), key=lambda setting: -len(setting.name)
+)
+
+
+def listener_setting(listener: str, name: str) -> str:
+    """Return the name of the setting that holds a listener's own value for the setting `name`."""
+    return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+
+
+@lru_cache(_MOST_NAMES)
+def broker_setting(name: str) -> Setting | None:
+    """Return the broker setting of this name, None if there is none."""
+    found = SETTINGS.get(name)
+    if found is None and name.startswith(LISTENER_PREFIX):
+        rest = name[len(LISTENER_PREFIX) :]
+        for base in _PER_LISTENER:
+            if rest.endswith(f".{base.name}") and len(rest) > len(base.name) + 1 and rest == rest.lower():
+                return replace(base, name=name, default=None, nullable=True, synonyms=())
+    return found
+
+
+def known(find: Callable[[str], Setting | None], names: Mapping[str, Setting], name: str, what: str) -> Setting:
+    """Return the setting of this name. Raises ConfigError with the most similar one of `names` as a hint."""
+    setting = find(name)
+    if setting is not None:
+        return setting
+    import difflib  # noqa: PLC0415 - for this error
+
+    nearest = [FORMER_NAMES[name]] if name in FORMER_NAMES else difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest and nearest[0] in names else ""
+    raise ConfigError(f'unknown {what} "{name[:200]}"{hint}', name)
+
+
+def known_broker_setting(name: str) -> Setting:
+    """Return the broker setting of this name. Raises ConfigError if there is none."""
+    return known(broker_setting, SETTINGS, name, "setting")
+
+
+class TypedValues:
+    """Values of settings by name, for type checkers. A subclass looks them up."""
+
+    def __getitem__(self, name: str) -> Value:
+        raise NotImplementedError
+
+    def integer(self, name: str) -> int:
+        """Return the value of an INT, SHORT or LONG setting that can't be unset."""
+        value = self[name]
+        assert isinstance(value, int), name
+        return value
+
+    def number(self, name: str) -> float:
+        """Return the value of a DOUBLE setting."""
+        value = self[name]
+        assert isinstance(value, float), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return the value of a BOOLEAN setting."""
+        value = self[name]
+        assert isinstance(value, bool), name
+        return value
+
+    def text(self, name: str) -> str | None:
+        """Return the value of a STRING setting, None if unset."""
+        value = self[name]
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return the members of a LIST setting, () if unset."""
+        value = self[name]
+        assert value is None or isinstance(value, tuple), name
+        return value or ()
+
+
+class ListenerValues(TypedValues):
+    """The settings as one listener sees them: its own values over the broker's."""
+
+    def __init__(self, values: Mapping[str, Value], listener: str) -> None:
+        """`values`: the effective settings by name. `listener`: its name."""
+        self._values = values
+        self._listener = listener
+
+    def __getitem__(self, name: str) -> Value:
+        own = self.own(name)
+        return self._values[name] if own is None else own
+
+    def own(self, name: str) -> Value:
+        """Return the listener's own value, None if it has none."""
+        return self._values.get(listener_setting(self._listener, name))

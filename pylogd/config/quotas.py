@@ -1,0 +1,66 @@
+"""The table of broker settings of client quotas.
+
+A part of the table in `broker`, which says how to read it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pylogd.config.values import LONG_MAX, ConfigType, Setting
+
+_INT, _LONG = ConfigType.INT, ConfigType.LONG
+_QUOTAS: Final = "Client quotas"
+
+QUOTA_SETTINGS: Final = [
+    Setting(
+        "quota.window.num",
+        _INT,
+        11,
+        "Number of windows over which the rates of clients are measured. A client may make up later for what it did "
+        "not use in these windows.",
+        _QUOTAS,
+        minimum=1,
+    ),
+    Setting(
+        "quota.window.size.seconds",
+        _INT,
+        1,
+        "Length of each of these windows.",
+        _QUOTAS,
+        minimum=1,
+    ),
+    Setting(
+        "controller.quota.window.num",
+        _INT,
+        11,
+        "Number of windows for `controller_mutation_rate`: a client may create and delete so many seconds' partitions "
+        "at once.",
+        _QUOTAS,
+        minimum=1,
+    ),
+    Setting(
+        "controller.quota.window.size.seconds",
+        _INT,
+        1,
+        "Length of each of these windows.",
+        _QUOTAS,
+        minimum=1,
+    ),
+    Setting(
+        "quota.producer.default",
+        _LONG,
+        LONG_MAX,
+        "Bytes a second that each client id may produce if no quota is set for it at run time (`pylogd quotas`).",
+        _QUOTAS,
+        minimum=1,
+    ),
+    Setting(
+        "quota.consumer.default",
+        _LONG,
+        LONG_MAX,
+        "Bytes a second that each client id may fetch if no quota is set for it at run time (`pylogd quotas`).",
+        _QUOTAS,
+        minimum=1,
+    ),
+]

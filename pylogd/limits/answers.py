@@ -1,0 +1,32 @@
+"""The bytes that the answer to one request may have, records not counted.
+
+A handler whose answer can be much larger than its request asks the budget before it builds each part. What no longer
+fits is answered with an error that names the setting, so the client can ask for less at a time.
+"""
+
+from __future__ import annotations
+
+
+class AnswerBudget:
+    """The rest of one answer's bound. most: the bound in bytes (`response.max.bytes`); spent: what was taken of it."""
+
+    __slots__ = ("most", "spent")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.spent = 0
+
+    def take(self, size: int) -> bool:
+        """Take `size` bytes and return true, or return false and take nothing if fewer are left."""
+        if self.spent + size > self.most:
+            return False
+        self.spent += size
+        return True
+
+    @property
+    def refusal(self) -> str:
+        """The text for a client that asked for more than fits."""
+        return (
+            f"The answer would have more than {self.most} bytes (response.max.bytes of the broker); "
+            "ask for less in one request."
+        )

@@ -1,0 +1,36 @@
+"""How many array elements a request may have.
+
+An element takes one to a few bytes in a frame, and hundreds as an object. So a count that is within the limit on the
+size of frames can still cost much more memory and time than the frame. The codec compares each count with what is left
+of the bound before it builds the elements (`wire.stream.Cursor.elements_left`), and refuses the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+#: The bound where no setting is at hand, such as for the replies that a client decodes.
+MAX_ELEMENTS: Final = 1_000_000
+
+#: Bounds, by API key, of APIs whose requests name only a few things however large the cluster is.
+NARROW: Final[Mapping[int, int]] = MappingProxyType(
+    {
+        11: 1_000,  # JoinGroup: the assignment protocols of one member
+        16: 1_000,  # ListGroups: filters by state and type
+        18: 1_000,  # ApiVersions
+        22: 1_000,  # InitProducerId
+        60: 1_000,  # DescribeCluster
+    }
+)
+
+
+class ElementBounds(NamedTuple):
+    """The bounds of all APIs. most: the general one (`request.max.elements`)."""
+
+    most: int = MAX_ELEMENTS
+
+    def of(self, api_key: int) -> int:
+        """Return how many elements all arrays of a request may have together. A tagged field counts as one too."""
+        return min(self.most, NARROW.get(api_key, self.most))

@@ -1,0 +1,236 @@
+"""The listeners of a broker: bound, protected, limited, and closed in order.
+
+Strategy: for each listener a `BrokerFactory` makes the connections; around it come TLS and the PROXY protocol, as the
+settings say. All share one count of connections and one bound on the memory of requests. When settings change at run
+time, limits are replaced and certificates read again; open connections stay.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from pylogd.config import Listener, ListenerValues, Settings
+from pylogd.config.connections import parse_overrides
+from pylogd.metadata.image import Endpoint
+from pylogd.net.client import NOT_SECURED, ConnectionSecurity
+from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
+from pylogd.net.pipeline import RequestHandler
+from pylogd.net.proxy_protocol import ProxiedFactory
+from pylogd.net.request_memory import RequestMemory
+from pylogd.net.sender import Warm
+from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
+from pylogd.security.rotation import CHECK_SECONDS, ListenerCertificates
+
+log = Logger()
+
+_EXPOSED: Final = (
+    "Listener {listener} accepts connections from other machines and does not encrypt them: passwords and records can "
+    "be read on the way{anybody}. Make it an SSL or SASL_SSL listener (listeners, listener.security.protocol.map, "
+    "ssl.keystore.location), or have it listen on 127.0.0.1"
+)
+
+
+class Listeners:
+    """The listeners of one broker.
+
+    bound: the listeners with the ports that they were given. connections, memory: what all of them share.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        reactor: Any,
+        handler: Callable[[Listener], Awaitable[RequestHandler]],
+        warm: Warm,
+        in_thread: Callable[..., Deferred[Any]],
+    ) -> None:
+        """`handler` makes what answers the requests of a listener; `warm` as `Sender` asks for."""
+        self._settings = settings
+        self._reactor = reactor
+        self._handler = handler
+        self._warm = warm
+        self._in_thread = in_thread
+        self.bound: tuple[Listener, ...] = ()
+        self.connections = ConnectionQuotas()
+        self.memory = RequestMemory(reactor)
+        self._advertised: dict[str, tuple[str, int]] = {}
+        self._ports: list[Any] = []
+        self._factories: list[BrokerFactory] = []
+        self._certificates: dict[str, ListenerCertificates] = {}
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._check = LoopingCall(self.read_certificates)
+        self._check.clock = reactor
+
+    # -- addresses
+
+    def advertised(self, listener: str) -> tuple[str, int]:
+        """Return the (host, port) that a client of `listener` should connect to."""
+        return self._advertised[listener]
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """What to register: the advertised addresses."""
+        return tuple(Endpoint(one.name, *self._advertised[one.name], one.protocol.value) for one in self.bound)
+
+    @property
+    def between_brokers(self) -> ConnectionSecurity:
+        """How connections to other brokers are secured."""
+        certificates = self._certificates.get(self._settings.inter_broker_listener.name)
+        if certificates is None:
+            return NOT_SECURED
+        from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
+
+        context, check_hostname = certificates.context_between_brokers(), certificates.check_hostname
+        return ConnectionSecurity(tls=lambda host: BrokerCreator(context, host, check_hostname))
+
+    # -- start and stop
+
+    async def bind(self) -> None:
+        """Bind all listeners; connections wait in the kernel until `accept`.
+
+        Raises ConfigError or CannotListenError.
+        """
+        self._unsubscribe = self._settings.subscribe(self._settings_changed)
+        for listener in self._settings.listeners:
+            await self._bind(listener)
+        self._apply_limits()
+        if self._certificates:
+            self._check.start(CHECK_SECONDS, now=False)
+
+    async def _bind(self, listener: Listener) -> None:
+        security = ListenerSecurity(listener.protocol.value, listener.protocol.tls, listener.protocol.sasl)
+        certificates = None
+        if listener.protocol.tls:
+            certificates = await self._load_certificates(listener)
+            security = ListenerSecurity(security.name, True, security.sasl, certificates.principal)
+        handler = await self._handler(listener)
+        factory = BrokerFactory(
+            self._reactor, handler, self._warm, self._limits(listener.name), listener.name, security,
+            self.connections, self.memory,
+        )  # fmt: skip
+        outer: Any = factory
+        if certificates is not None:
+            from pylogd.net.tls import TlsFactory  # noqa: PLC0415 - imports OpenSSL
+
+            outer = TlsFactory(certificates.context, factory, self._reactor)
+        if self._settings.for_listener(listener.name).flag("proxy.protocol"):
+            outer = ProxiedFactory(outer, factory.handshakes)
+        description = listener.endpoint
+        if description.startswith("tcp") and "backlog=" not in description:
+            description += f":backlog={self._settings.integer('socket.listen.backlog.size')}"
+        port: Any = await serverFromString(self._reactor, description).listen(outer)
+        port.stopReading()  # connections wait in the backlog until the broker has started
+        factory.port = port
+        self._ports.append(port)
+        self._factories.append(factory)
+        number = getattr(port.getHost(), "port", listener.port)
+        bound = Listener(listener.name, listener.host, number, listener.endpoint, listener.protocol)
+        self.bound += (bound,)
+        self._advertised[listener.name] = self._advertise(bound)
+        if listener.exposed and not listener.protocol.tls:
+            anybody = "" if listener.protocol.sasl else ", and whoever connects may change everything"
+            log.warn(_EXPOSED, listener=bound, anybody=anybody)
+
+    async def _load_certificates(self, listener: Listener) -> ListenerCertificates:
+        name = listener.name
+        certificates = ListenerCertificates(name, lambda: self._settings.tls_options(name), self._in_thread)
+        await certificates.load()
+        self._certificates[name] = certificates
+        return certificates
+
+    def _advertise(self, bound: Listener) -> tuple[str, int]:
+        for told in self._settings.advertised_listeners:
+            if told.name == bound.name:
+                return told.host, told.port or bound.port
+        return socket.gethostname() if bound.wildcard else bound.host, bound.port
+
+    def accept(self) -> None:
+        """Begin to accept connections."""
+        for port in self._ports:
+            port.startReading()
+
+    async def stop(self) -> None:
+        """Listen no more. Connections stay open."""
+        self._unsubscribe()
+        self._unsubscribe = lambda: None
+        if self._check.running:
+            self._check.stop()
+        ports, self._ports = self._ports, []
+        for factory in self._factories:
+            factory.port = None
+        for port in ports:
+            await maybeDeferred(port.stopListening)
+
+    async def drain(self, seconds: float) -> None:
+        """Let the replies leave, and close the connections that are left after `seconds`."""
+        for factory in self._factories:
+            drained = factory.drain()
+            abort = self._reactor.callLater(seconds, factory.abort)
+            await drained
+            if abort.active():
+                abort.cancel()
+
+    def abort(self) -> None:
+        """Close every connection at once."""
+        for factory in self._factories:
+            factory.abort()
+
+    # -- settings
+
+    def read_certificates(self) -> None:
+        """Read certificates again that have changed."""
+        for certificates in self._certificates.values():
+            certificates.refresh()
+
+    def _settings_changed(self, _names: frozenset[str]) -> None:
+        self._apply_limits()
+        self.read_certificates()
+
+    def _apply_limits(self) -> None:
+        settings = self._settings
+        self.connections.limits = QuotaLimits(
+            settings.integer("max.connections"),
+            settings.integer("max.connections.per.ip"),
+            parse_overrides(settings.words("max.connections.per.ip.overrides")),
+            settings.integer("max.connection.creation.rate"),
+        )
+        self.memory.limit = settings.integer("queued.max.request.bytes")
+        self.memory.patience = settings.integer("request.receive.timeout.ms") / 1000
+        self.memory.check()
+        between = settings.inter_broker_listener.name
+        for factory in self._factories:
+            factory.limits = self._limits(factory.listener)
+            factory.exempt = factory.listener == between and len(self._factories) > 1
+
+    def _limits(self, listener: str) -> ServerLimits:
+        values = self._settings.for_listener(listener)
+        integer = values.integer
+        return ServerLimits(
+            max_request_bytes=integer("socket.request.max.bytes"),
+            max_in_flight=integer("connection.max.inflight.requests"),
+            max_unsent_bytes=integer("connection.max.queued.response.bytes"),
+            max_sendfile_bytes=integer("sendfile.max.bytes"),
+            max_idle_ms=integer("connections.max.idle.ms"),
+            send_buffer_bytes=integer("socket.send.buffer.bytes"),
+            receive_buffer_bytes=integer("socket.receive.buffer.bytes"),
+            max_connections=_own(values, "max.connections"),
+            connection_rate=_own(values, "max.connection.creation.rate"),
+            max_handshakes=integer("max.connections.handshaking"),
+            handshake_ms=integer("connection.handshake.timeout.ms"),
+            receive_ms=integer("request.receive.timeout.ms"),
+            max_unauthenticated_bytes=integer("sasl.server.max.receive.size"),
+            max_elements=integer("request.max.elements"),
+        )
+
+
+def _own(values: ListenerValues, name: str) -> int:
+    """Return a listener's own limit, which holds in addition to that of the broker."""
+    value = values.own(name)
+    return value if isinstance(value, int) else UNLIMITED

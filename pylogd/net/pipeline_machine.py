@@ -1,0 +1,60 @@
+"""How far a connection's pipeline is, as a machine; `pipeline` does the work of each state."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pylogd.machine import MachineTable
+
+
+class PipelineState(Enum):
+    """Whether a connection takes requests, and what is left to do before it is closed."""
+
+    READING = "Requests are taken, and the connection is read from."
+    PAUSED = "The connection is not read from until a reply has left: too many requests wait, or one has to be held."
+    MUTED = "As PAUSED, until a time that a handler has set, since the client is over its quota."
+    FINISHING = "No further request is taken; earlier ones are still being answered."
+    DRAINING = "No further reply is made; those made are being sent."
+    CLOSED = "Nothing is received or sent any more."
+
+
+class PipelineEvent(Enum):
+    """What happens to a connection."""
+
+    PAUSE = "No further request may be started for now."
+    RESUME = "Everything received has been taken."
+    MUTE = "A client has used more than its quota."
+    UNMUTE = "The client has waited long enough."
+    FINISH = "The broker stops, or a request can't be answered: no request behind it is taken."
+    CLOSE = "The replies that may still be sent have been made."
+    SENT = "The last reply has left."
+    LOST = "The peer has closed the connection, or the connection failed."
+
+
+_S, _E = PipelineState, PipelineEvent
+
+PIPELINE = MachineTable(
+    "Connection pipeline",
+    "Takes the requests of one connection and sends the replies.",
+    _S.READING,
+    {
+        _S.READING: {
+            _E.PAUSE: _S.PAUSED,
+            _E.MUTE: _S.MUTED,
+            _E.FINISH: _S.FINISHING,
+            _E.CLOSE: _S.DRAINING,
+        },
+        _S.PAUSED: {
+            _E.PAUSE: _S.PAUSED,
+            _E.RESUME: _S.READING,
+            _E.MUTE: _S.MUTED,
+            _E.FINISH: _S.FINISHING,
+            _E.CLOSE: _S.DRAINING,
+        },
+        _S.MUTED: {_E.UNMUTE: _S.PAUSED, _E.FINISH: _S.FINISHING, _E.CLOSE: _S.DRAINING},
+        _S.FINISHING: {_E.FINISH: _S.FINISHING, _E.CLOSE: _S.DRAINING, _E.SENT: _S.CLOSED},
+        _S.DRAINING: {_E.SENT: _S.CLOSED},
+        _S.CLOSED: {},
+    },
+    everywhere={_E.LOST: _S.CLOSED},
+)

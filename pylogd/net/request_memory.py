@@ -1,0 +1,172 @@
+"""Bound the memory of large requests that have arrived in part or wait for their turn, over all connections.
+
+Strategy: a connection in the middle of a large request has a `MemoryShare`. Before each further read it asks for the
+memory that the read may need. While the bound leaves no room, it is not read from. Requests that began earlier go
+first: none gets memory while an older one waits. Should nobody else be receiving, the oldest one that waits continues
+in any case, so that a request larger than the room that is left, or than the bound, is served in the end.
+
+Rules: whoever receives too slowly while others wait is closed: once one has waited for `patience` seconds, the request
+that began earliest among those older than that. So each that waits gets its turn.
+
+Must not know: frames, transports; `Holder` pauses and resumes a connection.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Protocol
+
+from twisted.internet.interfaces import IReactorTime
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    @property
+    def partial_bytes(self) -> int:
+        """The memory that a request takes that has arrived in part; 0 if there is none."""
+
+    def pause_reading(self) -> None:
+        """Read nothing more from the peer until `resume_reading`."""
+
+    def resume_reading(self) -> None:
+        """Continue to read."""
+
+    def cut(self, reason: str) -> None:
+        """Close the connection at once."""
+
+
+class MemoryShare:
+    """The part of one connection."""
+
+    __slots__ = ("_holder", "_memory", "began", "charged", "number", "waits_since")
+
+    def __init__(self, memory: RequestMemory, holder: Holder) -> None:
+        self._memory = memory
+        self._holder = holder
+        self.number = 0  # the lower, the older its request; 0 before the first
+        self.began = 0.0
+        self.charged = 0  # bytes
+        self.waits_since: float | None = None
+
+    def extend(self, more: int) -> bool:
+        """Ask for `more` bytes for the next read. Return whether the connection may be read from; else it is paused."""
+        held = self._holder.partial_bytes
+        return self._memory.extend(self, held, held + more)
+
+    def settle(self) -> None:
+        """Give the memory back if no request is there in part; call this when none waits."""
+        if not self._holder.partial_bytes:
+            self._memory.release(self)
+
+    @property
+    def receiving(self) -> bool:
+        """Whether a request arrives: what of it is there is read further."""
+        return self.waits_since is None and bool(self._holder.partial_bytes)
+
+    def release(self) -> None:
+        """The request has been answered, or the connection has ended."""
+        self._memory.release(self)
+
+    def pause(self) -> None:
+        """Wait for memory."""
+        self._holder.pause_reading()
+
+    def resume(self) -> None:
+        """Go on with the memory that was asked for."""
+        self._holder.resume_reading()
+
+    def cut(self, reason: str) -> None:
+        """Close the connection; `release` follows when it is lost."""
+        self._holder.cut(reason)
+
+
+class RequestMemory:
+    """The memory of all large requests.
+
+    limit: bytes, -1 for no limit. patience: seconds. used: bytes. Both limits may be changed at any time; call
+    `check` then.
+    """
+
+    def __init__(self, clock: IReactorTime, limit: int = -1, patience: float = 30.0) -> None:
+        self.clock = clock
+        self.limit = limit
+        self.patience = patience
+        self.used = 0
+        self._numbers = count(1)
+        self._shares: dict[MemoryShare, None] = {}  # of requests that are there in part or wait, the oldest first
+        self._waiting: dict[MemoryShare, int] = {}  # the bytes wanted
+
+    def share(self, holder: Holder) -> MemoryShare:
+        """Return a share for a connection that has begun to receive a large request."""
+        return MemoryShare(self, holder)
+
+    @property
+    def waiting(self) -> int:
+        """How many connections wait."""
+        return len(self._waiting)
+
+    def extend(self, share: MemoryShare, held: int, wanted: int) -> bool:
+        """Let a share have `wanted` bytes instead of `held`, or have it wait; see `MemoryShare.extend`."""
+        if share in self._waiting:
+            return False
+        if share not in self._shares:
+            self._shares[share] = None
+            share.number, share.began = next(self._numbers), self.clock.seconds()
+        self._charge(share, held)
+        oldest = self._oldest_waiting()
+        behind = oldest is not None and oldest.number < share.number
+        if (self._fits(share, wanted) and not behind) or not (oldest or self._others_receive(share)):
+            self._charge(share, wanted)
+            return True
+        share.waits_since = self.clock.seconds()
+        self._waiting[share] = wanted
+        share.pause()
+        self._serve()
+        return share not in self._waiting
+
+    def release(self, share: MemoryShare) -> None:
+        """See `MemoryShare.release`."""
+        if self._waiting.pop(share, None) is not None:
+            share.waits_since = None
+        self._shares.pop(share, None)
+        self._charge(share, 0)
+        self._serve()
+
+    def check(self) -> None:
+        """Serve those that wait, and cut a slow one if the first has waited for too long. Call this now and then."""
+        self._serve()
+        if not self._waiting:
+            return
+        now = self.clock.seconds()
+        since = [one.waits_since for one in self._waiting if one.waits_since is not None]
+        if now - min(since, default=now) < self.patience:
+            return
+        slow = next((one for one in self._shares if one.receiving and now - one.began >= self.patience), None)
+        if slow is not None:
+            slow.cut("others wait for memory (queued.max.request.bytes), and its request has not arrived in "
+                     f"{self.patience:.0f} s (request.receive.timeout.ms)")  # fmt: skip
+
+    def _charge(self, share: MemoryShare, size: int) -> None:
+        self.used += size - share.charged
+        share.charged = size
+
+    def _others_receive(self, share: MemoryShare) -> bool:
+        return any(one.receiving for one in self._shares if one is not share)
+
+    def _fits(self, share: MemoryShare, wanted: int) -> bool:
+        return self.limit < 0 or self.used - share.charged + wanted <= self.limit
+
+    def _oldest_waiting(self) -> MemoryShare | None:
+        return min(self._waiting, key=lambda share: share.number) if self._waiting else None
+
+    def _serve(self) -> None:
+        """Let those continue whose turn it is."""
+        while (share := self._oldest_waiting()) is not None:
+            wanted = self._waiting[share]
+            if not self._fits(share, wanted) and self._others_receive(share):
+                return
+            del self._waiting[share]
+            share.waits_since = None
+            self._charge(share, wanted)
+            share.resume()

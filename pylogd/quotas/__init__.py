@@ -1,0 +1,1 @@
+"""What clients may use: byte rates, request time, changes of topics and new connections; the clock is passed in."""

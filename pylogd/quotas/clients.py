@@ -1,0 +1,187 @@
+"""The quotas of all clients: read from the metadata, counted for each client, and turned into time to wait.
+
+Strategy: one `QuotaTable` of each kind is made anew whenever a quota changes; what a client has used is kept in a
+counter for the entity that the quota is counted for, and stays when the quota changes. While no quota is set `active`
+is false, and nothing is counted.
+
+Rules: a client over its quota is told how long to wait, never refused; only changes of topics may be refused (KIP-599).
+A client that names no client id has the empty one, which only the default quotas match. Counters that know no more than
+new ones are dropped, so clients that invent client ids cost memory for as long as the windows last.
+
+Must not know: requests, connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from twisted.logger import Logger
+
+from pylogd.config import Settings
+from pylogd.config.values import LONG_MAX
+from pylogd.metadata.entity_configs import Entity, EntityConfigs
+from pylogd.quotas.limits import KINDS, QuotaKind, QuotaTable, read_limit
+from pylogd.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
+
+log = Logger()
+
+#: More counters than this are looked through for those that can be dropped; afterwards twice as many as are left.
+_SWEEP_AT: Final = 1000
+
+Counter = WindowedRate | TokenBucket
+
+
+class _Quotas:
+    """The quotas of one kind, and what clients have used of them."""
+
+    __slots__ = ("_found", "_new", "_sweep_at", "counters", "table")
+
+    def __init__(self, new: Callable[[], Counter]) -> None:
+        self._new = new
+        self._found: dict[tuple[str, str], tuple[Counter, float] | None] = {}
+        self._sweep_at = _SWEEP_AT
+        self.table = QuotaTable()
+        self.counters: dict[Entity, Counter] = {}
+
+    def replace(self, table: QuotaTable) -> None:
+        self.table = table
+        self._found.clear()
+        if not table:
+            self.counters.clear()
+
+    def find(self, user: str, client_id: str, now: float) -> tuple[Counter, float] | None:
+        """Return the counter of a client and its quota; None for a client without a limit."""
+        key = user, client_id
+        try:
+            return self._found[key]
+        except KeyError:
+            pass
+        if max(len(self._found), len(self.counters)) >= self._sweep_at:
+            self._sweep(now)
+        found = self.table.find(user, client_id)
+        if found is None:
+            self._found[key] = None
+            return None
+        entity, limit = found
+        counter = self.counters.get(entity)
+        if counter is None:
+            counter = self.counters[entity] = self._new()
+        self._found[key] = counter, limit
+        return counter, limit
+
+    def _sweep(self, now: float) -> None:
+        self.counters = {entity: counter for entity, counter in self.counters.items() if not counter.idle(now)}
+        self._found.clear()
+        self._sweep_at = max(2 * len(self.counters), _SWEEP_AT)
+
+
+class ClientQuotas:
+    """What clients may use, and what they have used.
+
+    active: whether any quota is set but those of IP addresses; checked before anything is counted.
+    seconds: the monotonic clock that the rates are measured with.
+    """
+
+    def __init__(self, configs: EntityConfigs, settings: Settings, seconds: Callable[[], float]) -> None:
+        integer = settings.integer
+        self.seconds = seconds
+        self.active = False
+        self._configs = configs
+        self._windows = Windows(integer("quota.window.num"), integer("quota.window.size.seconds"))
+        changes = Windows(integer("controller.quota.window.num"), integer("controller.quota.window.size.seconds"))
+        self._per_client_id = {
+            QuotaKind.PRODUCE: _limit(integer("quota.producer.default")),
+            QuotaKind.FETCH: _limit(integer("quota.consumer.default")),
+        }
+        self._kinds = {kind: _Quotas(partial(PacedRate, self._windows)) for kind in QuotaKind}
+        self._kinds[QuotaKind.REQUEST] = _Quotas(partial(WindowedRate, self._windows))
+        self._kinds[QuotaKind.MUTATION] = _Quotas(partial(TokenBucket, changes))
+        self._listeners: list[Callable[[bool], object]] = []
+        configs.subscribe(self._changed)
+        self._changed(())
+
+    def subscribe(self, listener: Callable[[bool], object]) -> None:
+        """Call `listener` with `active` whenever it changes."""
+        self._listeners.append(listener)
+
+    def charge(self, kind: QuotaKind, user: str, client_id: str | None, amount: float) -> float:
+        """Count what a client has used. Return for how many seconds it has to wait; 0 if it is within its quota.
+
+        amount: bytes; for requests, how many percent of a second the broker's processor worked on one.
+        """
+        quotas = self._kinds[kind]
+        if not quotas.table:
+            return 0.0
+        now = self.seconds()
+        found = quotas.find(user, client_id or "", now)
+        if found is None:
+            return 0.0
+        counter, limit = found
+        assert isinstance(counter, WindowedRate)
+        counter.record(amount, now)
+        owed = counter.owed(limit, now)
+        return min(owed, self._windows.seconds) if kind is QuotaKind.REQUEST else owed
+
+    def most_at_once(self, kind: QuotaKind, user: str, client_id: str | None) -> float | None:
+        """Return how much an idle client can use at once without having to wait; None if it has no limit."""
+        quotas = self._kinds[kind]
+        found = quotas.find(user, client_id or "", self.seconds()) if quotas.table else None
+        return None if found is None else found[1] * self._windows.seconds
+
+    def change_topics(self, user: str, client_id: str | None, partitions: int, *, strict: bool) -> tuple[bool, float]:
+        """Count partitions that a client wants to create or delete.
+
+        Return whether it may, and for how many seconds it has to wait. strict: refuse a client that is over its quota,
+        and let one that is not wait for nothing; otherwise all may, and who is over the quota has to wait.
+        """
+        quotas = self._kinds[QuotaKind.MUTATION]
+        now = self.seconds()
+        found = quotas.find(user, client_id or "", now) if quotas.table else None
+        if found is None:
+            return True, 0.0
+        bucket, limit = found
+        assert isinstance(bucket, TokenBucket)
+        owed = bucket.owed(limit, now)
+        if strict and owed > 0:
+            return False, owed
+        bucket.take(partitions, limit, now)
+        return True, 0.0 if strict else bucket.owed(limit, now)
+
+    def connection_rate(self, ip: str) -> float | None:
+        """Return how many connections a second an IP address may open; None if it has no limit (KIP-612)."""
+        return self._kinds[QuotaKind.CONNECTION].table.of_address(ip)
+
+    def _changed(self, _: Iterable[Entity]) -> None:
+        """Make the tables anew."""
+        tables = {kind: QuotaTable(per_client_id=self._per_client_id.get(kind)) for kind in QuotaKind}
+        for entity, configs in self._configs.configs.items():
+            for name, text in configs.items():
+                kind = KINDS.get(name)
+                if kind is None or kind.of_address != (entity.ip is not None):
+                    continue
+                limit = read_limit(text)
+                if limit is None:
+                    log.warn("Ignoring the quota {name} of {entity}: {text} is not a number greater than 0",
+                             name=name, entity=describe(entity), text=text[:100])  # fmt: skip
+                else:
+                    tables[kind].limits[entity] = limit
+        for kind, table in tables.items():
+            if table != self._kinds[kind].table:
+                self._kinds[kind].replace(table)
+        active = any(table for kind, table in tables.items() if not kind.of_address)
+        if active != self.active:
+            self.active = active
+            for listener in self._listeners:
+                listener(active)
+
+
+def describe(entity: Entity) -> str:
+    """Return an entity for people: `user ann, client id app`."""
+    names = (("user", entity.user), ("client id", entity.client_id), ("IP address", entity.ip))
+    return ", ".join(f"{what} {name or '<default>'}" for what, name in names if name is not None)
+
+
+def _limit(setting: int) -> float | None:
+    return None if setting == LONG_MAX else float(setting)

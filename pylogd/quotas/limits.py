@@ -1,0 +1,106 @@
+"""The kinds of quotas, and which one holds for a client: the eight levels of precedence.
+
+Rules: the first level that has a quota decides. A quota of users is shared by all clients of a user, one of client ids
+by all connections with that client id; one of a user's client ids belongs to that pair. Each kind is looked up by
+itself: a pair that has only a quota for producing falls back to other levels for consuming.
+
+Source: KIP-13, KIP-55; Kafka's ClientQuotaManager.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
+
+
+class QuotaKind(Enum):
+    """What is limited; the values are the names of the settings."""
+
+    PRODUCE = "producer_byte_rate"
+    FETCH = "consumer_byte_rate"
+    REQUEST = "request_percentage"
+    MUTATION = "controller_mutation_rate"
+    CONNECTION = "connection_creation_rate"
+
+    @property
+    def of_address(self) -> bool:
+        """Whether it belongs to an IP address; the others belong to users and client ids."""
+        return self is QuotaKind.CONNECTION
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are whole numbers."""
+        return self in _WHOLE
+
+
+_WHOLE = (QuotaKind.PRODUCE, QuotaKind.FETCH, QuotaKind.CONNECTION)
+KINDS: Mapping[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
+#: How far a value may be from a whole number, since the protocol has floating point numbers only.
+_EPSILON = 1e-6
+_LONG_MAX = (1 << 63) - 1
+
+
+def levels(user: str, client_id: str) -> Iterator[tuple[Entity, Entity]]:
+    """Iterate over the entities that may have a quota for a client, the most specific first.
+
+    The second of each pair is what the quota is counted for.
+    """
+    both, of_user, of_client = Entity(user, client_id), Entity(user), Entity(client_id=client_id)
+    yield both, both
+    yield Entity(user, DEFAULT_NAME), both
+    yield of_user, of_user
+    yield Entity(DEFAULT_NAME, client_id), both
+    yield Entity(DEFAULT_NAME, DEFAULT_NAME), both
+    yield Entity(DEFAULT_NAME), of_user
+    yield of_client, of_client
+    yield Entity(client_id=DEFAULT_NAME), of_client
+
+
+@dataclass(slots=True)
+class QuotaTable:
+    """The quotas of one kind, by entity. per_client_id: of client ids for which no level has one, None for no limit."""
+
+    limits: dict[Entity, float] = field(default_factory=dict)
+    per_client_id: float | None = None
+
+    def __bool__(self) -> bool:
+        """Whether any client may have a quota."""
+        return bool(self.limits) or self.per_client_id is not None
+
+    def find(self, user: str, client_id: str) -> tuple[Entity, float] | None:
+        """Return what to count for and its quota; None for a client without a limit."""
+        for entity, counted in levels(user, client_id):
+            limit = self.limits.get(entity)
+            if limit is not None:
+                return counted, limit
+        return None if self.per_client_id is None else (Entity(client_id=client_id), self.per_client_id)
+
+    def of_address(self, ip: str) -> float | None:
+        """Return the quota of an IP address, None if it has no limit."""
+        found = self.limits.get(Entity(ip=ip))
+        return self.limits.get(Entity(ip=DEFAULT_NAME)) if found is None else found
+
+
+def read_limit(text: str) -> float | None:
+    """Return the value of a stored quota, None for text that is none."""
+    try:
+        limit = float(text)
+    except ValueError:
+        return None
+    return limit if limit > 0 and math.isfinite(limit) else None
+
+
+def write_limit(kind: QuotaKind, limit: float) -> str:
+    """Return a quota as it is stored. Raises ValueError for a value that makes no sense, with the reason."""
+    if not (limit > 0 and math.isfinite(limit)):
+        raise ValueError(f"{kind.value} must be greater than 0")
+    if not kind.is_whole:
+        return str(float(limit))
+    whole = int(limit + _EPSILON)
+    if abs(whole - limit) > _EPSILON or not 0 < whole <= _LONG_MAX:
+        raise ValueError(f"{kind.value} must be a whole number")
+    return str(whole)

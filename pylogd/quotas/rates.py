@@ -1,0 +1,140 @@
+"""Measure what a client uses, and how long it has to wait to be within its quota again. The clock is passed in.
+
+Strategy: three measures. `WindowedRate` is Kafka's rate, for the time spent on requests: windows without records count,
+so an idle client may use the quota of all windows at once. `PacedRate` is for bytes: time counts from the first record,
+so a client that always has something to send has its quota from the first second on, and is never stopped for long.
+Kafka's rate lets it send ten seconds' worth at once, stops it until that is out of the windows, and so on: 10 % too
+much in the first minute, and in any other that has six such bursts. `TokenBucket` is for changes, which can be refused
+before they are made.
+
+Source: Kafka's `Rate`, `SampledStat` and `TokenBucket`; KIP-13, KIP-599.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+_START, _LAST, _VALUE = range(3)
+
+
+class Windows(NamedTuple):
+    """Over how much time a rate is measured: `quota.window.num` windows of `quota.window.size.seconds`."""
+
+    number: int
+    seconds: float
+
+    @property
+    def length(self) -> float:
+        """Seconds of all windows together."""
+        return self.number * self.seconds
+
+
+class WindowedRate:
+    """The rate of a quantity over the last windows; windows without records count as empty.
+
+    Times are in seconds of a monotonic clock that never goes back from one call to the next.
+    """
+
+    __slots__ = ("_samples", "_total", "_windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._samples: deque[list[float]] = deque()  # start, last record, sum
+        self._total = 0.0
+
+    def record(self, value: float, now: float) -> None:
+        """Count `value`."""
+        samples = self._samples
+        if not samples or now - samples[-1][_START] >= self._windows.seconds:
+            samples.append([now, now, value])
+        else:
+            sample = samples[-1]
+            sample[_LAST] = now
+            sample[_VALUE] += value
+        self._total += value
+
+    def owed(self, limit: float, now: float) -> float:
+        """Return in how many seconds the rate is down to `limit` if nothing is recorded until then; 0 if it is."""
+        samples, (number, seconds) = self._samples, self._windows
+        while samples and now - samples[0][_LAST] >= number * seconds:
+            self._total -= samples.popleft()[_VALUE]
+        if not samples:
+            self._total = 0.0  # without the errors of rounding
+            return 0.0
+        elapsed = now - samples[0][_START]
+        missing = number - 1 - int(elapsed / seconds)
+        return max(self._total / limit - elapsed - max(missing, 0) * seconds, 0.0)
+
+    def idle(self, now: float) -> bool:
+        """Return whether nothing was recorded in the last windows, so that a new object knows as much."""
+        return not self._samples or now - self._samples[-1][_LAST] >= self._windows.length
+
+
+class PacedRate(WindowedRate):
+    """The rate of a quantity since the first record in the last windows, but over one window at least.
+
+    What exceeds the quota in a window that is too old to count is owed still: otherwise a client with many connections,
+    each of which may have one request answered before it waits, would get rid of it.
+    """
+
+    __slots__ = ("_owed_until",)
+
+    def __init__(self, windows: Windows) -> None:
+        super().__init__(windows)
+        self._owed_until = 0.0
+
+    def owed(self, limit: float, now: float) -> float:
+        """See `WindowedRate`."""
+        samples, windows = self._samples, self._windows
+        while samples and now - samples[0][_LAST] >= windows.length:
+            start, _, value = samples.popleft()
+            covered = (samples[0][_START] if samples else now) - start
+            left = max(value - covered * limit, 0.0)
+            self._total += left - value
+            if samples:
+                samples[0][_VALUE] += left
+            elif left:
+                samples.append([now, now, left])
+        if not samples:
+            self._total = 0.0  # without the errors of rounding
+            return 0.0
+        owed = max(self._total / limit - max(now - samples[0][_START], windows.seconds), 0.0)
+        self._owed_until = now + owed
+        return owed
+
+    def idle(self, now: float) -> bool:
+        """See `WindowedRate`."""
+        return now >= self._owed_until and super().idle(now)
+
+
+class TokenBucket:
+    """Tokens that come at the rate of a quota, up to those of all windows, and that changes use up. It begins full.
+
+    A change is accepted while there are tokens, even if it takes more than are left: the next one waits then.
+    """
+
+    __slots__ = ("_at", "_tokens", "_windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._tokens = float("inf")
+        self._at = 0.0
+
+    def take(self, tokens: float, limit: float, now: float) -> None:
+        """Use up tokens, also more than there are. limit: how many come in a second."""
+        self._fill(limit, now)
+        self._tokens -= tokens
+
+    def owed(self, limit: float, now: float) -> float:
+        """Return in how many seconds there are no tokens missing; 0 if none are."""
+        self._fill(limit, now)
+        return max(-self._tokens / limit, 0.0)
+
+    def idle(self, now: float) -> bool:
+        """Return whether nothing was taken for so long that the bucket is full again, unless much was missing."""
+        return now - self._at >= self._windows.length and self._tokens >= 0
+
+    def _fill(self, limit: float, now: float) -> None:
+        self._tokens = min(self._tokens + (now - self._at) * limit, self._windows.length * limit)
+        self._at = now

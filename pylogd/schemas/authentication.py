@@ -1,0 +1,116 @@
+"""Who sends a request to the registry's HTTP API: by password (RFC 7617) or by bearer token (RFC 6750).
+
+Strategy: checks run in threads of their own, few and with a bounded queue, since hashing a password takes tens of
+milliseconds on purpose. A password that was right is remembered, as a keyed hash, until the users file changes. A wrong
+one is answered after a delay.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+from collections import OrderedDict
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+
+from pylogd.schemas.errors import Overloaded, Unauthorized
+from pylogd.schemas.passwords import BadUsersFile, UsersFile
+from pylogd.schemas.tokens import BadToken, KeysUnavailable, TokenCheck
+
+log = Logger()
+
+_THREADS: Final = 2
+_MOST_WAITING: Final = 50
+_MOST_REMEMBERED: Final = 1000
+_DELAY_SECONDS: Final = 1.0
+
+
+class Authenticator:
+    """Finds out who sends a request. Without users and tokens everybody may send any request, without a name."""
+
+    def __init__(self, reactor: Any, users: UsersFile | None = None, tokens: TokenCheck | None = None) -> None:
+        self._reactor = reactor
+        self._users = users
+        self._tokens = tokens
+        self._pool = ThreadPool(0, _THREADS, "schemas-authentication")
+        self._waiting = 0
+        self._key = secrets.token_bytes(32)
+        self._remembered: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # the users file's stamp, by password
+
+    @property
+    def challenges(self) -> list[str]:
+        """The values of WWW-Authenticate: how a client can say who it is."""
+        realm = 'realm="pylogd schema registry"'
+        basic = [f'Basic {realm}, charset="UTF-8"'] if self._users is not None else []
+        return basic + ([f"Bearer {realm}"] if self._tokens is not None else [])
+
+    async def start(self) -> None:
+        """Read users and keys. Raises BadUsersFile, KeysUnavailable."""
+        self._pool.start()
+        if self._users is not None:
+            await self._in_thread(self._users.read)
+        if self._tokens is not None:
+            await self._in_thread(self._tokens.read_keys)
+
+    def stop(self) -> None:
+        """End the threads."""
+        if self._pool.started:
+            self._pool.stop()
+
+    async def name(self, header: str | None, host: str) -> str:
+        """Return the user's name, "" if nobody needs one. Raises Unauthorized, Overloaded.
+
+        header: the request's Authorization. host: where it comes from, for the log.
+        """
+        if self._users is None and self._tokens is None:
+            return ""
+        kind, _, credentials = (header or "").strip().partition(" ")
+        if self._waiting >= _MOST_WAITING:
+            raise Overloaded("too many requests wait for a check of their credentials; try again later")
+        try:
+            if kind.lower() == "basic" and self._users is not None:
+                return await self._by_password(credentials.strip(), self._users)
+            if kind.lower() == "bearer" and self._tokens is not None:
+                return str(await self._in_thread(self._tokens.owner, credentials.strip()))
+            raise Unauthorized("credentials are required")
+        except (BadToken, _Refused) as error:
+            log.warn("Refused a request of {host}: {error}", host=host, error=str(error))
+            await deferLater(self._reactor, _DELAY_SECONDS, lambda: None)
+            raise Unauthorized("the credentials are not valid") from None
+        except (BadUsersFile, KeysUnavailable) as error:
+            log.error("Can't check credentials: {error}", error=str(error))
+            raise Overloaded("credentials can't be checked at present; see the registry's log") from None
+
+    async def _by_password(self, credentials: str, users: UsersFile) -> str:
+        try:
+            name, colon, password = base64.b64decode(credentials, validate=True).decode("utf-8").partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            raise _Refused("its Basic credentials can't be decoded") from None
+        stamp = await self._in_thread(users.read)
+        key = hmac.digest(self._key, credentials.encode(), "sha256")
+        if self._remembered.get(key) != stamp:
+            if not colon or not await self._in_thread(users.is_right, name, password):
+                raise _Refused(f"wrong password, or unknown user {name!r:.100}")
+            self._remembered[key] = stamp
+            if len(self._remembered) > _MOST_REMEMBERED:
+                self._remembered.popitem(last=False)
+        return name
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        self._waiting += 1
+        try:
+            done: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, function, *arguments)
+            return await done
+        finally:
+            self._waiting -= 1
+
+
+class _Refused(Exception):
+    """The credentials are wrong."""

@@ -1,0 +1,122 @@
+"""HTTP requests whose bodies are bounded while they arrive, with a length in advance or in chunks.
+
+A body that is too large is answered with 413 at once. What the client still sends is received and dropped for a while,
+so that it can read the answer, and then the connection is closed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, Final
+
+from twisted.logger import Logger
+from twisted.web.http import HTTPChannel
+from twisted.web.iweb import IRequest
+from twisted.web.resource import Resource
+from twisted.web.server import Request, Site
+
+from pylogd.schemas.errors import BodyTooLarge, Overloaded, RegistryError
+
+log = Logger()
+
+#: The largest body. A schema must fit into a record of the topic, which by default has at most a megabyte.
+MOST_BODY_BYTES: Final = 1 << 20
+#: The largest sum of all bodies that are being received.
+MOST_BODIES_BYTES: Final = 64 << 20
+#: How much of a refused body is received and dropped before the connection is aborted.
+_MOST_DROPPED_BYTES: Final = 16 << 20
+_DROP_SECONDS: Final = 5.0
+
+
+class BoundedRequest(Request):
+    """A request that refuses a body that is too large. For use with `BoundedSite`."""
+
+    def __init__(self, channel: HTTPChannel, queued: Any = Request) -> None:
+        super().__init__(channel, queued)  # type: ignore[no-untyped-call]
+        self._held = 0
+        self._dropped = 0
+        self._refused = False
+        self._site: BoundedSite = channel.factory
+        self._closing: Any = None
+        self._body = BytesIO()
+
+    def gotLength(self, length: int | None) -> None:
+        """Note the length that the headers announce, None for a body in chunks."""
+        self.content = self._body = BytesIO()
+        if length is not None and length > MOST_BODY_BYTES:
+            self._refuse(BodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes"))
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Keep a piece of the body, or drop it once the request is refused."""
+        if self._refused:
+            self._drop(len(data))
+            return
+        if self._held + len(data) > MOST_BODY_BYTES:
+            self._refuse(BodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes"))
+        elif self._site.held + len(data) > MOST_BODIES_BYTES:
+            self._refuse(Overloaded("too many large requests at the same time; try again later"))
+        else:
+            self._site.held += len(data)
+            self._held += len(data)
+            self._body.write(data)
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """Handle the request, unless it was refused."""
+        if self._refused:
+            self.channel.loseConnection()
+        else:
+            super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
+
+    def _refuse(self, error: RegistryError) -> None:
+        self._refused = True
+        self._release()
+        self.content = self._body = BytesIO()
+        body = json.dumps({"error_code": error.code, "message": error.message}).encode()
+        phrase = b"Payload Too Large" if error.status == 413 else b"Service Unavailable"
+        channel: Any = self.channel
+        channel.transport.write(
+            b"HTTP/1.1 %d %b\r\nconnection: close\r\ncontent-type: application/vnd.schemaregistry.v1+json\r\n"
+            b"content-length: %d\r\n\r\n%b" % (error.status, phrase, len(body), body)
+        )
+        self._closing = self._site.reactor.callLater(_DROP_SECONDS, self._close)
+        peer: Any = channel.getPeer()
+        log.info("Refused a request of {host}: {error}", host=getattr(peer, "host", ""), error=error.message)
+
+    def _drop(self, size: int) -> None:
+        self._dropped += size
+        if self._dropped > _MOST_DROPPED_BYTES:
+            self._close()
+
+    def _close(self) -> None:
+        if self._closing.active():
+            self._closing.cancel()
+        self.channel.transport.abortConnection()  # type: ignore[union-attr]
+
+    def connectionLost(self, reason: Any) -> None:
+        """Release what the request holds."""
+        self._release()
+        if self._closing is not None and self._closing.active():
+            self._closing.cancel()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def finish(self) -> None:
+        """End the response, and release the body."""
+        self._release()
+        super().finish()  # type: ignore[no-untyped-call]
+
+    def _release(self) -> None:
+        self._site.held -= self._held
+        self._held = 0
+
+
+class BoundedSite(Site):
+    """The factory of connections with bounded requests. `held`: the bytes of all bodies that are held at present."""
+
+    noisy = False
+
+    def __init__(self, resource: Resource, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
+        super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]
+        self.displayTracebacks = False
+        self.held = 0

@@ -1,0 +1,199 @@
+"""Check and compare schemas in child processes, so that a schema that takes too long holds up nobody else.
+
+Strategy: a few `worker` processes, started when they are first needed. A task that is not done in time has its process
+killed, and is answered with InvalidSchema. Tasks wait in a queue for each client, and no client has more than one task
+running: while one client's schemas take all the time they may, others still get a process.
+
+Must not know: HTTP, the registry's state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import OrderedDict, deque
+from contextlib import suppress
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.protocol import ProcessProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.schemas.errors import InvalidSchema, Overloaded
+from pylogd.schemas.parsing import Comparison
+from pylogd.schemas.worker import LENGTH, check_task, compare_task
+
+log = Logger()
+
+_MOST_WAITING: Final = 100
+_START_SECONDS: Final = 20.0  # added to the limit of a worker's first task, for imports on a busy machine
+
+
+class SchemaChecker:
+    """The processes and the queues.
+
+    workers: how many processes. seconds: how long a task may take. megabytes: the address space of a process.
+    """
+
+    def __init__(self, reactor: Any, *, workers: int = 2, seconds: int = 5, megabytes: int = 512) -> None:
+        self._reactor = reactor
+        self._seconds = seconds
+        self._megabytes = megabytes
+        self._idle: list[_Worker] = []
+        self._busy: dict[str, _Worker] = {}  # by client
+        self._all: set[_Worker] = set()
+        self._most = workers
+        self._waiting: OrderedDict[str, deque[tuple[dict[str, Any], Deferred[list[str]]]]] = OrderedDict()
+        self._stopped = False
+
+    def check(self, client: str, definitions: tuple[str, ...]) -> Deferred[list[str]]:
+        """Check the last of these definitions. Fires with an empty list, or fails with InvalidSchema or Overloaded."""
+        return self._add(client, check_task(definitions))
+
+    def compare(self, client: str, comparison: Comparison) -> Deferred[list[str]]:
+        """Fires with why a schema is incompatible, empty if it is not, or fails with InvalidSchema or Overloaded."""
+        return self._add(client, compare_task(comparison))
+
+    def stop(self) -> Deferred[Any]:
+        """End the processes. Fires when they have ended."""
+        self._stopped = True
+        while self._waiting:
+            for _, done in self._waiting.popitem()[1]:
+                done.errback(Failure(Overloaded("the schema registry is stopping")))
+        return DeferredList([worker.end() for worker in list(self._all)])
+
+    def _add(self, client: str, task: dict[str, Any]) -> Deferred[list[str]]:
+        done: Deferred[list[str]] = Deferred()
+        if sum(map(len, self._waiting.values())) >= _MOST_WAITING:
+            done.errback(Failure(Overloaded("too many schemas wait to be checked; try again later")))
+            return done
+        self._waiting.setdefault(client, deque()).append((task, done))
+        self._assign()
+        return done
+
+    def _assign(self) -> None:
+        """Give waiting tasks to free processes, one for each client, in turn."""
+        for client in list(self._waiting):
+            if client in self._busy:
+                continue
+            if len(self._busy) >= self._most or self._stopped:
+                return
+            queue = self._waiting[client]
+            task, done = queue.popleft()
+            if queue:
+                self._waiting.move_to_end(client)
+            else:
+                del self._waiting[client]
+            worker = self._idle.pop() if self._idle else self._start()
+            self._busy[client] = worker
+            worker.run(task, client, done)
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self, self._reactor, self._seconds)
+        self._all.add(worker)
+        arguments = [sys.executable, "-m", "pylogd.schemas.worker", str(self._megabytes), str(self._seconds)]
+        pipes: dict[int, Any] = {0: "w", 1: "r", 2: 2}
+        self._reactor.spawnProcess(worker, sys.executable, arguments, env=os.environ, childFDs=pipes)
+        return worker
+
+    def finished(self, worker: _Worker, client: str) -> None:
+        """Take a process back that has done its task."""
+        del self._busy[client]
+        self._idle.append(worker)
+        self._assign()
+
+    def ended(self, worker: _Worker, client: str | None) -> None:
+        """Note that a process has ended; another is started when it is needed."""
+        self._all.discard(worker)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        if client is not None:
+            del self._busy[client]
+        self._assign()
+
+
+class _Worker(ProcessProtocol):
+    """One process. It has at most one task."""
+
+    transport: Any
+
+    def __init__(self, checker: SchemaChecker, reactor: Any, seconds: int) -> None:
+        self._checker = checker
+        self._reactor = reactor
+        self._seconds = seconds
+        self._buffer = bytearray()
+        self._client: str | None = None
+        self._done: Deferred[list[str]] | None = None
+        self._timer: Any = None
+        self._ends: list[Deferred[None]] = []
+        self._used = False
+        self._late = False
+
+    def run(self, task: dict[str, Any], client: str, done: Deferred[list[str]]) -> None:
+        """Send a task. `done` gets its result."""
+        self._client, self._done = client, done
+        extra = 0.0 if self._used else _START_SECONDS
+        self._used = True
+        # The kernel ends a task by its processor time; this ends one that waits, as on a machine without free memory.
+        self._timer = self._reactor.callLater(2 * self._seconds + extra, self._give_up)
+        data = json.dumps(task).encode()
+        self.transport.write(LENGTH.pack(len(data)) + data)
+
+    def end(self) -> Deferred[None]:
+        """Kill the process. Fires when it has ended."""
+        ended: Deferred[None] = Deferred()
+        self._ends.append(ended)
+        self._kill()
+        return ended
+
+    def _give_up(self) -> None:
+        self._timer = None
+        self._late = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessExitedAlready):
+            self.transport.signalProcess("KILL")
+
+    def outReceived(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) < LENGTH.size:
+            return
+        end = LENGTH.size + LENGTH.unpack_from(self._buffer)[0]
+        if len(self._buffer) < end:
+            return
+        outcome = json.loads(self._buffer[LENGTH.size : end])
+        self._buffer.clear()
+        client, done = self._take()
+        if client is not None:
+            self._checker.finished(self, client)
+        if done is None:
+            return
+        if "invalid" in outcome:
+            done.errback(Failure(InvalidSchema(outcome["invalid"])))
+        else:
+            done.callback(outcome["reasons"])
+
+    def processEnded(self, reason: Failure) -> None:
+        client, done = self._take()
+        self._checker.ended(self, client)
+        if done is not None:
+            log.warn(
+                "A process that checked a schema of {client} ended ({reason}): the schema is refused",
+                client=client, reason="out of time" if self._late else reason.getErrorMessage(),
+            )  # fmt: skip
+            done.errback(
+                Failure(InvalidSchema(f"the schema could not be checked within {self._seconds} s: simplify it"))
+            )
+        for ended in self._ends:
+            ended.callback(None)
+
+    def _take(self) -> tuple[str | None, Deferred[list[str]] | None]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        client, done, self._client, self._done = self._client, self._done, None, None
+        return client, done

@@ -1,0 +1,222 @@
+"""The ACLs of a cluster: kept in the metadata store, read through the change feed, changed by any broker.
+
+Strategy: one node for each resource pattern. Every broker reads the nodes that a write names, puts their entries into
+the index that decisions are made from, and forgets the decisions it knew: a change is in force as soon as it is heard
+of, for open connections too. A write names the versions of the nodes it is based on, and is tried again if another
+came first.
+
+Rules: a node that can't be read denies everything that its pattern covers, to all but super users: it may hold a DENY.
+ACLs that other programs write to ZooKeeper directly are read with the next change of that node by a broker, and at
+the start of a session.
+
+Must not know: requests, who may change ACLs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.errors import BadVersion, InvalidNode, NodeExists, NoNode
+from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Node, Operation, SetData
+from pylogd.metadata.layout import Change, CorruptMetadata
+from pylogd.metadata.together import all_of
+from pylogd.security.acl_nodes import (
+    decode_entries,
+    encode_entries,
+    parents,
+    pattern_of_path,
+    pattern_path,
+)
+from pylogd.security.acls import (
+    EVERYONE,
+    WILDCARD,
+    AclBinding,
+    AclEntry,
+    AclFilter,
+    Permission,
+    ResourcePattern,
+)
+from pylogd.security.authorizer import AclOperation
+from pylogd.security.rules import AclAuthorizer
+
+log = Logger()
+
+#: How often a change is tried, if each time another write came first.
+ATTEMPTS = 10
+#: Patterns that are changed by one write.
+PATTERNS_AT_ONCE = 100
+
+_DENY_ALL = (AclEntry(EVERYONE, WILDCARD, AclOperation.ALL, Permission.DENY),)
+
+#: What a pattern's entries become.
+Changes = Mapping[ResourcePattern, "_Edit"]
+
+
+class _Edit:
+    """A change to the entries of one pattern: first remove what a filter selects, then add."""
+
+    def __init__(self, add: Iterable[AclEntry] = (), remove: Sequence[AclFilter] = ()) -> None:
+        self.add = set(add)
+        self.remove = remove
+        self.removed: list[AclEntry] = []
+
+    def apply(self, entries: Iterable[AclEntry]) -> list[AclEntry]:
+        before = set(entries)
+        self.removed = sorted(entry for entry in before if any(one.matches_entry(entry) for one in self.remove))
+        return sorted(before.difference(self.removed) | self.add)
+
+
+class AclStore:
+    """Keeps an authorizer's index up to date, and changes ACLs."""
+
+    def __init__(self, store: IMetadataStore, feed: ChangeFeed, authorizer: AclAuthorizer) -> None:
+        """To be made before the feed is started."""
+        self._store = store
+        self._feed = feed
+        self._authorizer = authorizer
+        feed.add(self)
+
+    def select(self, wanted: AclFilter) -> list[AclBinding]:
+        """Return the bindings that a filter selects, as this broker knows them."""
+        return self._authorizer.index.select(wanted)
+
+    def create(self, bindings: Sequence[AclBinding]) -> Deferred[dict[AclBinding, KafkaError | None]]:
+        """Store bindings; those that exist count as created. Return for each why it failed, None if it did not.
+
+        The Deferred fails with what the store raises; then some bindings may have been stored.
+        """
+        return Deferred.fromCoroutine(self._create(bindings))
+
+    def delete(self, filters: Sequence[AclFilter]) -> Deferred[list[list[AclBinding]]]:
+        """Delete what any of the filters selects; return the bindings deleted, for each filter.
+
+        A binding that several filters select is named with the first of them, as in Kafka.
+        """
+        return Deferred.fromCoroutine(self._delete(filters))
+
+    async def reload(self, store: IMetadataStore) -> None:
+        """Read all ACLs again. See `IReader`."""
+        index, authorizer = self._authorizer.index, self._authorizer
+        found: dict[ResourcePattern, tuple[AclEntry, ...]] = {}
+        for parent in parents():
+            try:
+                nodes = await store.children_data(parent)
+            except NoNode:
+                continue
+            for name, node in nodes.items():
+                path = f"{parent}/{name}"
+                pattern = pattern_of_path(path)
+                if pattern is not None:
+                    found[pattern] = _entries(path, node.data)
+        for pattern in [*index.patterns()]:
+            if pattern not in found:
+                index.put(pattern, ())
+        for pattern, entries in found.items():
+            index.put(pattern, entries)
+        authorizer.changed()
+
+    async def refresh(self, store: IMetadataStore, change: Change) -> None:
+        """Read the ACLs again that a write has changed. See `IReader`."""
+        changed = {path: pattern for path in change.paths if (pattern := pattern_of_path(path)) is not None}
+        if not changed:
+            return
+        nodes = await all_of(Deferred.fromCoroutine(_get_or_none(store, path)) for path in changed)
+        for (path, pattern), node in zip(changed.items(), nodes, strict=True):
+            self._authorizer.index.put(pattern, () if node is None else _entries(path, node.data))
+        self._authorizer.changed()
+
+    async def _create(self, bindings: Sequence[AclBinding]) -> dict[AclBinding, KafkaError | None]:
+        edits: dict[ResourcePattern, _Edit] = {}
+        for binding in bindings:
+            edits.setdefault(binding.pattern, _Edit()).add.add(binding.entry)
+        failed = await self._write(edits)
+        return {binding: failed.get(binding.pattern) for binding in bindings}
+
+    async def _delete(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
+        await self._feed.catch_up()  # with what other brokers have created
+        edits = {
+            pattern: _Edit(remove=matching)
+            for pattern in [*self._authorizer.index.patterns()]
+            if (matching := [one for one in filters if one.matches_pattern(pattern)])
+        }
+        failed = await self._write(edits)
+        for error in failed.values():
+            raise error
+        deleted: list[list[AclBinding]] = [[] for _ in filters]
+        for pattern, edit in edits.items():
+            for binding in [AclBinding(pattern, entry) for entry in edit.removed]:
+                first = next(index for index, one in enumerate(filters) if one.matches(binding))
+                deleted[first].append(binding)
+        return [sorted(found) for found in deleted]
+
+    async def _write(self, edits: Changes) -> dict[ResourcePattern, KafkaError]:
+        """Make the changes; return why some could not be made."""
+        failed: dict[ResourcePattern, KafkaError] = {}
+        for parent in {pattern_path(pattern).rpartition("/")[0] for pattern in edits}:
+            await self._store.ensure(parent)
+        patterns = [*edits]
+        for start in range(0, len(patterns), PATTERNS_AT_ONCE):
+            some = patterns[start : start + PATTERNS_AT_ONCE]
+            error = await self._write_some({pattern: edits[pattern] for pattern in some})
+            if error is not None and len(some) > 1:  # tell which, and do the others
+                for pattern in some:
+                    single = await self._write_some({pattern: edits[pattern]})
+                    if single is not None:
+                        failed[pattern] = single
+            elif error is not None:
+                failed[some[0]] = error
+        return failed
+
+    async def _write_some(self, edits: Changes) -> KafkaError | None:
+        for _ in range(ATTEMPTS):
+            try:
+                # Read concurrently, so that the store can answer them together.
+                found = await all_of(
+                    Deferred.fromCoroutine(self._operation(pattern, edit)) for pattern, edit in edits.items()
+                )
+                operations = [operation for operation in found if operation is not None]
+                if operations:
+                    await self._feed.write(operations, [operation.path for operation in operations])
+            except (BadVersion, NodeExists, NoNode):
+                continue
+            except InvalidNode:
+                return KafkaError(ErrorCode.INVALID_REQUEST, "The resource pattern would have more ACLs than fit.")
+            except CorruptMetadata as error:
+                return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+            return None
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The ACLs are being changed by others; try again.")
+
+    async def _operation(self, pattern: ResourcePattern, edit: _Edit) -> Operation | None:
+        """Return what changes the node of a pattern, None if it is as it should be."""
+        path = pattern_path(pattern)
+        node = await _get_or_none(self._store, path)
+        if node is None:
+            after = edit.apply(())
+            return Create(path, encode_entries(after)) if after else None
+        before = decode_entries(path, node.data)
+        after = edit.apply(before)
+        if after == list(before):
+            return None
+        version = node.stat.version
+        return SetData(path, encode_entries(after), version) if after else Delete(path, version)
+
+
+async def _get_or_none(store: IMetadataStore, path: str) -> Node | None:
+    try:
+        return await store.get(path)
+    except NoNode:
+        return None
+
+
+def _entries(path: str, data: bytes) -> tuple[AclEntry, ...]:
+    try:
+        return decode_entries(path, data)
+    except CorruptMetadata as error:
+        log.error("{error}. Until the node is repaired or deleted, its resources are denied to everybody but super "
+                  "users", error=str(error))  # fmt: skip
+        return _DENY_ALL

@@ -1,0 +1,278 @@
+"""The audit log: denied and administrative operations, as lines of JSON in a file.
+
+Strategy: the reactor's thread only puts an event into a bounded queue; a thread makes lines of events and writes them.
+Where the queue is full, events are counted, and a line says how many are missing. A client whose operations are denied
+over and over fills neither the file nor the memory: what it repeats within a minute is counted, and of different
+denials so many are written (`audit.log.denials.per.minute`); lines at the end of the minute have the counts.
+
+Rules: nothing of a request is written that its caller did not choose; keys and passwords never are. The file is
+appended to, and opened again by `reopen` after logrotate has renamed it. If a write fails, it is tried again with the
+next line, and the log of the broker says so once.
+
+Must not know: requests, the reactor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from twisted.logger import Logger
+
+from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.principal import Principal
+
+log = Logger()
+
+#: Over which repeated denials are counted.
+WINDOW_SECONDS: Final = 60.0
+#: Clients whose denials are counted apart; those of others are counted together.
+MOST_CLIENTS: Final = 4096
+_TICK_SECONDS: Final = 1.0
+_MODE: Final = 0o640
+
+#: The fields of a line, without its time.
+Fields: TypeAlias = Mapping[str, Any]
+#: Who caused events: a principal and an address.
+Client: TypeAlias = tuple[str, str]
+
+
+class _Window:
+    """What one client repeats, from a moment on."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.repeated: dict[Hashable, int] = {}
+        self.fields: dict[Hashable, Fields] = {}
+        self.more = 0
+
+
+class Limiter:
+    """Decides which events of clients are written, and counts the others.
+
+    most: different events of one client in `WINDOW_SECONDS`.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._windows: dict[Client, _Window] = {}
+        self._others = 0  # events of clients beyond MOST_CLIENTS
+
+    def admit(self, client: Client, key: Hashable, fields: Fields, now: float) -> bool:
+        """Return whether to write an event of `client` now; if not, it is counted. Events with one key are the same."""
+        window = self._windows.get(client)
+        if window is None:
+            if len(self._windows) >= MOST_CLIENTS:
+                self._others += 1
+                return False
+            window = self._windows[client] = _Window(now)
+        if key in window.repeated:
+            window.repeated[key] += 1
+            return False
+        if len(window.repeated) >= self._most:
+            window.more += 1
+            return False
+        window.repeated[key] = 0
+        window.fields[key] = fields
+        return True
+
+    def over(self, now: float) -> list[dict[str, Any]]:
+        """End the windows whose time is over. Return lines about what was counted in them."""
+        lines: list[dict[str, Any]] = []
+        for client, window in [*self._windows.items()]:
+            if now - window.since < WINDOW_SECONDS:
+                continue
+            del self._windows[client]
+            lines += ({**window.fields[key], "repeated": count} for key, count in window.repeated.items() if count)
+            if window.more:
+                principal, host = client
+                lines.append({"event": "denied", "principal": principal, "host": host, "not_written": window.more})
+        if self._others and len(self._windows) < MOST_CLIENTS:
+            lines.append({"event": "denied", "not_written": self._others})
+            self._others = 0
+        return lines
+
+
+class _Event(NamedTuple):
+    """An event in the queue. fields: those of its line, or a function that makes them; None: reopen the file."""
+
+    time_ms: int
+    client: Client
+    fields: Fields | Callable[[], Fields | None] | None
+
+
+class AuditLog:
+    """Writes events to a file, in a thread of its own."""
+
+    def __init__(
+        self,
+        path: str,
+        now_ms: Callable[[], int],
+        seconds: Callable[[], float],
+        *,
+        max_queued: int,
+        denials_per_minute: int,
+    ) -> None:
+        """now_ms: the wall clock. seconds: a monotonic clock. Both are called from the thread too."""
+        self.path = path
+        self._now_ms = now_ms
+        self._seconds = seconds
+        self._limiter = Limiter(denials_per_minute)
+        self._queue: queue.Queue[_Event] = queue.Queue(max_queued)
+        self._dropped = 0
+        self._fd = -1
+        self._failing = False
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Open the file and start the thread. Raises OSError. May wait for the disk."""
+        self._open()
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is queued and close the file. Waits for the disk."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._close()
+
+    def reopen(self) -> None:
+        """Have the file opened again, by its name."""
+        self._put(_Event(0, ("", ""), None))
+
+    def denied(
+        self,
+        principal: Principal,
+        host: str,
+        client_id: str | None,
+        api: str,
+        operation: AclOperation,
+        resource: ResourceType,
+        name: str,
+    ) -> None:
+        """Record that an operation was denied."""
+        client = str(principal), host
+        fields = {
+            "event": "denied", "principal": client[0], "host": host, "client_id": client_id, "api": api,
+            "operation": operation.name, "resource": resource.name, "name": name,
+        }  # fmt: skip
+        self._put(_Event(self._now_ms(), client, fields))
+
+    def administrative(
+        self,
+        principal: Principal,
+        host: str,
+        client_id: str | None,
+        api: str,
+        describe: Callable[[], tuple[Fields, bool]],
+    ) -> None:
+        """Record an administrative operation.
+
+        describe: called in the thread; returns what was asked with the results, and whether anything was done. Events
+        in which nothing was done are limited as denials are.
+        """
+        client = str(principal), host
+
+        def fields() -> Fields | None:
+            found, done = describe()
+            who = {"event": "administrative", "principal": client[0], "host": host, "client_id": client_id, "api": api}
+            line = {**who, **found}
+            key = (api, json.dumps(found, default=str))
+            return line if done or self._limiter.admit(client, key, line, self._seconds()) else None
+
+        self._put(_Event(self._now_ms(), client, fields))
+
+    def _put(self, event: _Event) -> None:
+        try:
+            self._queue.put_nowait(event)
+        except queue.Full:
+            self._dropped += 1
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        while True:
+            closing = self._closing.is_set()
+            events = self._wait()
+            try:
+                self.write(events)
+                if closing and not events:
+                    return
+            except Exception:
+                log.failure("Unexpected error in the audit log; {count} events are lost", count=len(events))
+
+    def _wait(self) -> list[_Event]:
+        """Return what is queued, after at most a second."""
+        events: list[_Event] = []
+        try:
+            events.append(self._queue.get(timeout=0 if self._closing.is_set() else _TICK_SECONDS))
+            while len(events) < 1000:
+                events.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        return events
+
+    def write(self, events: Iterable[_Event]) -> None:
+        """Write the events that are to be written, and the counts of those that were not."""
+        lines: list[str] = []
+        for event in events:
+            if event.fields is None:
+                self._append(lines)
+                lines = []
+                self._close()
+                continue
+            fields = self._fields(event)
+            if fields is not None:
+                lines.append(_line(event.time_ms, fields))
+        now_ms = self._now_ms()
+        lines += (_line(now_ms, fields) for fields in self._limiter.over(self._seconds()))
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            lines.append(_line(now_ms, {"event": "queue full", "not_written": dropped}))
+        self._append(lines)
+
+    def _fields(self, event: _Event) -> Fields | None:
+        if callable(event.fields):
+            return event.fields()
+        assert event.fields is not None
+        key = tuple(event.fields.values())
+        return event.fields if self._limiter.admit(event.client, key, event.fields, self._seconds()) else None
+
+    def _append(self, lines: list[str]) -> None:
+        data = "".join(lines).encode("utf-8", "backslashreplace")
+        try:
+            if self._fd < 0:
+                self._open()
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            self._close()
+            if not self._failing:
+                log.error("Can't write the audit log {path}: {error}. Events are lost until it can be written again",
+                          path=self.path, error=error.strerror or error)  # fmt: skip
+            self._failing = True
+        else:
+            if self._failing:
+                log.info("The audit log {path} is written again", path=self.path)
+            self._failing = False
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _line(time_ms: int, fields: Fields) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"time": moment, **fields}, separators=(",", ":"), default=str) + "\n"

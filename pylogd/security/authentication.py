@@ -1,0 +1,291 @@
+"""Authentication of connections by SASL (KIP-43, KIP-152), again after a while (KIP-368), with limits for attackers.
+
+Strategy: each SASL listener has an `Authenticator`, and each of its connections an `Authentication`: a state machine
+that says which requests are allowed, and that passes messages to the mechanism's conversation. Steps that take
+milliseconds run in threads of the authenticator's own, so that neither the reactor nor disk work waits for a password
+to be hashed.
+
+Rules: clients hear that authentication failed, never why; the log says why, without credentials. A refusal is answered
+after `connection.failed.authentication.delay.ms`. Whoever authenticates again has to remain who it is. A session that
+has ended serves nothing but a new authentication.
+
+Must not know: requests and responses, sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from pylogd.errors import CloseConnection, ErrorCode
+from pylogd.machine import MachineTable
+from pylogd.security.principal import Principal
+from pylogd.security.sasl.conversation import (
+    AuthenticationFailed,
+    Challenge,
+    MechanismUnavailable,
+    SaslError,
+    ServerConversation,
+    ServerMechanism,
+    Success,
+)
+
+log = Logger()
+
+#: How often a client may authenticate again, at most (as in Kafka).
+_AGAIN_SECONDS = 1.0
+#: At most so many failures are logged in so many seconds.
+_LINES = 10
+_LINES_SECONDS = 10.0
+
+
+class AuthenticationState(Enum):
+    """How far a connection is."""
+
+    WAITING = "The client has not chosen a mechanism yet."
+    CONVERSING = "Client and broker exchange the messages of a mechanism."
+    AUTHENTICATED = "The broker knows who the client is, and serves it until its session ends."
+    REFUSED = "Authentication failed; the connection is closed when the client has been told."
+
+
+class AuthenticationEvent(Enum):
+    """What happens to an authentication."""
+
+    CHOSEN = "The client chose a mechanism that the listener offers."
+    SUCCEEDED = "The mechanism says who the client is."
+    FAILED = "The mechanism refuses the client, or the client did what is not allowed."
+
+
+AUTHENTICATION = MachineTable(
+    "Authentication",
+    "Finds out who the client of a connection is, by SASL. Authentication may begin again while the session lasts.",
+    AuthenticationState.WAITING,
+    {
+        AuthenticationState.WAITING: {
+            AuthenticationEvent.CHOSEN: AuthenticationState.CONVERSING,
+            AuthenticationEvent.FAILED: AuthenticationState.REFUSED,
+        },
+        AuthenticationState.CONVERSING: {
+            AuthenticationEvent.SUCCEEDED: AuthenticationState.AUTHENTICATED,
+            AuthenticationEvent.FAILED: AuthenticationState.REFUSED,
+        },
+        AuthenticationState.AUTHENTICATED: {
+            AuthenticationEvent.CHOSEN: AuthenticationState.CONVERSING,
+            AuthenticationEvent.FAILED: AuthenticationState.REFUSED,
+        },
+        AuthenticationState.REFUSED: {},
+    },
+)
+
+
+@dataclass(slots=True)
+class AuthenticationCounts:
+    """What happened on a listener so far. expired: connections closed because their session had ended."""
+
+    succeeded: int = 0
+    failed: int = 0
+    renewed: int = 0
+    expired: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationLimits:
+    """Limits of a listener, in milliseconds.
+
+    session_ms: `connections.max.reauth.ms` by mechanism; 0 for no limit. failure_delay_ms:
+    `connection.failed.authentication.delay.ms`.
+    """
+
+    session_ms: Mapping[str, int]
+    failure_delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to tell the client: an error, or the mechanism's message and, at the end, the session's length."""
+
+    error: ErrorCode = ErrorCode.NONE
+    text: str | None = None
+    message: bytes = b""
+    session_lifetime_ms: int = 0
+
+
+class Connection(Protocol):
+    """A connection, as its authentication sees it."""
+
+    host: str
+    listener: str
+
+    def authentication_succeeded(self, principal: Principal) -> None:
+        """Serve all requests from now on."""
+
+
+class Authenticator:
+    """Authenticates the connections of one listener. mechanisms: those that it offers, by name."""
+
+    def __init__(
+        self,
+        mechanisms: Mapping[str, ServerMechanism],
+        limits: AuthenticationLimits,
+        clock: IReactorTime,
+        in_thread: Callable[..., Deferred[Any]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """in_thread: call a function in a thread."""
+        self.mechanisms = mechanisms
+        self.limits = limits
+        self.clock = clock
+        self.in_thread = in_thread
+        self.now_ms = now_ms
+        self.counts = AuthenticationCounts()
+        self._lines = 0
+        self._lines_since = 0.0
+
+    def begin(self, connection: Connection) -> Authentication:
+        """Return the authentication of a new connection."""
+        return Authentication(self, connection)
+
+    def pause(self) -> Deferred[None]:
+        """Wait before a client is told of its failure."""
+        done: Deferred[None] = Deferred(lambda _: call.cancel())
+        call = self.clock.callLater(self.limits.failure_delay_ms / 1000, done.callback, None)
+        return done
+
+    def failed(self, connection: Connection, reason: str) -> None:
+        """Count a failure, and log it unless there were many just now."""
+        self.counts.failed += 1
+        now = self.clock.seconds()
+        if now - self._lines_since >= _LINES_SECONDS:
+            self._lines, self._lines_since = 0, now
+        self._lines += 1
+        if self._lines <= _LINES:
+            log.warn(
+                "Authentication of {host} failed on listener {listener} ({count} failures so far): {reason}",
+                host=connection.host, listener=connection.listener, count=self.counts.failed, reason=reason,
+            )  # fmt: skip
+
+
+class Authentication:
+    """Who the client of one connection is.
+
+    state: see `AuthenticationState`. mechanism: the name of the one in use. by_token: whether the client used a
+    delegation token.
+    """
+
+    __slots__ = (
+        "_authenticator", "_began", "_connection", "_conversation", "_deadline", "_principal", "by_token", "mechanism",
+        "state",
+    )  # fmt: skip
+
+    def __init__(self, authenticator: Authenticator, connection: Connection) -> None:
+        self._authenticator = authenticator
+        self._connection = connection
+        self._conversation: ServerConversation | None = None
+        self._principal: Principal | None = None  # after the first success
+        self._deadline: float | None = None  # when the session ends
+        self._began = 0.0  # when the session began
+        self.state = AUTHENTICATION.initial
+        self.mechanism = ""
+        self.by_token = False
+
+    @property
+    def offered(self) -> list[str]:
+        """The mechanisms that the client may choose."""
+        return list(self._authenticator.mechanisms)
+
+    def ensure_session(self) -> None:
+        """Raise CloseConnection if the client's session has ended."""
+        if self._deadline is not None and self._authenticator.clock.seconds() >= self._deadline:
+            self._authenticator.counts.expired += 1
+            raise CloseConnection(
+                f"the session of {self._principal} has ended, and the client has not authenticated again "
+                "(connections.max.reauth.ms, or the end of its token)"
+            )
+
+    @property
+    def refused(self) -> bool:
+        """Whether the connection has to be closed once the client has been told."""
+        return self.state is AuthenticationState.REFUSED
+
+    async def choose(self, mechanism: str) -> Answer:
+        """Begin to authenticate with a mechanism."""
+        if self.state is AuthenticationState.AUTHENTICATED and not self._may_begin_again():
+            return Answer(ErrorCode.ILLEGAL_SASL_STATE, "The client is authenticated, and its session has no end.")
+        if self.state is AuthenticationState.CONVERSING:
+            return await self._refuse(ErrorCode.ILLEGAL_SASL_STATE, f"it chose again in the midst of {self.mechanism}")
+        if mechanism not in self._authenticator.mechanisms:
+            return await self._refuse(
+                ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"the mechanism {mechanism!r:.100} is not enabled"
+            )
+        if self._principal is not None and mechanism != self.mechanism:
+            return await self._refuse(
+                ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+                f"{self._principal} authenticated with {self.mechanism}, and may not do so again with {mechanism}",
+            )
+        self.state = AUTHENTICATION.next(self.state, AuthenticationEvent.CHOSEN)
+        self.mechanism = mechanism
+        self._conversation = self._authenticator.mechanisms[mechanism].start()
+        return Answer()
+
+    async def step(self, message: bytes) -> Answer:
+        """Give a message to the mechanism."""
+        conversation = self._conversation
+        if self.state is AuthenticationState.AUTHENTICATED:
+            return Answer(ErrorCode.ILLEGAL_SASL_STATE, "The client is authenticated already.")
+        if conversation is None:
+            return await self._refuse(ErrorCode.ILLEGAL_SASL_STATE, "it sent credentials before it chose a mechanism")
+        try:
+            if conversation.is_slow(message):
+                result = await self._authenticator.in_thread(conversation.step, message)
+            else:
+                result = conversation.step(message)
+            return Answer(message=result.message) if isinstance(result, Challenge) else self._succeed(result)
+        except SaslError as error:
+            return await self._refuse(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.mechanism}: {error}", error)
+
+    def _may_begin_again(self) -> bool:
+        return self._deadline is not None and self._authenticator.clock.seconds() >= self._began + _AGAIN_SECONDS
+
+    def _succeed(self, success: Success) -> Answer:
+        """Serve the client. Raises AuthenticationFailed if it is another than before, or its credentials expired."""
+        authenticator = self._authenticator
+        principal, before = success.principal, self._principal
+        if before is not None and principal != before:
+            raise AuthenticationFailed(f"{before} authenticated again as {principal}")
+        lifetimes = [authenticator.limits.session_ms.get(self.mechanism, 0)]
+        if success.expires_ms is not None:
+            lifetimes.append(success.expires_ms - authenticator.now_ms())
+            if lifetimes[-1] <= 0:
+                raise AuthenticationFailed(f"the credentials of {principal} have expired")
+        lifetime = min((one for one in lifetimes if one > 0), default=0)
+        self._began = authenticator.clock.seconds()
+        self._deadline = self._began + lifetime / 1000 if lifetime else None
+        self.state = AUTHENTICATION.next(self.state, AuthenticationEvent.SUCCEEDED)
+        self._conversation = None
+        self._principal = principal
+        self.by_token = success.by_token
+        if before is None:
+            authenticator.counts.succeeded += 1
+            self._connection.authentication_succeeded(principal)
+        else:
+            authenticator.counts.renewed += 1
+        return Answer(message=success.message, session_lifetime_ms=lifetime)
+
+    async def _refuse(self, error: ErrorCode, reason: str, cause: SaslError | None = None) -> Answer:
+        """Refuse the client, after the delay for failures. reason: for the log."""
+        self.state = AUTHENTICATION.next(self.state, AuthenticationEvent.FAILED)
+        self._conversation = None
+        self._authenticator.failed(self._connection, reason)
+        await self._authenticator.pause()
+        text = error.text
+        if isinstance(cause, MechanismUnavailable):
+            text = f"The broker can't authenticate with {self.mechanism} at present; its log says why."
+        elif cause is not None:
+            text = f"Authentication with {self.mechanism} failed: invalid credentials."
+        return Answer(error, text)

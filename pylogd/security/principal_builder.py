@@ -1,0 +1,45 @@
+"""Who a connection speaks for, once it is authenticated: the interface of `principal.builder.class`, and the default.
+
+A builder may give clients other names than their certificates or SASL users have, for example the name of a team for
+all of its services. It is asked once for each authentication of a connection, on the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pylogd.security.principal import ANONYMOUS, USER, Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """What is known of an authenticated connection.
+
+    listener: the name of the listener. protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. host: the client's
+    address. name: the SASL user (with OAUTHBEARER and GSSAPI after the mapping rules), or the name that
+    `ssl.principal.mapping.rules` make of the certificate's subject; None without authentication. mechanism: of SASL.
+    certificate: the client's, in DER encoding, if it has one.
+    """
+
+    listener: str
+    protocol: str
+    host: str
+    name: str | None = None
+    mechanism: str | None = None
+    certificate: bytes | None = None
+
+
+class PrincipalBuilder(Protocol):
+    """Names principals. A class named by `principal.builder.class` is made with the broker's settings."""
+
+    def build(self, authentication: Authentication) -> Principal:
+        """Return who the connection speaks for. An exception closes the connection."""
+
+
+class DefaultPrincipalBuilder:
+    """`User:` and the authenticated name; `User:ANONYMOUS` without one."""
+
+    def build(self, authentication: Authentication) -> Principal:
+        """See `PrincipalBuilder`."""
+        return ANONYMOUS if authentication.name is None else Principal(USER, authentication.name)

@@ -1,0 +1,238 @@
+"""Decide by access control lists, with the semantics of Kafka's StandardAuthorizer.
+
+An entry applies to a request if its pattern covers the resource, and its principal, host and operation match. One
+DENY entry that applies refuses; otherwise one ALLOW entry that applies allows; otherwise nothing is allowed, but where
+no pattern covers the resource at all, `allow.everyone.if.no.acl.found` decides. READ, WRITE, DELETE and ALTER allow
+DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; they don't deny it. Super users may do everything.
+
+Strategy: patterns are found by name: one look-up for the literal one, one for `*`, and one for each length that a
+prefix of this resource type has. The entries of a pattern are found by principal. Decisions are kept, by client, until
+something changes; a decision that is known costs two look-ups. Their number is bounded, so that a client that asks for
+ever new names can't fill the memory.
+
+Must not know: stores, requests, clocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pylogd.security.acls import (
+    EVERYONE,
+    WILDCARD,
+    AclBinding,
+    AclEntry,
+    AclFilter,
+    Address,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    parse_address,
+    parse_network,
+)
+from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.principal import Principal
+
+#: Clients, by principal and address, whose decisions are kept, and decisions kept of each.
+MOST_CLIENTS = 4096
+MOST_DECISIONS = 16_384
+
+#: An allowed operation on the left allows those on the right too.
+_IMPLIED: Mapping[AclOperation, frozenset[AclOperation]] = {
+    AclOperation.DESCRIBE: frozenset(
+        {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE}
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS}),
+}
+
+Decisions = dict[tuple[AclOperation, ResourceType, str], bool]
+
+
+def comes_from(host: str, address: Address | None) -> bool:
+    """Return whether an entry's host matches a client's address, None if it has none."""
+    try:
+        network = parse_network(host)
+    except ValueError:
+        return False  # a name, which Kafka stores but does not match either
+    return network is None or (address is not None and address in network)
+
+
+class _PatternRules:
+    """The entries of one pattern, by principal."""
+
+    __slots__ = ("by_principal", "entries")
+
+    def __init__(self, entries: Sequence[AclEntry]) -> None:
+        self.entries = entries
+        self.by_principal: dict[Principal, list[AclEntry]] = {}
+        for entry in entries:
+            self.by_principal.setdefault(entry.principal, []).append(entry)
+
+    def entries_for(self, principal: Principal) -> Iterator[AclEntry]:
+        yield from self.by_principal.get(principal, ())
+        if principal != EVERYONE:
+            yield from self.by_principal.get(EVERYONE, ())
+
+
+class AclIndex:
+    """All bindings, by what decisions need."""
+
+    def __init__(self) -> None:
+        self._rules: dict[ResourcePattern, _PatternRules] = {}
+        self._lengths: dict[ResourceType, Counter[int]] = {kind: Counter() for kind in ResourceType}
+
+    def __len__(self) -> int:
+        return sum(len(rules.entries) for rules in self._rules.values())
+
+    def put(self, pattern: ResourcePattern, entries: Sequence[AclEntry]) -> None:
+        """Replace the entries of a pattern; without any, forget it."""
+        prefixed = pattern.pattern is PatternType.PREFIXED
+        lengths = self._lengths[pattern.resource]
+        if self._rules.pop(pattern, None) is not None and prefixed:
+            lengths[len(pattern.name)] -= 1
+            if not lengths[len(pattern.name)]:
+                del lengths[len(pattern.name)]
+        if entries:
+            self._rules[pattern] = _PatternRules(entries)
+            if prefixed:
+                lengths[len(pattern.name)] += 1
+
+    def entries(self, pattern: ResourcePattern) -> Sequence[AclEntry]:
+        """Return the entries of a pattern."""
+        found = self._rules.get(pattern)
+        return () if found is None else found.entries
+
+    def patterns(self) -> Iterable[ResourcePattern]:
+        """Return every pattern that has entries."""
+        return self._rules.keys()
+
+    def select(self, wanted: AclFilter) -> list[AclBinding]:
+        """Return the bindings that a filter selects, in order."""
+        return sorted(
+            AclBinding(pattern, entry)
+            for pattern, rules in self._rules.items()
+            if wanted.matches_pattern(pattern)
+            for entry in rules.entries
+            if wanted.matches_entry(entry)
+        )
+
+    def covering(self, resource: ResourceType, name: str) -> Iterator[_PatternRules]:
+        """Yield the rules of every pattern that covers a resource."""
+        rules = self._rules
+        literals = (name,) if name == WILDCARD else (name, WILDCARD)
+        for literal in literals:
+            found = rules.get(ResourcePattern(resource, literal, PatternType.LITERAL))
+            if found is not None:
+                yield found
+        for length in self._lengths[resource]:
+            if length <= len(name):
+                found = rules.get(ResourcePattern(resource, name[:length], PatternType.PREFIXED))
+                if found is not None:
+                    yield found
+
+
+class AclAuthorizer:
+    """Decides by an index of bindings. `changed` has to be called after each change of the index."""
+
+    def __init__(self, index: AclIndex, super_users: Iterable[Principal] = (), allow_if_no_acl: bool = False) -> None:
+        """super_users: who may do everything. allow_if_no_acl: `allow.everyone.if.no.acl.found`."""
+        self.index = index
+        self.super_users = frozenset(super_users)
+        self._allow_if_no_acl = allow_if_no_acl
+        self._decisions: dict[tuple[Principal, str], Decisions] = {}
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """How often something changed."""
+        return self._version
+
+    def changed(self) -> None:
+        """Forget all decisions."""
+        self._version += 1
+        self._decisions = {}
+
+    def authorize(
+        self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str
+    ) -> bool:
+        """See `Authorizer`."""
+        client = self._decisions.get((principal, host))
+        if client is None:
+            client = self._remember_client(principal, host)
+        key = operation, resource, name
+        decision = client.get(key)
+        if decision is None:
+            if len(client) >= MOST_DECISIONS:
+                client.clear()
+            client[key] = decision = self._decide(principal, host, operation, resource, name)
+        return decision
+
+    def authorize_any(self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType) -> bool:
+        """See `Authorizer`. The rules are those of Kafka's `Authorizer.authorizeByResourceType`.
+
+        An entry for the operation or for ALL counts, not one for an operation that implies it. What is allowed by a
+        pattern counts unless a pattern that covers at least as much is denied.
+        """
+        if self.authorize(principal, host, operation, resource, "hardcode"):  # Kafka asks for a topic of this name
+            return True
+        address = parse_address(host)
+        allowed: list[ResourcePattern] = []
+        denied: set[ResourcePattern] = set()
+        for pattern in self.index.patterns():
+            if pattern.resource is resource:
+                effects = self._effects(pattern, principal, address, operation)
+                if Permission.DENY in effects:
+                    denied.add(pattern)
+                if Permission.ALLOW in effects:
+                    allowed.append(pattern)
+        everything = ResourcePattern(resource, WILDCARD, PatternType.LITERAL)
+        if everything in denied:
+            return False
+        return any(pattern == everything or not _is_dominated(pattern, denied) for pattern in allowed)
+
+    def _effects(
+        self, pattern: ResourcePattern, principal: Principal, address: Address | None, operation: AclOperation
+    ) -> set[Permission]:
+        return {
+            entry.permission
+            for entry in self.index.entries(pattern)
+            if entry.principal in (principal, EVERYONE)
+            and entry.operation in (operation, AclOperation.ALL)
+            and comes_from(entry.host, address)
+        }
+
+    def _remember_client(self, principal: Principal, host: str) -> Decisions:
+        if len(self._decisions) >= MOST_CLIENTS:
+            self._decisions.clear()
+        found = self._decisions[principal, host] = {}
+        return found
+
+    def _decide(
+        self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str
+    ) -> bool:
+        if principal in self.super_users:
+            return True
+        address = parse_address(host)
+        implying = _IMPLIED.get(operation, (operation,))
+        allowed, none = False, True
+        for rules in self.index.covering(resource, name):
+            none = False
+            for entry in rules.entries_for(principal):
+                if entry.permission is Permission.DENY:
+                    if entry.operation in (operation, AclOperation.ALL) and comes_from(entry.host, address):
+                        return False
+                elif not allowed:
+                    applies = entry.operation is AclOperation.ALL or entry.operation in implying
+                    allowed = applies and comes_from(entry.host, address)
+        return allowed or (none and self._allow_if_no_acl)
+
+
+def _is_dominated(pattern: ResourcePattern, denied: set[ResourcePattern]) -> bool:
+    """Return whether a denied pattern covers all that `pattern` does."""
+    if pattern.pattern is PatternType.LITERAL and pattern in denied:
+        return True
+    return any(
+        ResourcePattern(pattern.resource, pattern.name[:length], PatternType.PREFIXED) in denied
+        for length in range(1, len(pattern.name) + 1)
+    )

@@ -1,0 +1,107 @@
+"""What all SASL mechanisms have in common: the interface of the two sides, their results and their errors.
+
+A conversation serves one authentication and is used once. Errors never contain credentials, and say nothing that a
+client may not know: the broker logs them, and clients get one text for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from pylogd.errors import PylogdError
+from pylogd.security.principal import Principal
+
+
+class SaslError(PylogdError):
+    """An authentication that did not succeed."""
+
+
+class MalformedMessage(SaslError):
+    """The peer sent a message that the mechanism does not allow here."""
+
+
+class AuthenticationFailed(SaslError):
+    """The broker does not accept the client: unknown, wrong password, or a token that is not valid."""
+
+
+class ServerNotTrusted(SaslError):
+    """The client does not accept the broker, which did not prove that it knows the client's credentials."""
+
+
+class MechanismUnavailable(SaslError):
+    """A mechanism can't be used here: a package is missing, or the credentials that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The broker's next message. The client has to answer it."""
+
+    message: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The client is authenticated.
+
+    message: the broker's last message. expires_ms: when the credentials expire, in milliseconds since 1970, None for
+    never. by_token: whether the client used a delegation token.
+    """
+
+    principal: Principal
+    message: bytes = field(default=b"", repr=False)
+    expires_ms: int | None = None
+    by_token: bool = False
+
+
+Step: TypeAlias = Challenge | Success
+
+
+class ServerConversation(Protocol):
+    """The broker's side of one authentication."""
+
+    def is_slow(self, message: bytes) -> bool:
+        """Return whether `step(message)` may take milliseconds or wait: call it in a thread then."""
+
+    def step(self, message: bytes) -> Step:
+        """Take the client's next message and return the answer. Raises SaslError; the conversation is over then."""
+
+
+class ServerMechanism(Protocol):
+    """A mechanism that a listener offers. name: as in SaslHandshake."""
+
+    name: str
+
+    def start(self) -> ServerConversation:
+        """Begin the conversation with one client."""
+
+
+class ClientConversation(Protocol):
+    """The client's side of one authentication. mechanism: its name for SaslHandshake."""
+
+    mechanism: str
+
+    def first(self) -> bytes:
+        """Return the client's first message. Raises SaslError."""
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Take the broker's message. Return the next one, or None when the client is content. Raises SaslError.
+
+        The authentication has succeeded when this has returned None and the broker has reported no error.
+        """
+
+
+def decode_text(message: bytes) -> str:
+    """Return a message as text. Raises MalformedMessage if it is not UTF-8."""
+    try:
+        return message.decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedMessage("the message is not UTF-8") from None
+
+
+def encode_text(message: str) -> bytes:
+    """Return a message as bytes. Raises MalformedMessage if it has no UTF-8 form."""
+    try:
+        return message.encode("utf-8")
+    except UnicodeEncodeError:
+        raise MalformedMessage("a name or a password can't be written as UTF-8") from None

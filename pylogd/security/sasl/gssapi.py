@@ -1,0 +1,169 @@
+"""GSSAPI (RFC 4752): Kerberos. Needs the package `gssapi` (`pip install 'pylogd-broker[kerberos]'`).
+
+When the security context is there, the broker offers no security layer, as Kafka does (quality of protection `auth`):
+TLS protects the connection where it has to be protected. A client may name an authorization id, which has to be itself.
+
+Every step may read files or ask the key distribution centre.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pylogd.security.principal import USER, Principal
+from pylogd.security.sasl.conversation import (
+    AuthenticationFailed,
+    Challenge,
+    MalformedMessage,
+    MechanismUnavailable,
+    ServerNotTrusted,
+    Step,
+    Success,
+    decode_text,
+    encode_text,
+)
+from pylogd.security.sasl.kerberos import LocalNames
+
+NAME: Final = "GSSAPI"
+_NO_LAYER: Final = 1
+#: No security layer, and so no messages that could have a size.
+_OFFER: Final = bytes([_NO_LAYER, 0, 0, 0])
+
+
+def _package() -> Any:
+    try:
+        import gssapi  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise MechanismUnavailable(
+            f"GSSAPI needs the package gssapi (pip install 'pylogd-broker[kerberos]'): {error}"
+        ) from None
+    return gssapi
+
+
+class GssapiMechanism:
+    """GSSAPI with the keys of one service."""
+
+    name = NAME
+
+    def __init__(self, keytab: str | None, principal: str | None, service: str | None, rules: list[str]) -> None:
+        """Read the keys. Waits for the disk.
+
+        keytab: a file, the system's if None. principal: the broker's, such as `kafka/host@REALM`. service: its first
+        part, if `principal` is None; the rest is the host's name. Without both, any key of the file will do. Raises
+        MechanismUnavailable.
+        """
+        gssapi = _package()
+        try:
+            name = None
+            if principal:
+                name = gssapi.Name(principal, gssapi.NameType.kerberos_principal)
+            elif service:
+                name = gssapi.Name(service, gssapi.NameType.hostbased_service)
+            store = {"keytab": keytab} if keytab else None
+            self._credentials = gssapi.Credentials(name=name, usage="accept", store=store)
+            own = str(name.canonicalize(gssapi.MechType.kerberos)) if name is not None else ""
+        except gssapi.exceptions.GSSError as error:
+            where = keytab or "the system's keytab"
+            raise MechanismUnavailable(f"GSSAPI can't use the keys in {where}: {_text(error)}") from None
+        try:
+            self._names = LocalNames(rules, own.rpartition("@")[2])
+        except ValueError as error:
+            raise MechanismUnavailable(f"sasl.kerberos.principal.to.local.rules: {error}") from None
+
+    def start(self) -> GssapiServer:
+        """Begin the conversation with one client."""
+        return GssapiServer(_package(), self._credentials, self._names)
+
+
+class GssapiServer:
+    """The broker's side of GSSAPI."""
+
+    def __init__(self, gssapi: Any, credentials: Any, names: LocalNames) -> None:
+        self._gssapi = gssapi
+        self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
+        self._names = names
+        self._offered = False
+
+    def is_slow(self, message: bytes) -> bool:
+        """Return True: the replay cache is a file."""
+        return True
+
+    def step(self, message: bytes) -> Step:
+        """Continue the security context; then offer no security layer, and take the client's choice."""
+        try:
+            if self._offered:
+                return self._finish(message)
+            if not self._context.complete:
+                token = self._context.step(message)
+                if token:
+                    return Challenge(token)
+                if not self._context.complete:
+                    raise MalformedMessage("the security context is not complete, but there is no next token")
+            elif message:
+                raise MalformedMessage("the client sent a token to a complete security context")
+            self._offered = True
+            return Challenge(self._context.wrap(_OFFER, False).message)
+        except self._gssapi.exceptions.GSSError as error:
+            raise AuthenticationFailed(f"Kerberos refuses the client: {_text(error)}") from None
+
+    def _finish(self, message: bytes) -> Success:
+        choice = self._context.unwrap(message).message
+        if len(choice) < len(_OFFER) or choice[0] != _NO_LAYER:
+            raise AuthenticationFailed("the client wants a security layer, which is not offered")
+        client = str(self._context.initiator_name)
+        user = self._names.short_name(client)
+        if decode_text(choice[len(_OFFER) :]) not in ("", client, user):
+            raise AuthenticationFailed(f"{client!r:.200} asks to act as another user")
+        return Success(Principal(USER, user))
+
+
+class GssapiClient:
+    """The client's side of GSSAPI. Every step may ask the key distribution centre."""
+
+    mechanism = NAME
+
+    def __init__(self, service: str, host: str, keytab: str | None = None, principal: str | None = None) -> None:
+        """service: of the broker, `sasl.kerberos.service.name`. host: the broker's name.
+
+        keytab, principal: where to take the client's keys from; the tickets of `kinit` if None. Raises
+        MechanismUnavailable.
+        """
+        gssapi = self._gssapi = _package()
+        try:
+            name = gssapi.Name(principal, gssapi.NameType.kerberos_principal) if principal else None
+            store = {"client_keytab": keytab, "ccache": "MEMORY:pylogd"} if keytab else None
+            credentials = gssapi.Credentials(name=name, usage="initiate", store=store)
+            target = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
+            flags = gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity
+            self._context = gssapi.SecurityContext(name=target, creds=credentials, usage="initiate", flags=flags)
+        except gssapi.exceptions.GSSError as error:
+            raise MechanismUnavailable(f"GSSAPI has no usable ticket: {_text(error)}") from None
+        self._chosen = False
+
+    def first(self) -> bytes:
+        """Return the first token."""
+        try:
+            return self._context.step() or b""
+        except self._gssapi.exceptions.GSSError as error:
+            raise MechanismUnavailable(f"no ticket for the broker: {_text(error)}") from None
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Continue the security context; then choose no security layer."""
+        if self._chosen:
+            return None
+        try:
+            if not self._context.complete:
+                return self._context.step(challenge) or b""
+            offer = self._context.unwrap(challenge).message
+            if len(offer) < len(_OFFER) or not offer[0] & _NO_LAYER:
+                raise ServerNotTrusted("the broker demands a security layer; use TLS instead")
+            self._chosen = True
+            name = encode_text(str(self._context.initiator_name))
+            message: bytes = self._context.wrap(_OFFER + name, False).message
+        except self._gssapi.exceptions.GSSError as error:
+            raise ServerNotTrusted(f"Kerberos does not accept the broker: {_text(error)}") from None
+        return message
+
+
+def _text(error: Any) -> str:
+    return str(error).partition("\n")[0][:300]

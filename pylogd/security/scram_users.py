@@ -1,0 +1,141 @@
+"""SCRAM credentials of users, in the metadata tree as Kafka keeps them: settings of `/config/users/<user>`.
+
+Strategy: they are read from `EntityConfigs`, which every broker keeps up to date, so a look-up is one dict access, and
+a change is seen by all brokers at once. For names that are not known there are decoys: salts that depend on the name
+and on a secret of the cluster (`/scram_decoy_secret`), with the number of iterations and the length that most
+credentials have, so that all brokers give a stranger the same answer as for a user.
+
+Rules: credentials are never logged, described or sent.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.metadata.entity_configs import Entity, EntityConfigs
+from pylogd.metadata.errors import NodeExists, NoNode
+from pylogd.metadata.interfaces import IMetadataStore
+from pylogd.metadata.layout import SCRAM_DECOY_SECRET
+from pylogd.security.principal import USER, Principal
+from pylogd.security.sasl.scram import (
+    MIN_ITERATIONS,
+    SALT_BYTES,
+    SCRAM_MECHANISMS,
+    Algorithm,
+    ScramCredential,
+    decode_credential,
+    encode_credential,
+)
+from pylogd.security.sasl.scram_server import ScramIdentity
+
+log = Logger()
+
+_SECRET_BYTES: Final = 32
+#: Iterations and length of the salt, where there are no credentials.
+_COMMON: Final = (MIN_ITERATIONS, SALT_BYTES)
+
+#: (algorithm, token id, decoy) -> who a delegation token stands for; the decoy says how it is salted.
+FindToken = Callable[[Algorithm, str, ScramCredential], ScramIdentity | None]
+
+
+class StoredUsers:
+    """The users with SCRAM credentials, and decoys for others. find_token: finds delegation tokens."""
+
+    def __init__(self, configs: EntityConfigs, find_token: FindToken) -> None:
+        self._configs = configs
+        self._find_token = find_token
+        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._users: dict[str, dict[str, ScramCredential]] = {}  # by name, then mechanism
+        self._common: dict[str, tuple[int, int]] = {}
+        configs.subscribe(self._changed)
+        self._changed(configs.configs)
+
+    async def start(self, store: IMetadataStore) -> None:
+        """Read the cluster's secret for decoys; the first broker makes it."""
+        for _ in range(2):
+            try:
+                self._secret = b64decode((await store.get(SCRAM_DECOY_SECRET)).data)
+            except NoNode:
+                try:
+                    await store.create(SCRAM_DECOY_SECRET, b64encode(self._secret))
+                except NodeExists:
+                    continue
+            return
+
+    # -- look-ups
+
+    @property
+    def users(self) -> Mapping[str, Mapping[str, ScramCredential]]:
+        """The credentials of all users: by the user's name, then by mechanism."""
+        return self._users
+
+    def user(self, algorithm: Algorithm, name: str) -> ScramIdentity | None:
+        """Return a user who has a credential for `algorithm`."""
+        credential = self._users.get(name, {}).get(algorithm.mechanism)
+        return None if credential is None else ScramIdentity(Principal(USER, name), credential)
+
+    def token(self, algorithm: Algorithm, token_id: str) -> ScramIdentity | None:
+        """Return a delegation token that is valid now."""
+        return self._find_token(algorithm, token_id, self.decoy(algorithm, token_id))
+
+    def decoy(self, algorithm: Algorithm, name: str) -> ScramCredential:
+        """Return a credential for a name that is not known, the same each time and on each broker."""
+        iterations, length = self._common.get(algorithm.mechanism, _COMMON)
+        seed = f"{algorithm.mechanism}\0{name}".encode()
+        salt, stored, server = (
+            hmac.digest(self._secret, part + seed, "sha512") for part in (b"salt\0", b"stored\0", b"server\0")
+        )
+        return ScramCredential(
+            (salt * (1 + length // len(salt)))[:length], stored[: algorithm.size], server[: algorithm.size], iterations
+        )
+
+    # -- changes
+
+    def alter(self, name: str, changes: Mapping[str, ScramCredential | None]) -> Deferred[None]:
+        """Set credentials of a user by mechanism, or delete those that are None.
+
+        Fires when this broker has read the change back. Fails with KafkaError for a credential to be deleted that does
+        not exist.
+        """
+        known = self._users.get(name, {})
+        for mechanism, credential in changes.items():
+            if credential is None and mechanism not in known:
+                raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"The user has no credential for {mechanism}.")
+        encoded = {
+            mechanism: None if credential is None else encode_credential(credential)
+            for mechanism, credential in changes.items()
+        }
+        return self._configs.alter(Entity(user=name), encoded)
+
+    def _changed(self, entities: Iterable[Entity]) -> None:
+        for entity in entities:
+            if not entity.user or entity.client_id is not None:
+                continue
+            found: dict[str, ScramCredential] = {}
+            for mechanism, text in self._configs.configs.get(entity, {}).items():
+                if mechanism in SCRAM_MECHANISMS:
+                    try:
+                        found[mechanism] = decode_credential(text)
+                    except ValueError as error:
+                        log.error("The credential of {user!r} for {mechanism} can't be used: {error}. Set it again",
+                                  user=entity.user, mechanism=mechanism, error=str(error))  # fmt: skip
+            if found:
+                self._users[entity.user] = found
+            else:
+                self._users.pop(entity.user, None)
+        for mechanism in SCRAM_MECHANISMS:
+            shapes = Counter(
+                (user[mechanism].iterations, len(user[mechanism].salt))
+                for user in self._users.values()
+                if mechanism in user
+            )
+            self._common[mechanism] = min(shapes, key=lambda shape: (-shapes[shape], shape), default=_COMMON)

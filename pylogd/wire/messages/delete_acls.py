@@ -1,0 +1,149 @@
+"""DeleteAcls, API key 31, versions 1-3. Deletes the ACLs that filters select.
+
+Generated from protocol/apis/delete_acls.json by tools/generate_messages.py: edit those instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pylogd.wire.values import UNSET, Message
+
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteAclsFilter(Message):
+    """Selects ACLs."""
+
+    #: The resource type, by the numbers of CreateAcls; 1 matches any.
+    resource_type_filter: int
+    #: The name; null matches any.
+    resource_name_filter: str | None
+    #: 3 literal and 4 prefixed match patterns of that type with this name, 1 of either type; 2 matches every pattern
+    #: that covers a resource of this name.
+    pattern_type_filter: int
+    #: The principal as Type:name; null matches any.
+    principal_filter: str | None
+    #: The host of the ACL; null matches any.
+    host_filter: str | None
+    #: The operation, by the numbers of CreateAcls; 1 matches any.
+    operation: int
+    #: 2 deny, 3 allow; 1 matches any.
+    permission_type: int
+
+    def __init__(
+        self,
+        resource_type_filter: int = 0,
+        resource_name_filter: str | None = "",
+        pattern_type_filter: int = 3,
+        principal_filter: str | None = "",
+        host_filter: str | None = "",
+        operation: int = 0,
+        permission_type: int = 0,
+    ) -> None:
+        self.resource_type_filter = resource_type_filter
+        self.resource_name_filter = resource_name_filter
+        self.pattern_type_filter = pattern_type_filter
+        self.principal_filter = principal_filter
+        self.host_filter = host_filter
+        self.operation = operation
+        self.permission_type = permission_type
+
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteAclsMatchingAcl(Message):
+    """An ACL that was selected."""
+
+    #: The error code; 0 if all went well.
+    error_code: int
+    #: The error message, for people; null if there is no error.
+    error_message: str | None
+    #: The type: 2 a topic, 3 a group, 4 the cluster, 5 a transactional id, 6 a delegation token, 7 a user (version 3
+    #: on).
+    resource_type: int
+    #: The name, or the beginning of names; the cluster is called kafka-cluster.
+    resource_name: str
+    #: How the name selects resources: 3 literal (the name itself, or * for all), 4 prefixed (all that begin with it).
+    pattern_type: int
+    #: Whom the ACL is about, as Type:name; User:* for everybody.
+    principal: str
+    #: The client's address, a network as 10.0.0.0/8 (pylogd's own), or * for any.
+    host: str
+    #: What may be done or not: 2 all, 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action, 10
+    #: describe configs, 11 alter configs, 12 idempotent write, 13 create tokens, 14 describe tokens, 15 two-phase
+    #: commit.
+    operation: int
+    #: 2 deny, 3 allow.
+    permission_type: int
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = "",
+        resource_type: int = 0,
+        resource_name: str = "",
+        pattern_type: int = 3,
+        principal: str = "",
+        host: str = "",
+        operation: int = 0,
+        permission_type: int = 0,
+    ) -> None:
+        self.error_code = error_code
+        self.error_message = error_message
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+        self.pattern_type = pattern_type
+        self.principal = principal
+        self.host = host
+        self.operation = operation
+        self.permission_type = permission_type
+
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteAclsFilterResult(Message):
+    """The result for one filter."""
+
+    #: The error code; 0 if all went well.
+    error_code: int
+    #: The error message, for people; null if there is no error.
+    error_message: str | None
+    #: The ACLs that the filter selected; one that several select is with the first.
+    matching_acls: list[DeleteAclsMatchingAcl]
+
+    def __init__(
+        self, error_code: int = 0, error_message: str | None = "", matching_acls: list[DeleteAclsMatchingAcl] = UNSET
+    ) -> None:
+        self.error_code = error_code
+        self.error_message = error_message
+        self.matching_acls = [] if matching_acls is UNSET else matching_acls
+
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteAclsRequest(Message):
+    """The request of DeleteAcls."""
+
+    API_KEY: ClassVar[int] = 31
+    API_NAME: ClassVar[str] = "DeleteAcls"
+
+    #: The filters; an ACL is deleted if one of them selects it.
+    filters: list[DeleteAclsFilter]
+
+    def __init__(self, filters: list[DeleteAclsFilter] = UNSET) -> None:
+        self.filters = [] if filters is UNSET else filters
+
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteAclsResponse(Message):
+    """The response of DeleteAcls."""
+
+    API_KEY: ClassVar[int] = 31
+    API_NAME: ClassVar[str] = "DeleteAcls"
+
+    #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
+    throttle_time_ms: int
+    #: The results, in the order of the filters.
+    filter_results: list[DeleteAclsFilterResult]
+
+    def __init__(self, throttle_time_ms: int = 0, filter_results: list[DeleteAclsFilterResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.filter_results = [] if filter_results is UNSET else filter_results

@@ -1,0 +1,150 @@
+"""Quotas of a real broker: set by command, kept by unmodified clients, and without harm to groups."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.integration.conftest import Address, StartBroker
+from tests.integration.test_cli import ok, refused, run
+
+SECONDS = 120.0
+RATE = 2_000_000
+MOST, LEAST = 1.02, 0.9  # of the quota; a busy machine may make clients slower
+COUNT, SIZE = 1000, 20_000  # ten seconds' worth
+VALUE = b"v" * SIZE
+
+
+def quotas(broker: Address, *arguments: str) -> str:
+    return ok(broker, "quotas", *arguments)
+
+
+def produce(broker: Address, topic: str, count: int, value: bytes = VALUE, **settings: Any) -> float:
+    """Produce records; how many seconds it took."""
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5, "batch.size": 65_536, **settings})
+    failed: list[Any] = []
+
+    def report(error: Any, _: Any) -> None:
+        failed.extend([error] if error else ())
+
+    producer.list_topics(timeout=SECONDS)  # so that it is connected
+    begun = time.monotonic()
+    for _ in range(count):
+        producer.produce(topic, value, on_delivery=report)
+        producer.poll(0)
+    assert producer.flush(SECONDS) == 0
+    assert not failed
+    return time.monotonic() - begun
+
+
+class Reader:
+    """A consumer of a whole topic, and when its broker said that it was throttled."""
+
+    def __init__(self, broker: Address, **settings: Any) -> None:
+        self.throttled: list[float] = []
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": broker.address, "group.id": "readers", "auto.offset.reset": "earliest",
+                "fetch.message.max.bytes": 200_000, "throttle_cb": self._throttle, **settings,
+            }
+        )  # fmt: skip
+
+    def _throttle(self, event: Any) -> None:
+        self.throttled.append(event.throttle_time)
+
+    def take(self, count: int) -> float:
+        """Read so many records; how many seconds it took."""
+        begun = time.monotonic()
+        while count:
+            message = self.consumer.poll(SECONDS)
+            assert message is not None and message.error() is None
+            count -= 1
+        return time.monotonic() - begun
+
+
+def test_the_command_sets_lists_and_removes(broker: Address) -> None:
+    quotas(broker, "set", "--user", "ann", "--client-id", "a b", "--producer-byte-rate", "1.5MB")
+    quotas(broker, "set", "--user-default", "--request-percentage", "12.5", "--consumer-byte-rate", "2KiB")
+    quotas(broker, "set", "--ip", "192.0.2.7", "--connection-creation-rate", "5")
+    assert quotas(broker, "list").splitlines() == [
+        "<default>\t-\t-\tconsumer_byte_rate\t2048",
+        "<default>\t-\t-\trequest_percentage\t12.5",
+        "ann\ta b\t-\tproducer_byte_rate\t1500000",
+        "-\t-\t192.0.2.7\tconnection_creation_rate\t5",
+    ]
+    assert json.loads(quotas(broker, "list", "--ip", "192.0.2.7", "--json")) == [
+        {"ip": "192.0.2.7", "quotas": {"connection_creation_rate": 5.0}}
+    ]
+    quotas(broker, "remove", "--user-default", "--request-percentage")
+    quotas(broker, "remove", "--ip", "192.0.2.7", "--all")
+    quotas(broker, "remove", "--user", "ann", "--client-id", "a b", "--all")
+    assert quotas(broker, "list") == "<default>\t-\t-\tconsumer_byte_rate\t2048\n"
+    done = run(broker, "quotas", "remove", "--user-default", "--producer-byte-rate")
+    assert (done.returncode, done.stderr) == (0, "Not set: producer_byte_rate.\n")
+    quotas(broker, "remove", "--user-default", "--consumer-byte-rate")
+    assert quotas(broker, "list") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["set", "--producer-byte-rate", "1"], "Whose quota?"),
+        (["set", "--user", "ann"], "Which quota?"),
+        (["set", "--user", "ann", "--user-default", "--producer-byte-rate", "1"], "either --user or --user-default"),
+        (["set", "--user", "ann", "--ip", "192.0.2.7", "--request-percentage", "1"], "quotas of its own"),
+        (["set", "--user", "ann", "--producer-byte-rate", "fast"], "'fast' is not a number of bytes"),
+        (["set", "--user", "", "--producer-byte-rate", "1"], "--user is empty"),
+        (["remove", "--user", "ann"], "Which quota?"),
+    ],
+)
+def test_the_command_says_what_is_missing(broker: Address, arguments: Sequence[str], why: str) -> None:
+    done = run(broker, "quotas", *arguments)
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+def test_the_broker_refuses_what_makes_no_sense(broker: Address) -> None:
+    line = refused(broker, "quotas", "set", "--user", "ann", "--connection-creation-rate", "5")
+    assert "'connection_creation_rate' is no quota of such an entity" in line
+
+
+def test_a_producer_and_a_consumer_have_their_quotas(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    assert produce(broker, "t", COUNT) < COUNT * SIZE / RATE
+    quotas(broker, "set", "--client-id", "producer", "--producer-byte-rate", str(RATE))
+    quotas(broker, "set", "--user-default", "--client-id", "consumer", "--consumer-byte-rate", str(RATE))
+    rate = COUNT * SIZE / produce(broker, "u", COUNT, VALUE, **{"client.id": "producer"})
+    assert LEAST < rate / RATE < MOST
+    reader = Reader(broker, **{"client.id": "consumer"})
+    reader.consumer.assign([TopicPartition("t", 0, 0)])
+    rate = COUNT * SIZE / reader.take(COUNT)
+    reader.consumer.close()
+    assert LEAST < rate / RATE < MOST
+    assert reader.throttled
+    assert produce(broker, "u", COUNT) < COUNT * SIZE / RATE  # of another client id
+
+
+def test_a_member_whose_fetches_are_muted_stays_in_its_group(start_broker: StartBroker) -> None:
+    """Each fetch is muted for four sessions, and the heartbeats arrive all the same."""
+    broker = start_broker(settings={"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"})
+    produce(broker, "t", 4, 5 * VALUE)
+    quotas(broker, "set", "--client-id", "consumer", "--consumer-byte-rate", "20000")
+    reader = Reader(broker, **{"client.id": "consumer", "session.timeout.ms": 1000, "heartbeat.interval.ms": 200})
+    lost: list[Any] = []
+
+    def note(_: Consumer, partitions: list[TopicPartition]) -> None:
+        lost.extend(partitions)
+
+    reader.consumer.subscribe(["t"], on_revoke=note, on_lost=note)
+    reader.take(3)
+    assert max(reader.throttled) > 3.5
+    assert not lost
+    described = json.loads(ok(broker, "groups", "describe", "readers", "--json"))
+    assert [group["state"] for group in described] == ["Stable"]
+    assert len(described[0]["members"]) == 1
+    reader.consumer.close()

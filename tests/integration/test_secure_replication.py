@@ -1,0 +1,72 @@
+"""Brokers that replicate over TLS with mutual authentication, while clients use another listener."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
+
+from pylogd.client import Admin, Producer
+from pylogd.client import Cluster as Connection
+from pylogd.local.authority import Authority, write_secret
+from pylogd.local.broker import BrokerProcess
+from tests.clusters import PATIENCE_SECONDS
+from tests.integration.conftest import StartBroker
+from tests.rawclient import wait_until
+from tests.zookeeper import ZooKeeper
+
+
+def start_secure(
+    zookeeper: ZooKeeper, start: StartBroker, folder: Path, node: int, authority: Authority
+) -> BrokerProcess:
+    """Start a broker whose listener for brokers wants certificates of the authority."""
+    pem = folder / f"{node}.pem"
+    write_secret(pem, authority.issue(f"broker{node}", ["127.0.0.1"]).pem)
+    settings = {
+        "node.id": str(node), "zookeeper.connect": zookeeper.connect, "replica.lag.time.max.ms": "3000",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BETWEEN:SSL", "inter.broker.listener.name": "between",
+        "listener.name.between.ssl.keystore.location": str(pem),
+        "listener.name.between.ssl.truststore.certificates": authority.certificate,
+        "listener.name.between.ssl.client.auth": "required",
+    }  # fmt: skip
+    return start(f"broker{node}", settings, ["--listen", "BETWEEN://127.0.0.1:0"])
+
+
+def test_followers_fetch_by_the_listener_between_brokers(
+    zookeeper: ZooKeeper, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    authority = Authority()
+    brokers = [start_secure(zookeeper, start_broker, tmp_path, node, authority) for node in (1, 2)]
+    stranger = start_secure(zookeeper, start_broker, tmp_path, 3, Authority("somebody else"))
+    with Connection(brokers[0].address) as connection, Admin(connection) as admin:
+        wait_until(lambda: len(admin.describe_cluster().brokers) == 3, "all brokers")
+        create = AdminClient({"bootstrap.servers": brokers[0].address}).create_topics
+        topics = [
+            NewTopic("t", 2, replica_assignment=[[1, 2], [2, 1]]),
+            NewTopic("refused", 1, replica_assignment=[[1, 3]]),
+        ]
+        for done in create(topics).values():
+            done.result(PATIENCE_SECONDS)
+        with Producer(brokers[0].address, acks="all") as producer:
+            for number in range(1000):
+                producer.send("t", str(number).encode(), partition=number % 2)
+            producer.send("refused", b"value")
+
+        def in_sync(name: str) -> list[set[int]]:
+            (topic,) = [topic for topic in admin.list_topics() if topic.name == name]
+            return [set(partition.isr) for partition in topic.partitions]
+
+        wait_until(lambda: in_sync("t") == [{1, 2}, {1, 2}], "both replicas")
+        wait_until(lambda: in_sync("refused") == [{1}], "the stranger is not in sync")
+    wait_until(lambda: "TLS handshake with 127.0.0.1 failed" in brokers[0].log(), "a refused handshake in the log")
+    assert "certificate verify failed" in stranger.log()
+
+    client = KazooClient(zookeeper.connect, timeout=60)
+    client.start(PATIENCE_SECONDS)
+    registered = json.loads(client.get("/brokers/ids/1")[0])
+    client.stop()
+    client.close()
+    assert registered["listener_security_protocol_map"] == {"PLAINTEXT": "PLAINTEXT", "BETWEEN": "SSL"}
+    assert [text.partition("://")[0] for text in registered["endpoints"]] == ["PLAINTEXT", "BETWEEN"]

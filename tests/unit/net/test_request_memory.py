@@ -1,0 +1,130 @@
+"""The bound on the memory of large requests: who is read from, who waits, who is closed."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+
+from pylogd.net.request_memory import MemoryShare, RequestMemory
+
+LIMIT, CHUNK = 1000, 100
+
+
+class Upload:
+    """A connection that sends one request of `size` bytes in chunks."""
+
+    def __init__(self, memory: RequestMemory, size: int = 10 * CHUNK) -> None:
+        self.size = size
+        self.partial_bytes = 1
+        self.paused = False
+        self.closed_for = ""
+        self.share: MemoryShare = memory.share(self)
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def cut(self, reason: str) -> None:
+        self.closed_for = reason
+        self.share.release()
+
+    def receive(self) -> bool:
+        """Receive a chunk if that may be; whether all has arrived then."""
+        if self.paused:
+            return False
+        self.partial_bytes += CHUNK
+        return self.partial_bytes > self.size or (self.share.extend(CHUNK) and False)
+
+    def answer(self) -> None:
+        self.partial_bytes = 0
+        self.share.settle()
+
+
+def make(limit: int = LIMIT) -> tuple[RequestMemory, Clock]:
+    clock = Clock()
+    return RequestMemory(clock, limit, patience=30.0), clock
+
+
+def test_all_are_served_within_the_bound_and_one_request_more() -> None:
+    memory, _ = make()
+    uploads = [Upload(memory) for _ in range(12)]
+    served: list[Upload] = []
+    highest = 0
+    for _ in range(1000):
+        for upload in [one for one in uploads if one not in served]:
+            if upload.receive():
+                upload.answer()
+                served.append(upload)
+            highest = max(highest, memory.used)
+    assert len(served) == 12
+    assert highest <= LIMIT + uploads[0].size + 12 * 2 * CHUNK, "the first chunk of each comes before it asks"
+    assert (memory.used, memory.waiting) == (0, 0)
+
+
+def test_those_that_wait_continue_in_their_order() -> None:
+    memory, _ = make()
+    uploads = [Upload(memory) for _ in range(4)]
+    for _ in range(20):
+        for upload in uploads:
+            upload.receive()
+    active = [one for one in uploads if not one.paused]
+    assert len(active) == 1, "one goes on in any case"
+    waiting = [one for one in uploads if one.paused]
+    active[0].answer()
+    assert not waiting[0].paused
+    assert waiting[0].share.number < waiting[-1].share.number
+
+
+def test_one_request_larger_than_the_bound_is_served() -> None:
+    memory, _ = make(50)
+    upload = Upload(memory)
+    assert any(upload.receive() for _ in range(20))
+    upload.answer()
+    assert memory.used == 0
+
+
+def test_without_a_bound_nobody_waits() -> None:
+    memory, _ = make(-1)
+    uploads = [Upload(memory) for _ in range(50)]
+    assert all([one.receive() for _ in range(12)][-1] for one in uploads)
+    assert memory.waiting == 0
+
+
+def test_who_holds_memory_for_long_while_others_wait_is_closed() -> None:
+    memory, clock = make()
+    slow = Upload(memory, 9 * CHUNK)
+    for _ in range(8):
+        slow.receive()
+    other = Upload(memory)
+    while not other.paused:
+        other.receive()
+    clock.advance(29)
+    memory.check()
+    assert not slow.closed_for
+    clock.advance(2)
+    memory.check()
+    assert "request.receive.timeout.ms" in slow.closed_for
+    assert not other.paused
+
+
+def test_a_connection_that_is_lost_leaves_room() -> None:
+    memory, _ = make()
+    first, second, third = (Upload(memory) for _ in range(3))
+    for _ in range(20):
+        for one in (first, second, third):
+            one.receive()
+    for one in (first, second, third):
+        one.share.release()
+    assert (memory.used, memory.waiting) == (0, 0)
+
+
+def test_a_larger_bound_lets_them_continue() -> None:
+    memory, _ = make()
+    uploads = [Upload(memory) for _ in range(4)]
+    for _ in range(20):
+        for upload in uploads:
+            upload.receive()
+    memory.limit = 100 * LIMIT
+    memory.check()
+    assert not any(one.paused for one in uploads)

@@ -1,0 +1,87 @@
+"""What a factory gives all of its connections: the bound of elements, and word of their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, cast
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+
+from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.fakes.transport import ManualReactor, PairTransport
+from tests.rawclient import encode, frame
+
+METADATA = 3
+
+
+class Handler:
+    """Serves Metadata, and answers nothing."""
+
+    versions: ClassVar = {METADATA: (0, 13)}
+    overlapping = batched = frozenset[int]()
+
+    def __init__(self) -> None:
+        self.handled = 0
+
+    def handle(self, connection: Any, event: Any) -> None:
+        self.handled += 1
+
+
+class Rig:
+    """A factory on a fake clock, its connections, and what is logged meanwhile."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.handler = Handler()
+        limits = ServerLimits(1 << 20, 100, 1 << 20, 1 << 20, -1, 1000, 1000, -1, -1, max_elements=1000)
+        self.factory = BrokerFactory(self.clock, cast(Any, self.handler), cast(Any, None), limits)
+        self.lines: list[str] = []
+        self._transports: list[PairTransport] = []
+
+    def observe(self, event: LogEvent) -> None:
+        self.lines.append(formatEvent(event))
+
+    def send(self, data: bytes) -> Any:
+        """Send bytes on a new connection; return its protocol."""
+        protocol: Any = self.factory.buildProtocol(None)
+        transport = PairTransport(protocol, ManualReactor())
+        self._transports.append(transport)
+        protocol.makeConnection(transport)
+        transport.deliver(data)
+        return protocol
+
+    def close(self) -> None:
+        for transport in self._transports:
+            transport.peer.close()
+            transport.socket.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    observer = cast(ILogObserver, made.observe)
+    globalLogPublisher.addObserver(observer)
+    yield made
+    globalLogPublisher.removeObserver(observer)
+    made.close()
+
+
+def test_too_many_elements_close_the_connection(rig: Rig) -> None:
+    names = [MetadataRequestTopic(name=str(number)) for number in range(1001)]
+    rig.send(frame(encode(MetadataRequest(names[:1000]), 9)))
+    assert rig.handler.handled == 1
+    rig.send(frame(encode(MetadataRequest(names), 9)))
+    assert rig.handler.handled == 1
+    assert "1001 elements are over the limit of 1000 in a message" in rig.lines[-1]
+
+
+def test_the_end_of_a_connection_is_told_once(rig: Rig) -> None:
+    ended: list[str] = []
+    protocol = rig.send(b"")
+    protocol.on_lost = lambda: ended.append("lost")
+    protocol.connectionLost()
+    protocol.connectionLost()
+    assert ended == ["lost"]

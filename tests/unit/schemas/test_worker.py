@@ -1,0 +1,60 @@
+"""The process that checks schemas: its tasks, and what its limits do."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+from pylogd.schemas.parsing import Comparison, Compatibility
+from pylogd.schemas.worker import LENGTH, check_task, compare_task, work
+
+SECONDS = 120
+
+
+def run(*tasks: dict[str, object], megabytes: int = 512, seconds: int = 60) -> tuple[int, list[dict[str, object]]]:
+    """Run a process with these tasks. Return its exit code and the outcomes."""
+    lines = [json.dumps(task).encode() for task in tasks]
+    done = subprocess.run(
+        [sys.executable, "-m", "pylogd.schemas.worker", str(megabytes), str(seconds)],
+        input=b"".join(LENGTH.pack(len(line)) + line for line in lines), capture_output=True, timeout=SECONDS,
+        check=False,
+    )  # fmt: skip
+    source, outcomes = io.BytesIO(done.stdout), []
+    while head := source.read(LENGTH.size):
+        outcomes.append(json.loads(source.read(LENGTH.unpack(head)[0])))
+    return done.returncode, outcomes
+
+
+def compare(level: Compatibility, new: str, earlier: str) -> dict[str, object]:
+    return compare_task(Comparison(level, (new,), ((3, (earlier,)),)))
+
+
+def test_tasks_are_done_in_order() -> None:
+    code, outcomes = run(
+        check_task(('"string"',)), check_task(('"nothing"',)), compare(Compatibility.BACKWARD, '"long"', '"int"'),
+        compare(Compatibility.FORWARD, '"long"', '"int"'),
+    )  # fmt: skip
+    assert code == 0
+    assert outcomes[0] == {"reasons": []} and "not an Avro schema" in str(outcomes[1]["invalid"])
+    assert outcomes[2] == {"reasons": []} and "version 3 can't read its data" in str(outcomes[3]["reasons"])
+
+
+def test_a_task_that_takes_too_long_ends_the_process() -> None:
+    wide = [json.dumps([{"type": "fixed", "name": f"n{at}", "size": size} for at in range(1000)]) for size in (1, 2)]
+    code, outcomes = run(check_task(('"int"',)), compare(Compatibility.BACKWARD, *wide), seconds=1)
+    assert code < 0 and len(outcomes) == 1
+
+
+def test_a_task_that_takes_too_much_memory_is_refused() -> None:
+    large = json.dumps({"type": "enum", "name": "e", "symbols": [f"symbol{at}" for at in range(1_000_000)]})
+    code, outcomes = run(check_task((large,)), check_task(('"int"',)), megabytes=160)
+    assert code == 0
+    assert "too much memory" in str(outcomes[0].get("invalid"))
+    assert outcomes[1] == {"reasons": []}
+
+
+def test_a_schema_that_is_nested_too_deeply_is_invalid() -> None:
+    deep = '{"type":"array","items":' * 2000 + '"int"' + "}" * 2000
+    assert "invalid" in work(check_task((deep,)))

@@ -1,0 +1,247 @@
+"""The audit log: what is written, what is only counted, and what happens when it can't be written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylogd.api.auditing import ADMINISTRATIVE, describe
+from pylogd.api.dispatch import AuditingDispatcher
+from pylogd.errors import ErrorCode
+from pylogd.security import audit as module
+from pylogd.security.audit import WINDOW_SECONDS, AuditLog, Limiter
+from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.principal import Principal
+from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from pylogd.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pylogd.wire.session import RequestReceived
+from tests.fakes.parts import FakeConnection, Parts
+from tests.unit.api.test_authorization import Only
+
+ALICE = Principal("User", "alice")
+
+
+class Clocks:
+    now_ms = 1_700_000_000_000
+    seconds = 10.0
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks()
+
+
+@pytest.fixture
+def make(tmp_path: Path, clocks: Clocks) -> Iterator[Callable[..., AuditLog]]:
+    made: list[AuditLog] = []
+
+    def make(**limits: int) -> AuditLog:
+        limits = {"max_queued": 1000, "denials_per_minute": 100} | limits
+        path = str(tmp_path / "audit.jsonl")
+        made.append(AuditLog(path, lambda: clocks.now_ms, lambda: clocks.seconds, **limits))
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.stop()
+
+
+def deny(log: AuditLog, name: str = "t", who: Principal = ALICE) -> None:
+    log.denied(who, "10.0.0.1", "app", "Produce", AclOperation.WRITE, ResourceType.TOPIC, name)
+
+
+def write(log: AuditLog) -> list[dict[str, Any]]:
+    """Write what is queued, without the thread; what the file has then."""
+    events = []
+    while not log._queue.empty():
+        events.append(log._queue.get_nowait())
+    log.write(events)
+    return read(Path(log.path))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_a_denial_says_who_from_where_and_what(make: Callable[..., AuditLog]) -> None:
+    log = make()
+    deny(log, 'weird "name"\n\x1b[31m')
+    (line,) = write(log)
+    assert line == {
+        "time": "2023-11-14T22:13:20.000Z",
+        "event": "denied",
+        "principal": "User:alice",
+        "host": "10.0.0.1",
+        "client_id": "app",
+        "api": "Produce",
+        "operation": "WRITE",
+        "resource": "TOPIC",
+        "name": 'weird "name"\n\x1b[31m',
+    }
+    assert b"\x1b" not in Path(log.path).read_bytes(), "a terminal that shows the file must not obey it"
+
+
+def test_what_is_repeated_is_counted(make: Callable[..., AuditLog], clocks: Clocks) -> None:
+    log = make()
+    for _ in range(500):
+        deny(log)
+    assert len(write(log)) == 1
+    clocks.seconds += WINDOW_SECONDS
+    _, counted = write(log)
+    assert counted["repeated"] == 499 and counted["name"] == "t"
+    deny(log)
+    assert "repeated" not in write(log)[-1], "a new minute has begun"
+
+
+def test_different_denials_of_one_client_are_limited(make: Callable[..., AuditLog], clocks: Clocks) -> None:
+    log = make(denials_per_minute=5)
+    for number in range(800):
+        deny(log, f"t{number}")
+    deny(log, "t1", Principal("User", "bob"))
+    assert [line["principal"] for line in write(log)] == ["User:alice"] * 5 + ["User:bob"]
+    clocks.seconds += WINDOW_SECONDS
+    last = write(log)[-1]
+    assert (last["principal"], last["not_written"]) == ("User:alice", 795)
+
+
+def test_clients_beyond_a_number_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CLIENTS", 3)
+    limiter = Limiter(10)
+    admitted = [limiter.admit((f"User:u{number}", "h"), "k", {"event": "denied"}, 0.0) for number in range(5)]
+    assert admitted == [True, True, True, False, False]
+    assert limiter.over(1.0) == []
+    assert limiter.over(WINDOW_SECONDS) == [{"event": "denied", "not_written": 2}]
+
+
+def test_what_does_not_fit_into_the_queue_is_counted(make: Callable[..., AuditLog]) -> None:
+    log = make(max_queued=3)
+    for number in range(10):
+        deny(log, f"t{number}")
+    *written, dropped = write(log)
+    assert len(written) == 3 and dropped["event"] == "queue full" and dropped["not_written"] == 7
+
+
+def test_reopen_follows_a_renamed_file(make: Callable[..., AuditLog]) -> None:
+    log = make()
+    deny(log, "before")
+    log.reopen()
+    deny(log, "after")
+    path = Path(log.path)
+    write_first = log._queue.get_nowait()
+    log.write([write_first])
+    path.rename(path.with_suffix(".1"))
+    assert [line["name"] for line in write(log)] == ["after"]
+    assert [line["name"] for line in read(path.with_suffix(".1"))] == ["before"]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_cannot_be_written_loses_lines_and_no_more(make: Callable[..., AuditLog], tmp_path: Path) -> None:
+    log = make()
+    target, log.path = log.path, str(tmp_path / "missing" / "audit.jsonl")
+    with pytest.raises(OSError):
+        log.start()
+    deny(log, "lost")
+    log.write([log._queue.get_nowait()])
+    log.path = target
+    deny(log, "kept")
+    assert [line["name"] for line in write(log)] == ["kept"]
+
+
+def test_the_thread_writes_all_before_it_stops(make: Callable[..., AuditLog]) -> None:
+    log = make()
+    log.start()
+    for number in range(50):
+        deny(log, f"t{number}")
+    log.stop()
+    assert len(read(Path(log.path))) == 50
+
+
+def test_an_administrative_event_says_what_was_asked_and_what_came_of_it(
+    make: Callable[..., AuditLog], clocks: Clocks
+) -> None:
+    log = make()
+    request = DeleteRecordsRequest()
+    result = DeleteRecordsTopicResult("t", [DeleteRecordsPartitionResult(0, 7), DeleteRecordsPartitionResult(1, -1, 3)])
+    response = DeleteRecordsResponse(topics=[result])
+    log.administrative(ALICE, "10.0.0.1", None, "DeleteRecords", partial(describe, request, response))
+    (line,) = write(log)
+    assert line["api"] == "DeleteRecords" and line["principal"] == "User:alice"
+    assert line["results"] == [
+        {"name": "t", "partition_index": 0, "error": "NONE"},
+        {"name": "t", "partition_index": 1, "error": "UNKNOWN_TOPIC_OR_PARTITION"},
+    ]
+
+
+def test_what_did_nothing_is_limited_as_denials_are(make: Callable[..., AuditLog]) -> None:
+    log = make()
+    request = CreateAclsRequest([AclCreation(2, "t", 3, "User:bob", "*", 3, 3)])
+    refused = CreateAclsResponse(results=[AclCreationResult(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no")])
+    for _ in range(20):
+        log.administrative(ALICE, "10.0.0.1", None, "CreateAcls", partial(describe, request, refused))
+    assert len(write(log)) == 1
+    done = CreateAclsResponse(results=[AclCreationResult(0, None)])
+    for _ in range(3):
+        log.administrative(ALICE, "10.0.0.1", None, "CreateAcls", partial(describe, request, done))
+    lines = write(log)
+    assert len(lines) == 4
+    assert lines[-1]["request"]["creations"][0] == {
+        "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:bob", "host": "*",
+        "operation": 3, "permission_type": 3,
+    }  # fmt: skip
+
+
+def test_values_of_settings_are_written_unless_they_may_be_secret() -> None:
+    configs = [
+        AlterableConfig("retention.ms", "5"),
+        AlterableConfig("zookeeper.sasl.password", "secret"),
+        AlterableConfig("unknown.to.us", "secret"),
+    ]
+    shown, _ = describe(AlterConfigsRequest([AlterConfigsResource(4, "1", configs)]), None)
+    assert "secret" not in json.dumps(shown)
+    assert [one["value"] for one in shown["request"]["resources"][0]["configs"]] == ["5", "(hidden)", "(hidden)"]
+
+
+def test_requests_on_a_connection_reach_the_log(tmp_path: Path, make: Callable[..., AuditLog]) -> None:
+    parts, log = Parts(tmp_path), make()
+    parts.audit = log
+    dispatcher = AuditingDispatcher(parts, log)
+    connection: Any = FakeConnection()
+    connection.context, connection.principal = None, ALICE
+
+    def ask(request: Any, version: int) -> Any:
+        return dispatcher.handle(connection, RequestReceived(request.API_KEY, version, 1, "me", request))
+
+    ask(CreateTopicsRequest([CreatableTopic("made", 1, 1)]), 7)
+    parts.authorizer = Only([])
+    ask(MetadataRequest([MetadataRequestTopic(name="made")], False), 9)
+    ask(MetadataRequest(None, False), 9)  # a list of all topics is no denial
+    ask(CreateTopicsRequest([CreatableTopic("more", 1, 1)]), 7)
+    parts.authorizer = None
+    created, described, denied, refused = write(log)
+    assert (created["api"], created["client_id"]) == ("CreateTopics", "me")
+    assert created["results"][0]["name"] == "made" and created["results"][0]["error"] == "NONE"
+    assert (described["api"], described["operation"], described["name"]) == ("Metadata", "DESCRIBE", "made")
+    assert (denied["api"], denied["operation"], denied["name"]) == ("CreateTopics", "CREATE", "more")
+    assert refused["results"][0]["error"] == "TOPIC_AUTHORIZATION_FAILED"
+    parts.close()
+
+
+def test_only_what_changes_something_is_administrative() -> None:
+    from pylogd.api import REGISTRATIONS  # noqa: PLC0415
+
+    changing = ("Alter", "Create", "Delete", "Elect", "Update", "Renew", "Expire")
+    served = {found.name for found in REGISTRATIONS.values() if found.name.startswith(changing)}
+    assert served | {"OffsetDelete"} == {name for name in ADMINISTRATIVE if name in served or name == "OffsetDelete"}
