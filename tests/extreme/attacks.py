@@ -97,7 +97,8 @@ def a_generation_out_of_range(known: Known, scale: float) -> Extreme:
 def a_session_of_unknown_partitions(_: Known, scale: float) -> Extreme:
     partitions = [FetchPartition(number, partition_max_bytes=1) for number in range(1000)]
     topics = [FetchTopic(f"unknown-{number}", partitions=partitions) for number in range(int(400 * scale))]
-    return encoded(FetchRequest(replica_id=-1, max_wait_ms=0, max_bytes=1, topics=topics), 11, "a large session")
+    message = FetchRequest(replica_id=-1, max_wait_ms=0, max_bytes=1, session_epoch=0, topics=topics)
+    return encoded(message, 11, "a large session")
 
 
 #: The table. Each of these cost a broker seconds, or hundreds of MB, before work was bounded.

@@ -23,6 +23,7 @@ Change = Callable[[Any], Any]
 
 LONGEST_STRING: Final = 32_767
 _BITS: Final = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
+_KINDS: Final = ("type", "type_filter", "operation", "mechanism")  # endings of fields with one of a few numbers
 _MEANINGS: Final = (0, -1, -2, -3, -4, -5)  # "none", "latest", "earliest" and the like, which fields give to numbers
 
 
@@ -104,7 +105,7 @@ def another(value: Any, number: int) -> Any:
     if isinstance(value, bytes):
         return number.to_bytes(16, "big")
     changed = copy.copy(value)
-    slots = [slot for slot in type(value).__slots__ if slot != "resource_type"]
+    slots = [slot for slot in type(value).__slots__ if not slot.endswith(_KINDS)]
     for kinds in ((str,), (bytes,), (int,)):
         found = next((slot for slot in slots if _is_set(getattr(value, slot), kinds)), None)
         if found is not None:

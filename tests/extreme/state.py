@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,6 +62,21 @@ _VALUES: Final[dict[tuple[str, str, str], Any]] = {
     ("InitProducerId", "", "producer_epoch"): -1,
     ("InitProducerId", "", "transaction_timeout_ms"): 60_000,
     ("OffsetFetch", "", "member_epoch"): -1,
+    ("CreateAcls", "", "principal"): "User:stranger",
+    ("CreateAcls", "", "host"): "*",
+    ("CreateAcls", "", "resource_pattern_type"): 3,
+    ("CreateAcls", "", "operation"): 2,
+    ("CreateAcls", "", "permission_type"): 3,
+    ("", "", "resource_type_filter"): 1,
+    ("", "", "pattern_type_filter"): 1,
+    ("", "", "operation"): 1,
+    ("", "", "permission_type"): 1,
+    ("", "", "mechanism"): "PLAIN",
+    ("AlterUserScramCredentials", "", "mechanism"): 1,
+    ("AlterUserScramCredentials", "", "name"): "stranger",
+    ("AlterUserScramCredentials", "", "iterations"): 4096,
+    ("AlterUserScramCredentials", "", "salt"): bytes(16),
+    ("AlterUserScramCredentials", "", "salted_password"): bytes(32),
     ("", "", "acks"): -1,
     ("", "", "broker_ids"): 1,
     ("", "", "replicas"): 1,
@@ -82,28 +98,35 @@ _VALUES: Final[dict[tuple[str, str, str], Any]] = {
     ("", "", "group_id"): GROUP,
     ("", "", "key"): GROUP,
     ("", "", "coordinator_keys"): GROUP,
-    ("", "", "client_software_name"): "extreme",
+    ("", "", "client_software_name"): "raw",
     ("", "", "client_software_version"): "1",
 }
 
 
 @dataclass
 class Known:
-    """What exists. batch: one that is valid."""
+    """What exists.
+
+    batch: one that is valid. renamed: other names in place of those of what exists. fixed: values of fields by name.
+    """
 
     topic_id: bytes = bytes(16)
     member_id: str = ""
     generation: int = 0
     producer_id: int = -1
+    renamed: Mapping[Any, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     batch: bytes = field(default_factory=lambda: encode_batch([NewRecord(b"key", b"value", STAMP)]))
 
     def value(self, api: str, struct: str, name: str) -> Any:
         """Return what a field of the base message has, or None for the default of its type."""
+        if name in self.fixed:
+            return self.fixed[name]
         if name == "topic_id" and api not in ("Metadata", "DeleteTopics"):  # they may not have a name beside it
             return self.topic_id
         for key in ((api, struct, name), (api, "", name), ("", "", name)):
             if key in _VALUES:
-                return _VALUES[key]
+                return self.renamed.get(_VALUES[key], _VALUES[key])
         known = {"member_id": self.member_id, "generation_id": self.generation,
                  "generation_id_or_member_epoch": self.generation}  # fmt: skip
         return known.get(name)
