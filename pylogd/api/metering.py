@@ -26,12 +26,13 @@ from pylogd.api.fast.produce import answer_batch
 from pylogd.api.registry import HANDLERS, Handler
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.quotas.limits import QuotaKind
+from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.fast.request_batch import with_throttle_time
 from pylogd.wire.headers import read_request_header
 from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.schema import request_codec, response_codec
-from pylogd.wire.session import BatchReply, ServerSession
+from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
 
 T = TypeVar("T")
 
@@ -79,7 +80,11 @@ def metered_batch(
 
     A client that owes time already gets one answer: with many connections it could go on for long before all wait.
     """
-    quotas, user, client_id = broker.client_quotas, connection.principal.name, read_request_header(frame)[3]
+    quotas, user = broker.client_quotas, connection.principal.name
+    try:
+        client_id = read_request_header(frame)[3]
+    except RemoteProtocolError:
+        return NOT_ANSWERED  # whoever parses the request says what is wrong
     if quotas.charge(QuotaKind.PRODUCE, user, client_id, 0) > 0:
         most = 1
     at, start = session.unread()[1], quotas.seconds()

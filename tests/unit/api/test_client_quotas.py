@@ -21,7 +21,7 @@ from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic,
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.schema import response_codec
-from pylogd.wire.session import ClientSession, RequestReceived, ServerSession
+from pylogd.wire.session import NOT_ANSWERED, ClientSession, RequestReceived, ServerSession
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import FakeConnection, Parts, batch, decoded, records_in
 
@@ -300,6 +300,12 @@ class TestThrottling:
             response = response_codec(ProduceRequest.API_KEY, 10).decode(body)
             assert response.throttle_time_ms == round(seconds * 1000)
             assert response.responses[0].partition_responses[0].error_code == 0
+
+    @pytest.mark.parametrize("frame", [b"", b"\0\0", b"\0\0\0\x0a\0\0\0\1\0\2\xff\xff" + bytes(60)])
+    def test_a_broken_request_is_left_to_who_says_what_is_wrong(self, client: Client, frame: bytes) -> None:
+        limit(client, producer_byte_rate=1000.0)
+        session = ServerSession(1 << 20, client.dispatcher.versions)
+        assert client.dispatcher.handle_batch(client.connection, memoryview(frame), session, 256) is NOT_ANSWERED
 
     def test_a_client_that_owes_time_gets_one_answer(self, client: Client) -> None:
         client.produce(10)
