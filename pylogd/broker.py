@@ -54,7 +54,6 @@ from pylogd.security.audit import AuditLog
 from pylogd.security.delegation_tokens import make_tokens
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
-from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
 
@@ -131,7 +130,6 @@ class Broker:
 
     def _make_authorization(self, settings: Settings) -> None:
         self.authorizer = make_authorizer(settings)
-        self.principal_builder = make_principal_builder(settings)
         self.acls: AclStore | None = None
         if isinstance(self.authorizer, AclAuthorizer):
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
@@ -147,7 +145,10 @@ class Broker:
         self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
-        self._listeners = Listeners(self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread)
+        self._listeners = Listeners(
+            self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread,
+            make_principal_builder(self.settings),
+        )  # fmt: skip
         self._listeners.connections.admit_address = self.client_quotas.admit_connection
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
@@ -231,8 +232,6 @@ class Broker:
         self._undo.append(lambda: self.in_thread(self.logs.close))
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
-        if self.settings.text("zookeeper.connect"):
-            warn_unless_brokers_may_follow(self.authorizer, ANONYMOUS, "127.0.0.1")
         await self.scram_users.start(self.metadata.store)
         self.delegation_tokens.start(self._reactor)
         self._undo.append(self._stop_tokens)
@@ -241,6 +240,9 @@ class Broker:
         self._undo.append(self._listeners.stop)
         await self._listeners.bind()
         self.broker_configs.check = self._listeners.check_certificates
+        ours = self._listeners.principal_between_brokers()
+        if ours is not None and self.settings.text("zookeeper.connect"):
+            warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
         self.groups.start()
         await self.replica_parts.start()

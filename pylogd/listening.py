@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -27,6 +28,8 @@ from pylogd.net.proxy_protocol import ProxiedFactory
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
+from pylogd.security.principal import ANONYMOUS, Principal
+from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
 from pylogd.security.rotation import CHECK_SECONDS, ListenerCertificates
 
 log = Logger()
@@ -51,8 +54,13 @@ class Listeners:
         handler: Callable[[Listener], Awaitable[RequestHandler]],
         warm: Warm,
         in_thread: Callable[..., Deferred[Any]],
+        builder: PrincipalBuilder | None = None,
     ) -> None:
-        """`handler` makes what answers the requests of a listener; `warm` as `Sender` asks for."""
+        """`handler` makes what answers the requests of a listener; `warm` as `Sender` asks for.
+
+        `builder` names the principals of clients (`principal.builder.class`).
+        """
+        self._builder = builder
         self._settings = settings
         self._reactor = reactor
         self._handler = handler
@@ -92,6 +100,23 @@ class Listeners:
             tls=lambda host: BrokerCreator(certificates.context_between_brokers(), host, certificates.check_hostname)
         )
 
+    def principal_between_brokers(self) -> Principal | None:
+        """Return who this broker is for other brokers; None if that depends on its user at SASL."""
+        listener = self._settings.inter_broker_listener
+        if listener.protocol.sasl:
+            return None
+        certificates = self._certificates.get(listener.name)
+        principal, encoded = ANONYMOUS, None
+        if certificates is not None:
+            certificate = certificates.credentials.identities[0].chain[0]
+            principal, encoded = certificates.principal(certificate), encode_certificate(certificate)
+        if self._builder is None:
+            return principal
+        name = None if principal == ANONYMOUS else principal.name
+        return self._builder.build(
+            Authentication(listener.name, listener.protocol.value, listener.host, name, None, encoded)
+        )
+
     # -- start and stop
 
     async def bind(self) -> None:
@@ -107,11 +132,12 @@ class Listeners:
             self._check.start(CHECK_SECONDS, now=False)
 
     async def _bind(self, listener: Listener) -> None:
-        security = ListenerSecurity(listener.protocol.value, listener.protocol.tls, listener.protocol.sasl)
+        protocol = listener.protocol
+        security = ListenerSecurity(protocol.value, protocol.tls, protocol.sasl, builder=self._builder)
         certificates = None
         if listener.protocol.tls:
             certificates = await self._load_certificates(listener)
-            security = ListenerSecurity(security.name, True, security.sasl, certificates.principal)
+            security = replace(security, principal=certificates.principal)
         handler = await self._handler(listener)
         factory = BrokerFactory(
             self._reactor, handler, self._warm, self._limits(listener.name), listener.name, security,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pylogd.config import SETTINGS, TOPIC_SETTINGS
 from pylogd.errors import ErrorCode
+from pylogd.wire import schema
 from pylogd.wire.values import Message
 
 #: APIs that change something other than records and the offsets of members.
@@ -51,8 +52,13 @@ _MOST_RESULTS: Final = 1000
 _MOST_ELEMENTS: Final = 1000  # of one list of a request
 
 
-def describe(request: Message, response: object) -> tuple[dict[str, Any], bool]:
-    """Return what was asked with its results, and whether any part of it was done."""
+def describe(request: Any, response: object, version: int = 0) -> tuple[dict[str, Any], bool]:
+    """Return what was asked with its results, and whether any part of it was done.
+
+    response: encoded at `version`, if the handler has done that.
+    """
+    if isinstance(response, bytes):
+        response = schema.response_codec(request.API_KEY, version).decode(memoryview(response))
     results = list(_results(response, {})) if isinstance(response, Message) else []
     done = any(result["error"] == ErrorCode.NONE.name for result in results)
     if len(results) > _MOST_RESULTS:

@@ -116,6 +116,6 @@ class AuditingDispatcher(Dispatcher):
     def _record(self, context: RequestContext, request: Any, response: T) -> T:
         self._audit.administrative(
             context.principal, context.connection.host, context.client_id, context.api,
-            partial(describe, request, response),
+            partial(describe, request, response, context.version),
         )  # fmt: skip
         return response

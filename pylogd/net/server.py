@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.errors import CloseConnection
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, ConnectionRate
 from pylogd.net.handshakes import Handshakes
@@ -35,6 +36,7 @@ from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
 from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal
+from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
 from pylogd.wire.session import ServerSession
 
 log = Logger()
@@ -73,13 +75,15 @@ class ListenerSecurity:
     """How the connections of a listener are protected, and how their clients say who they are.
 
     name: the security protocol. tls, sasl: its parts. principal: makes the principal of a TLS client's certificate;
-    raises ValueError for one that is not accepted.
+    raises ValueError for one that is not accepted. builder: makes another principal of what is known of a client
+    (`principal.builder.class`); None for the principal as it is.
     """
 
     name: str = "PLAINTEXT"
     tls: bool = False
     sasl: bool = False
     principal: Callable[[Any], Principal] = lambda _certificate: ANONYMOUS
+    builder: PrincipalBuilder | None = None
 
 
 @implementer(IHandshakeListener)
@@ -129,7 +133,7 @@ class BrokerProtocol(Protocol):
         security = factory.security
         if security.tls or security.sasl:
             factory.handshakes.begin(self)
-        if not security.tls:
+        if not security.tls and (security.sasl or self._accept_as(ANONYMOUS)):
             self._serve(Sender)
 
     def handshakeCompleted(self) -> None:
@@ -137,14 +141,15 @@ class BrokerProtocol(Protocol):
         from pylogd.net.tls import peer_certificate  # noqa: PLC0415 - only if there is a TLS listener
 
         security = self.factory.security
-        certificate = peer_certificate(self.transport)
-        if certificate is not None and not security.sasl:
+        if not security.sasl:
+            certificate = peer_certificate(self.transport)
             try:
-                self.principal = security.principal(certificate)
+                principal = ANONYMOUS if certificate is None else security.principal(certificate)
             except ValueError as error:
                 self.give_up(str(error))
                 return
-        if not security.sasl:
+            if not self._accept_as(principal, certificate):
+                return
             self.factory.handshakes.end(self)
         self._serve(CopyingSender)
 
@@ -167,9 +172,36 @@ class BrokerProtocol(Protocol):
         )
         self.pipeline = Pipeline(self, self.session, factory.handler, sender, limits.max_in_flight, factory.hangups)
 
+    def _accept_as(self, principal: Principal, certificate: Any = None) -> bool:
+        """Set who the client is. Return False, with the connection closed, if `principal.builder.class` refuses it."""
+        try:
+            self._set_principal(principal, None, certificate)
+        except CloseConnection as error:
+            self.give_up(str(error))
+            return False
+        return True
+
+    def _set_principal(self, principal: Principal, mechanism: str | None, certificate: Any) -> None:
+        """Set who the client is, or what `principal.builder.class` makes of it. Raises CloseConnection."""
+        builder = self.factory.security.builder
+        if builder is not None:
+            known = Authentication(
+                self.listener, self.security_protocol, self.host, None if principal == ANONYMOUS else principal.name,
+                mechanism, None if certificate is None else encode_certificate(certificate),
+            )  # fmt: skip
+            try:
+                principal = builder.build(known)
+            except Exception as error:  # the operator's code may raise anything
+                raise CloseConnection(f"principal.builder.class fails for {principal}: {error!r}") from error
+        if principal != ANONYMOUS:  # which is that of the class
+            self.principal = principal
+
     def authentication_succeeded(self, principal: Principal) -> None:
-        """Take requests of all kinds from now on; the client has authenticated as `principal`."""
-        self.principal = principal
+        """Take requests of all kinds from now on; the client has authenticated as `principal`.
+
+        Raises CloseConnection if `principal.builder.class` refuses it.
+        """
+        self._set_principal(principal, getattr(self.authentication, "mechanism", None), None)
         self.authenticated = True
         self.context = None
         self.factory.handshakes.end(self)

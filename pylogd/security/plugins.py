@@ -15,7 +15,7 @@ from pylogd.config import ConfigError, Settings
 from pylogd.config.authorization import KAFKA_AUTHORIZERS, super_users
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, Authorizer, ResourceType
 from pylogd.security.principal import Principal, parse_principal
-from pylogd.security.principal_builder import DefaultPrincipalBuilder, PrincipalBuilder
+from pylogd.security.principal_builder import PrincipalBuilder
 from pylogd.security.rules import AclAuthorizer, AclIndex
 
 log = Logger()
@@ -54,11 +54,11 @@ def warn_unless_brokers_may_follow(authorizer: Authorizer | None, broker: Princi
         )
 
 
-def make_principal_builder(settings: Settings) -> PrincipalBuilder:
-    """Return the builder that `principal.builder.class` names, or the default one. Raises ConfigError."""
+def make_principal_builder(settings: Settings) -> PrincipalBuilder | None:
+    """Return the builder that `principal.builder.class` names, None without one. Raises ConfigError."""
     name = settings.text("principal.builder.class")
     if not name:
-        return DefaultPrincipalBuilder()
+        return None
     made: PrincipalBuilder = _make("principal.builder.class", name, settings, ("build",))
     return made
 

@@ -1,4 +1,4 @@
-"""Who a connection speaks for, once it is authenticated: the interface of `principal.builder.class`, and the default.
+"""Who a connection speaks for, once it is authenticated: the interface of `principal.builder.class`.
 
 A builder may give clients other names than their certificates or SASL users have, for example the name of a team for
 all of its services. It is asked once for each authentication of a connection, on the reactor's thread.
@@ -7,9 +7,9 @@ all of its services. It is asked once for each authentication of a connection, o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from pylogd.security.principal import ANONYMOUS, USER, Principal
+from pylogd.security.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class PrincipalBuilder(Protocol):
         """Return who the connection speaks for. An exception closes the connection."""
 
 
-class DefaultPrincipalBuilder:
-    """`User:` and the authenticated name; `User:ANONYMOUS` without one."""
+def encode_certificate(certificate: Any) -> bytes:
+    """Return a certificate (of cryptography's class) in DER encoding."""
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - only with TLS
 
-    def build(self, authentication: Authentication) -> Principal:
-        """See `PrincipalBuilder`."""
-        return ANONYMOUS if authentication.name is None else Principal(USER, authentication.name)
+    encoded: bytes = certificate.public_bytes(Encoding.DER)
+    return encoded

@@ -17,6 +17,7 @@ from pylogd.security import audit as module
 from pylogd.security.audit import WINDOW_SECONDS, AuditLog, Limiter
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import Principal
+from pylogd.wire import schema
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from pylogd.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -201,6 +202,14 @@ def test_what_did_nothing_is_limited_as_denials_are(make: Callable[..., AuditLog
         "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:bob", "host": "*",
         "operation": 3, "permission_type": 3,
     }  # fmt: skip
+
+
+def test_an_encoded_response_is_decoded() -> None:
+    response = DeleteRecordsResponse(topics=[DeleteRecordsTopicResult("t", [DeleteRecordsPartitionResult(0, 7)])])
+    (encoded,) = schema.response_codec(DeleteRecordsRequest.API_KEY, 2).encode(response)
+    assert isinstance(encoded, bytes)
+    shown, done = describe(DeleteRecordsRequest(), encoded, 2)
+    assert done and shown["results"] == [{"name": "t", "partition_index": 0, "error": "NONE"}]
 
 
 def test_values_of_settings_are_written_unless_they_may_be_secret() -> None:

@@ -74,13 +74,12 @@ def test_classes_of_an_operator_s_own() -> None:
     made: Any = make_authorizer(settings(node_id=7, authorizer_class_name=f"{__name__}.Policy"))
     assert isinstance(made, Policy) and made.node == 7
     builder = make_principal_builder(settings(principal_builder_class=f"{__name__}.Teams"))
+    assert builder is not None
     assert builder.build(Authentication("SSL", "SSL", "h", "web-17")) == Principal("Team", "web")
 
 
-def test_the_default_builder() -> None:
-    builder = make_principal_builder(Settings())
-    assert builder.build(Authentication("PLAINTEXT", "PLAINTEXT", "h")) == ANONYMOUS
-    assert builder.build(Authentication("S", "SASL_SSL", "h", "alice", "PLAIN")) == Principal("User", "alice")
+def test_without_the_setting_there_is_no_builder() -> None:
+    assert make_principal_builder(Settings()) is None
 
 
 @pytest.mark.parametrize(
