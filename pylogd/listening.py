@@ -19,14 +19,16 @@ from twisted.logger import Logger
 from pylogd.config import Listener, ListenerValues, Settings
 from pylogd.config.connections import parse_overrides
 from pylogd.metadata.image import Endpoint
-from pylogd.net.client import NOT_SECURED, ConnectionSecurity
+from pylogd.net.client import ConnectionSecurity
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
 from pylogd.net.pipeline import RequestHandler
 from pylogd.net.proxy_protocol import ProxiedFactory
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
+from pylogd.security.inter_broker import conversation_between_brokers
 from pylogd.security.rotation import CHECK_SECONDS, ListenerCertificates
+from pylogd.security.sasl.conversation import ClientConversation
 
 log = Logger()
 
@@ -82,13 +84,19 @@ class Listeners:
     @property
     def between_brokers(self) -> ConnectionSecurity:
         """How connections to other brokers are secured."""
-        certificates = self._certificates.get(self._settings.inter_broker_listener.name)
-        if certificates is None:
-            return NOT_SECURED
-        from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
+        listener = self._settings.inter_broker_listener
+        certificates = self._certificates.get(listener.name)
+        tls: Callable[[str], Any] | None = None
+        conversation: Callable[[str], ClientConversation] | None = None
+        if certificates is not None:
+            from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
 
-        context, check_hostname = certificates.context_between_brokers(), certificates.check_hostname
-        return ConnectionSecurity(tls=lambda host: BrokerCreator(context, host, check_hostname))
+            context, check_hostname = certificates.context_between_brokers(), certificates.check_hostname
+            tls = lambda host: BrokerCreator(context, host, check_hostname)  # noqa: E731
+        if listener.protocol.sasl:
+            values = self._settings.for_listener(listener.name)
+            conversation = lambda _host: conversation_between_brokers(values)  # noqa: E731
+        return ConnectionSecurity(tls, conversation)
 
     # -- start and stop
 
