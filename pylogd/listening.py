@@ -21,16 +21,18 @@ from pylogd.config import Listener, ListenerValues, Settings, Value
 from pylogd.config.connections import parse_overrides
 from pylogd.config.tls import tls_options
 from pylogd.metadata.image import Endpoint
-from pylogd.net.client import NOT_SECURED, ConnectionSecurity
+from pylogd.net.client import ConnectionSecurity
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
 from pylogd.net.pipeline import RequestHandler
 from pylogd.net.proxy_protocol import ProxiedFactory
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
+from pylogd.security.inter_broker import conversation_between_brokers
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
 from pylogd.security.rotation import CHECK_SECONDS, ListenerCertificates
+from pylogd.security.sasl.conversation import ClientConversation
 
 log = Logger()
 
@@ -91,14 +93,20 @@ class Listeners:
     @property
     def between_brokers(self) -> ConnectionSecurity:
         """How connections to other brokers are secured."""
-        certificates = self._certificates.get(self._settings.inter_broker_listener.name)
-        if certificates is None:
-            return NOT_SECURED
-        from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
+        listener = self._settings.inter_broker_listener
+        certificates = self._certificates.get(listener.name)
+        encrypt: Callable[[str], Any] | None = None
+        conversation: Callable[[str], ClientConversation] | None = None
+        if certificates is not None:
+            from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
 
-        return ConnectionSecurity(
-            tls=lambda host: BrokerCreator(certificates.context_between_brokers(), host, certificates.check_hostname)
-        )
+            encrypt = lambda host: BrokerCreator(  # noqa: E731
+                certificates.context_between_brokers(), host, certificates.check_hostname
+            )
+        if listener.protocol.sasl:
+            values = self._settings.for_listener(listener.name)
+            conversation = lambda _host: conversation_between_brokers(values)  # noqa: E731
+        return ConnectionSecurity(encrypt, conversation)
 
     def principal_between_brokers(self) -> Principal | None:
         """Return who this broker is for other brokers; None if that depends on its user at SASL."""

@@ -84,7 +84,7 @@ RULES: Mapping[str, Rule] = {
     "client": Rule(("wire", *_CREDENTIALS), _NEVER),
     "client.core": Rule(("wire", *_CREDENTIALS), _NEVER),
     "client.tokens": Rule(("client.core",), _NEVER),
-    "client.properties": Rule((*_CREDENTIALS, "client.core", "client.tokens"), _NEVER),
+    "client.properties": Rule((*_CREDENTIALS, "security.ciphers", "client.core", "client.tokens"), _NEVER),
     "client.evented": Rule(("wire", *_CREDENTIALS, "client.core"), _NEVER),
     "client.zookeeper": Rule(("client.core", "metadata"), Twisted.ALL),
     "client.blocking": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper"), _NEVER),

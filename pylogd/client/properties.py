@@ -14,6 +14,7 @@ from typing import Any
 
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.tokens import ClientCredentials, TokenFile
+from pylogd.security.ciphers import split_ciphers
 from pylogd.security.sasl.jaas import LoginModule, parse_jaas
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS
 
@@ -115,7 +116,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
         "ssl_key_password": given.get("ssl.key.password", ""),
         "ssl_check_hostname": bool(algorithm),
         "ssl_min_version": _least_version(given.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3")),
-        "ssl_ciphers": ":".join(_words(given.get("ssl.cipher.suites", ""))),
+        "ssl_ciphers": ":".join(split_ciphers(_words(given.get("ssl.cipher.suites", "")))[0]),
     }
 
 

@@ -32,6 +32,17 @@ SASL_SETTINGS: Final = [
         per_listener=True,
     ),
     Setting(
+        "sasl.mechanism.inter.broker.protocol",
+        _STRING,
+        None,
+        "The mechanism by which this broker authenticates at the others, if the listener between brokers uses SASL. "
+        "`username` and `password` of the broker's user are in `sasl.jaas.config` of that listener and mechanism. "
+        "(Kafka's default is GSSAPI, which is not supported between brokers.)",
+        _GROUP,
+        nullable=True,
+        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+    ),
+    Setting(
         "sasl.jaas.config",
         _PASSWORD,
         None,

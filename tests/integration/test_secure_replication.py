@@ -34,22 +34,18 @@ def start_secure(
     return start(f"broker{node}", settings, ["--listen", "BETWEEN://127.0.0.1:0"])
 
 
-def test_followers_fetch_by_the_listener_between_brokers(
-    zookeeper: ZooKeeper, start_broker: StartBroker, tmp_path: Path
-) -> None:
-    authority = Authority()
-    brokers = [start_secure(zookeeper, start_broker, tmp_path, node, authority) for node in (1, 2)]
-    stranger = start_secure(zookeeper, start_broker, tmp_path, 3, Authority("somebody else"))
-    with Connection(brokers[0].address) as connection, Admin(connection) as admin:
+def replicate(broker: BrokerProcess) -> None:
+    """Write to topics on brokers 1 and 2, which replicate them, and on brokers 1 and 3, of which the latter can't."""
+    with Connection(broker.address) as connection, Admin(connection) as admin:
         wait_until(lambda: len(admin.describe_cluster().brokers) == 3, "all brokers")
-        create = AdminClient({"bootstrap.servers": brokers[0].address}).create_topics
+        create = AdminClient({"bootstrap.servers": broker.address}).create_topics
         topics = [
             NewTopic("t", 2, replica_assignment=[[1, 2], [2, 1]]),
             NewTopic("refused", 1, replica_assignment=[[1, 3]]),
         ]
         for done in create(topics).values():
             done.result(PATIENCE_SECONDS)
-        with Producer(brokers[0].address, acks="all") as producer:
+        with Producer(broker.address, acks="all") as producer:
             for number in range(1000):
                 producer.send("t", str(number).encode(), partition=number % 2)
             producer.send("refused", b"value")
@@ -60,6 +56,15 @@ def test_followers_fetch_by_the_listener_between_brokers(
 
         wait_until(lambda: in_sync("t") == [{1, 2}, {1, 2}], "both replicas")
         wait_until(lambda: in_sync("refused") == [{1}], "the stranger is not in sync")
+
+
+def test_followers_fetch_by_the_listener_between_brokers(
+    zookeeper: ZooKeeper, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    authority = Authority()
+    brokers = [start_secure(zookeeper, start_broker, tmp_path, node, authority) for node in (1, 2)]
+    stranger = start_secure(zookeeper, start_broker, tmp_path, 3, Authority("somebody else"))
+    replicate(brokers[0])
     wait_until(lambda: "TLS handshake with 127.0.0.1 failed" in brokers[0].log(), "a refused handshake in the log")
     assert "certificate verify failed" in stranger.log()
 
@@ -70,3 +75,25 @@ def test_followers_fetch_by_the_listener_between_brokers(
     client.close()
     assert registered["listener_security_protocol_map"] == {"PLAINTEXT": "PLAINTEXT", "BETWEEN": "SSL"}
     assert [text.partition("://")[0] for text in registered["endpoints"]] == ["PLAINTEXT", "BETWEEN"]
+
+
+def start_sasl(zookeeper: ZooKeeper, start: StartBroker, node: int, password: str) -> BrokerProcess:
+    """Start a broker that authenticates at the others as `broker`, whose password is "hush"."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    settings = {
+        "node.id": str(node), "zookeeper.connect": zookeeper.connect, "replica.lag.time.max.ms": "3000",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BETWEEN:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "between", "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.between.plain.sasl.jaas.config": f'{module} required username="broker" '
+        f'password="{password}" user_broker="hush";',
+    }  # fmt: skip
+    return start(f"broker{node}", settings, ["--listen", "BETWEEN://127.0.0.1:0"])
+
+
+def test_followers_authenticate_at_leaders(zookeeper: ZooKeeper, start_broker: StartBroker) -> None:
+    brokers = [start_sasl(zookeeper, start_broker, node, "hush") for node in (1, 2)]
+    stranger = start_sasl(zookeeper, start_broker, 3, "lost")
+    replicate(brokers[0])
+    wait_until(lambda: "check the credentials" in stranger.log(), "what the stranger has to do")
+    assert 'lost"' not in stranger.log()

@@ -54,11 +54,11 @@ def test_a_property_file() -> None:
                 "security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem",
                 "ssl.keystore.type": "PEM", "ssl.keystore.location": "/me.pem", "ssl.key.password": "pw",
                 "ssl.endpoint.identification.algorithm": "", "ssl.enabled.protocols": "TLSv1.3",
-                "ssl.cipher.suites": "A, B",
+                "ssl.cipher.suites": "TLS_RSA_WITH_AES_128_GCM_SHA256, B",
             },
             {
                 "protocol": "SSL", "ssl_ca": "/ca.pem", "ssl_certificate": "/me.pem", "ssl_key_password": "pw",
-                "ssl_check_hostname": False, "ssl_min_version": "TLSv1.3", "ssl_ciphers": "A:B",
+                "ssl_check_hostname": False, "ssl_min_version": "TLSv1.3", "ssl_ciphers": "AES128-GCM-SHA256:B",
             },
         ),
         (
