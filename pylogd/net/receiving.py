@@ -6,8 +6,8 @@ in each turn. Meanwhile the reactor reads small chunks only. The memory of such 
 
 With TLS the socket's bytes are not the frame's: there the reactor's chunks are all that is received.
 
-Memory: before each further read of a large frame, the connection's `MemoryShare`, if it has one, is asked for what the
-read may need; it pauses the connection if there is none.
+Memory: before each further read of a large frame, the connection's `MemoryShare`, if it has one, says how much may be
+read; it pauses the connection if that is nothing.
 
 Rules: read at most `MOST_BYTES` in one turn of a connection. Errors and the end of the connection are left for the
 reactor to detect.
@@ -62,11 +62,10 @@ class Receiver:
                 self.small, self._transport.bufferSize = False, self._chunk
             return False
         self.small, self._transport.bufferSize = True, LARGE if self._socket is not None else self._chunk
-        if self._share is not None and not self._share.extend(max(MOST_BYTES - len(tail), 0)):
+        most = MOST_BYTES if self._share is None else self._share.extend(MOST_BYTES)
+        if not most or self._socket is None:
             return False
-        if self._socket is None:
-            return False
-        left = MOST_BYTES
+        left = most
         while left > 0 and tail is not None:
             with tail:
                 try:
@@ -78,7 +77,7 @@ class Receiver:
             self._session.filled(size)
             left -= size
             tail = self._session.receive_buffer()
-        return left < MOST_BYTES
+        return left < most
 
     def settle(self) -> None:
         """Give back the memory of a frame that has been answered; call this when no request waits."""

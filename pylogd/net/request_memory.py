@@ -5,8 +5,8 @@ memory that the read may need. While the bound leaves no room, it is not read fr
 first: none gets memory while an older one waits. Should nobody else be receiving, the oldest one that waits continues
 in any case, so that a request larger than the room that is left, or than the bound, is served in the end.
 
-Rules: whoever receives too slowly while others wait is closed: once one has waited for `patience` seconds, the request
-that began earliest among those older than that. So each that waits gets its turn.
+Rules: whoever receives too slowly while others wait is closed: once one has waited for `patience` seconds, as many of
+the requests that are older than that as it needs, the oldest first. So each that waits gets its turn.
 
 Must not know: frames, transports; `Holder` pauses and resumes a connection.
 """
@@ -14,9 +14,12 @@ Must not know: frames, transports; `Holder` pauses and resumes a connection.
 from __future__ import annotations
 
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
+
+#: What the next read of a request may always take, if there is room.
+LEAST_BYTES: Final = 1 << 14
 
 
 class Holder(Protocol):
@@ -49,10 +52,14 @@ class MemoryShare:
         self.charged = 0  # bytes
         self.waits_since: float | None = None
 
-    def extend(self, more: int) -> bool:
-        """Ask for `more` bytes for the next read. Return whether the connection may be read from; else it is paused."""
+    def extend(self, most: int) -> int:
+        """Ask for memory for the next read. Return how many bytes to read, at most `most`; 0 if the connection waits.
+
+        It may read as much as it has received: who has sent little does not keep memory from others.
+        """
         held = self._holder.partial_bytes
-        return self._memory.extend(self, held, held + more)
+        more = min(max(held, LEAST_BYTES), most)
+        return more if self._memory.extend(self, held, held + more) else 0
 
     def settle(self) -> None:
         """Give the memory back if no request is there in part; call this when none waits."""
@@ -142,8 +149,13 @@ class RequestMemory:
         since = [one.waits_since for one in self._waiting if one.waits_since is not None]
         if now - min(since, default=now) < self.patience:
             return
-        slow = next((one for one in self._shares if one.receiving and now - one.began >= self.patience), None)
-        if slow is not None:
+        first = self._oldest_waiting()
+        assert first is not None
+        needed = self.used - first.charged + self._waiting[first] - self.limit
+        for slow in [one for one in self._shares if one.receiving and now - one.began >= self.patience]:
+            if needed <= 0:
+                break
+            needed -= slow.charged
             slow.cut("others wait for memory (queued.max.request.bytes), and its request has not arrived in "
                      f"{self.patience:.0f} s (request.receive.timeout.ms)")  # fmt: skip
 

@@ -43,6 +43,7 @@ log = Logger()
 _limited = LimitedLog(log)
 
 _IDLE_SWEEP_SECONDS = 10.0
+_SWEEP_JITTER_SECONDS = 0.5  # or a time that is a multiple of the interval would be noticed an interval late
 _MOST_MS = (1 << 31) - 1
 _DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
 _COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
@@ -470,7 +471,7 @@ class BrokerFactory(ServerFactory):
         number, size = found
         if before is None or before[0] != number or size - before[1] >= LEAST_PROGRESS_BYTES:
             connection.progress = (number, size, now)
-        elif now - before[2] >= patience:
+        elif now - before[2] >= patience - _SWEEP_JITTER_SECONDS:
             connection.pipeline.close(
                 f"an unfinished request has received {size - before[1]} bytes in {now - before[2]:.0f} s "
                 "(request.receive.timeout.ms)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from pylogd.net.request_memory import MemoryShare, RequestMemory
+from pylogd.net.request_memory import LEAST_BYTES, MemoryShare, RequestMemory
 
-LIMIT, CHUNK = 1000, 100
+CHUNK = LEAST_BYTES
+LIMIT = 10 * CHUNK
 
 
 class Upload:
@@ -34,7 +35,7 @@ class Upload:
         if self.paused:
             return False
         self.partial_bytes += CHUNK
-        return self.partial_bytes > self.size or (self.share.extend(CHUNK) and False)
+        return self.partial_bytes > self.size or self.share.extend(CHUNK) < 0
 
     def answer(self) -> None:
         self.partial_bytes = 0
@@ -77,7 +78,7 @@ def test_those_that_wait_continue_in_their_order() -> None:
 
 
 def test_one_request_larger_than_the_bound_is_served() -> None:
-    memory, _ = make(50)
+    memory, _ = make(CHUNK // 2)
     upload = Upload(memory)
     assert any(upload.receive() for _ in range(20))
     upload.answer()
@@ -128,3 +129,25 @@ def test_a_larger_bound_lets_them_continue() -> None:
     memory.limit = 100 * LIMIT
     memory.check()
     assert not any(one.paused for one in uploads)
+
+
+def test_many_that_send_next_to_nothing_keep_no_memory_from_others() -> None:
+    memory, _ = make(100 * CHUNK)
+    tiny = [Upload(memory) for _ in range(90)]
+    for one in tiny:
+        one.share.extend(1 << 20)
+    upload = Upload(memory, 5 * CHUNK)
+    assert any(upload.receive() for _ in range(10))
+
+
+def test_as_many_are_closed_as_the_first_that_waits_needs() -> None:
+    memory, clock = make(100 * CHUNK)
+    tiny = [Upload(memory) for _ in range(200)]
+    for one in tiny:
+        one.share.extend(1 << 20)
+    assert memory.waiting > 90
+    clock.advance(31)
+    memory.check()
+    closed = [one for one in tiny if one.closed_for]
+    assert closed == tiny[: len(closed)]
+    assert 1 <= len(closed) < 5
