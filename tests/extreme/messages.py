@@ -168,7 +168,7 @@ class _Builder:
             return True
         if kind in _BITS:
             return 0
-        return {"string": "", "bytes": b"", "records": self._known.batch, "uuid": bytes(16)}[kind]
+        return {"string": "", "bytes": b"", "records": self._known.batch, "uuid": bytes(16), "float64": 0.0}[kind]
 
 
 def covers(versions: str, version: int) -> bool:

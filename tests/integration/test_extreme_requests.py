@@ -63,7 +63,6 @@ def test_every_extreme_request(prepared: tuple[BrokerProcess, Known], api_key: i
     assert memory(broker.pid, "VmHWM") < MOST_MEMORY
 
 
-@pytest.mark.xfail(reason="the work of these is not bounded yet: some hold the broker for minutes", run=False)
 @pytest.mark.parametrize("attack", TABLE)
 def test_what_once_cost_seconds_or_hundreds_of_megabytes(start_broker: StartBroker, attack: object) -> None:
     broker = start_broker(settings=SETTINGS)

@@ -1,0 +1,231 @@
+"""What strangers can learn or do: nothing. One test for each kind of stranger and each API, at all its versions.
+
+Strangers are a client that has not authenticated, an anonymous one of a plain listener, one that has authenticated and
+has no ACLs, and one of another tenant, who has topics and groups of its own.
+
+Each request is sent twice, about what exists and about what does not: the answers must be the same, byte by byte, but
+for the names, which the stranger has given itself. Requests for everything must not name anything. Afterwards all must
+be as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from pylogd.api.registry import REGISTRATIONS
+from pylogd.errors import ErrorCode
+from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from pylogd.wire.messages.describe_acls import DescribeAclsRequest
+from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
+from pylogd.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
+from pylogd.wire.messages.list_groups import ListGroupsRequest
+from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pylogd.wire.messages.metadata import MetadataRequest
+from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
+from pylogd.wire.schema import response_codec, response_header_version
+from pylogd.wire.values import Message
+from tests.extreme.messages import Extreme, Sizes, extremes
+from tests.extreme.state import GROUP, PARTITIONS, TOPIC, Known, prepare
+from tests.extreme.state import SETTINGS as GROUPS
+from tests.rawclient import ConnectionClosed, RawClient, create_topic, frame, header
+
+USERS: Final = ("admin", "stranger", "tenant")
+SETTINGS: Final = {
+    **GROUPS,
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.clients.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    + " ".join(f'user_{name}="{name}-secret"' for name in USERS) + ";",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+}  # fmt: skip
+
+#: Of the same lengths as what exists, so that answers have the same sizes.
+ABSENT: Final = {TOPIC: "absent_", GROUP: "absent_-group"}
+ABSENT_ID: Final = bytes(range(16))
+#: What anybody may ask, and is answered whoever asks: how to talk to this broker, and where the brokers are.
+OPEN: Final = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.DESCRIBE_CLUSTER}
+BEFORE_AUTHENTICATION: Final = OPEN - {ApiKey.DESCRIBE_CLUSTER}
+#: Whoever may write to any topic gets a producer id (KIP-679), and each time another one.
+ALLOWED: Final = {("tenant", ApiKey.INIT_PRODUCER_ID)}
+REFUSALS: Final = {code for code in ErrorCode if code.name.endswith("_AUTHORIZATION_FAILED")}
+#: What else a request about things that a stranger may not know of is answered: they seem not to exist.
+UNKNOWN: Final = {
+    ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,  # for all, since this broker has no secret for tokens
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,  # for all who have not authenticated
+}  # fmt: skip
+#: Requests that name topics by ids of 122 random bits. As with Kafka, who knows such an id is told whether it exists.
+BY_ID: Final = {(ApiKey.PRODUCE, 13), *((ApiKey.FETCH, version) for version in range(13, 19))}
+_TENANTS: Final = "tenant-"
+_ALL, _ALLOW, _PREFIXED = 2, 3, 4
+
+
+class Place(NamedTuple):
+    """The broker, its two listeners, and what is on it."""
+
+    broker: BrokerProcess
+    plain: str
+    sasl: str
+    known: Known
+    absent: Known
+
+
+class SaslClient(RawClient):
+    """A connection that has authenticated with PLAIN."""
+
+    def __init__(self, address: str, user: str) -> None:
+        super().__init__(address)
+        assert self.request(SaslHandshakeRequest("PLAIN"), 1).error_code == 0
+        token = f"\0{user}\0{user}-secret".encode()
+        answer = self.request(SaslAuthenticateRequest(token), 2)
+        assert answer.error_code == 0, answer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("strangers")
+    sasl = f"127.0.0.1:{free_ports(1)[0]}"
+    broker = BrokerProcess(folder / "data", folder / "log", SETTINGS, ["--listen", f"CLIENTS://{sasl}"])
+    with SaslClient(sasl, "admin") as admin:
+        known = replace(prepare(admin), fixed={"session_epoch": -1})  # the id of a session is another each time
+        create_topic(admin, f"{_TENANTS}topic")
+        acls = [AclCreation(kind, _TENANTS, _PREFIXED, "User:tenant", "*", _ALL, _ALLOW) for kind in (2, 3)]
+        assert not any(result.error_code for result in admin.request(CreateAclsRequest(acls), 3).results)
+    yield Place(broker, broker.address, sasl, known, replace(known, renamed=ABSENT, topic_id=ABSENT_ID))
+    log = broker.log()
+    broker.stop()
+    assert "Traceback" not in log and "internal error" not in log, log[-4000:]
+
+
+CONNECT: Final[dict[str, Callable[[Place], RawClient]]] = {
+    "anonymous": lambda place: RawClient(place.plain),
+    "stranger": lambda place: SaslClient(place.sasl, "stranger"),
+    "tenant": lambda place: SaslClient(place.sasl, "tenant"),
+}
+
+
+def everything(place: Place) -> list[str]:
+    """What there is, as the administrator sees it."""
+    offsets = [ListOffsetsPartition(number, timestamp=-1) for number in range(PARTITIONS)]
+    asked: list[tuple[Any, int]] = [
+        (MetadataRequest(None), 12),
+        (ListOffsetsRequest(-1, topics=[ListOffsetsTopic(TOPIC, offsets)]), 7),
+        (DescribeConfigsRequest([DescribeConfigsResource(2, TOPIC, None), DescribeConfigsResource(4, "1", None)]), 4),
+        (ListGroupsRequest(), 4),
+        (DescribeGroupsRequest([GROUP]), 5),
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(GROUP, topics=None)]), 8),
+        (DescribeAclsRequest(1, None, 1, None, None, 1, 1), 3),
+        (DescribeUserScramCredentialsRequest(None), 0),
+    ]
+    with SaslClient(place.sasl, "admin") as admin:
+        return [repr(admin.request(message, version)) for message, version in asked]
+
+
+def ask(client: RawClient, request: Extreme) -> bytes | None:
+    """The frame that answers a request, or None if the connection is closed instead."""
+    client.send(frame(header(request.api_key, request.version) + request.body))
+    try:
+        return client.read_frame()
+    except ConnectionClosed:
+        return None
+
+
+def codes(request: Extreme, answer: bytes) -> set[int]:
+    """All error codes in an answer."""
+    skipped = 4 + (response_header_version(request.api_key, request.version) >= 1)
+    return set(_codes(response_codec(request.api_key, request.version).decode(answer[skipped:])))
+
+
+def _codes(message: Message) -> Iterator[int]:
+    slots: Sequence[str] = type(message).__slots__
+    for slot in slots:
+        value = getattr(message, slot)
+        if slot == "error_code":
+            yield value
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Message):
+                yield from _codes(one)
+
+
+def requests(api_key: int, version: int, known: Known) -> list[Extreme]:
+    """A request about one thing of each kind, and those for all that there is."""
+    return [
+        request
+        for request in extremes(api_key, version, known, Sizes(1, 1))
+        if request.about == "as it should be" or request.about.endswith((" null", " none"))
+    ]
+
+
+@pytest.mark.parametrize("api_key", sorted(REGISTRATIONS), ids=lambda key: REGISTRATIONS[key].name)
+@pytest.mark.parametrize("who", CONNECT)
+def test_nothing_is_learnt_or_done(place: Place, who: str, api_key: int) -> None:
+    before = everything(place)
+    for version in range(REGISTRATIONS[api_key].first, REGISTRATIONS[api_key].last + 1):
+        about_known = requests(api_key, version, place.known)
+        about_absent = requests(api_key, version, place.absent)
+        for request, same in zip(about_known, about_absent, strict=True):
+            with CONNECT[who](place) as client:
+                answer = ask(client, request)
+            with CONNECT[who](place) as client:
+                other = ask(client, same)
+            if (who, api_key) in ALLOWED:
+                continue
+            if (api_key, version) in BY_ID:
+                assert answer is not None and codes(request, answer) <= REFUSALS | UNKNOWN | {0}, request
+                continue
+            assert _as_known(other, place) == answer, f"{request}: it differs from that about what does not exist"
+            for secret in (TOPIC, GROUP, place.known.member_id):
+                assert answer is None or secret.encode() not in answer or secret.encode() in request.body, request
+            if request.about == "as it should be" and answer is not None and api_key not in OPEN:
+                found = codes(request, answer)
+                assert found <= REFUSALS | UNKNOWN | {0}, request
+                assert found - {0} or api_key in LISTS, f"{request}: nothing was refused"
+    assert everything(place) == before
+
+
+#: What lists things lists none, and refuses nothing.
+LISTS: Final = {ApiKey.LIST_GROUPS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_DELEGATION_TOKEN}
+
+
+def _as_known(answer: bytes | None, place: Place) -> bytes | None:
+    if answer is None:
+        return None
+    for name, absent in sorted(ABSENT.items(), reverse=True):
+        answer = answer.replace(absent.encode(), name.encode())
+    return answer.replace(ABSENT_ID, place.known.topic_id)
+
+
+@pytest.mark.parametrize("api_key", sorted(REGISTRATIONS), ids=lambda key: REGISTRATIONS[key].name)
+def test_who_has_not_authenticated_is_cut_off(place: Place, api_key: int) -> None:
+    before = everything(place)
+    for version in range(REGISTRATIONS[api_key].first, REGISTRATIONS[api_key].last + 1):
+        for request in requests(api_key, version, place.known):
+            with RawClient(place.sasl) as client:
+                answer = ask(client, request)
+            if api_key not in BEFORE_AUTHENTICATION:
+                assert answer is None or codes(request, answer) == {ErrorCode.ILLEGAL_SASL_STATE}, request
+            elif api_key == ApiKey.SASL_AUTHENTICATE and answer is not None:
+                assert codes(request, answer) & {ErrorCode.ILLEGAL_SASL_STATE, ErrorCode.SASL_AUTHENTICATION_FAILED}
+    assert everything(place) == before
+
+
+@pytest.mark.parametrize("user", ["stranger", "tenant"])
+def test_a_wrong_password_is_worth_as_much_as_no_user(place: Place, user: str) -> None:
+    answers = []
+    for name in (user, "nobody-" + user):
+        with RawClient(place.sasl) as client:
+            assert client.request(SaslHandshakeRequest("PLAIN"), 1).error_code == 0
+            answer = client.request(SaslAuthenticateRequest(f"\0{name}\0wrong".encode()), 2)
+            answers.append((answer.error_code, (answer.error_message or "").replace(name, "")))
+    assert answers[0] == answers[1]
+    assert answers[0][0] == ErrorCode.SASL_AUTHENTICATION_FAILED
