@@ -185,12 +185,13 @@ def test_a_follower_needs_the_cluster(parts: Parts, allow: Allow) -> None:
 
 
 def test_a_partition_that_outlives_its_topic_is_not_read(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = [(fetch(parts, "others", session_epoch=-1), 16), (produce("others"), 13)]
-    for topic in requests[1][0].topic_data:
+    written = produce("others")
+    fetched = fetch(parts, "others", session_epoch=-1)
+    for topic in written.topic_data:
         topic.topic_id = parts.replicas.partitions[topic.name, 0].topic_id
     monkeypatch.setattr(parts.topics, "by_id", lambda _id: None)
-    assert codes(parts.call(*requests[0])) == [REFUSED]
-    answer = parts.call(*requests[1])
+    assert codes(parts.call(fetched, 16)) == [REFUSED]
+    answer = parts.call(written, 13)
     assert {one.error_code for topic in answer.responses for one in topic.partition_responses} == {REFUSED}
 
 
