@@ -18,7 +18,6 @@ Batches compressed with zstd are kept from clients below version 10, which don't
 the first such batch, and UNSUPPORTED_COMPRESSION_TYPE where that is nothing (KIP-110). Kafka's KafkaApis decides by the
 topic's `compression.type` alone; here batches are stored as they were produced, whatever the setting, so they decide.
 A consumer without READ for a topic gets TOPIC_AUTHORIZATION_FAILED for each of its partitions.
-Gaps: none.
 
 Cost: the most frequent request is answered by `fast.fetch`. Any other that can be answered makes one object for each
 partition; one at the end of the log makes a timer and an entry in the purgatory, and reads again only on news of its
@@ -264,8 +263,9 @@ class FetchJob:
         """Return the name of an entry's topic, None for an id that is unknown here."""
         if not isinstance(entry.topic, bytes):
             return entry.topic
+        partition = self.find((entry.topic, entry.wanted.partition))  # it may outlive its topic by a moment
         topic = self._context.broker.topics.by_id(entry.topic)
-        return None if topic is None else topic.name
+        return partition.topic if partition is not None else None if topic is None else topic.name
 
     def _read_for_client(self, entry: Entry) -> PartitionData | None:
         wanted = entry.wanted

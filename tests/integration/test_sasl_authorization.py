@@ -115,8 +115,7 @@ def test_each_user_may_do_what_acls_say(start_broker: StartBroker, tmp_path: Pat
     everything = everything(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
-        mallory.describe_acls(everything).result(SECONDS)
+    assert not mallory.describe_acls(everything).result(SECONDS)  # confluent-kafka drops the error code
     own = allow("mallory", AclOperation.ALL, ResourceType.TOPIC, "*")
     with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
         mallory.create_acls([own])[own].result(SECONDS)

@@ -184,6 +184,17 @@ def test_a_follower_needs_the_cluster(parts: Parts, allow: Allow) -> None:
     assert parts.replicas.partitions["mine", 0].state is before
 
 
+def test_a_partition_that_outlives_its_topic_is_not_read(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = produce("others")
+    fetched = fetch(parts, "others", session_epoch=-1)
+    for topic in written.topic_data:
+        topic.topic_id = parts.replicas.partitions[topic.name, 0].topic_id
+    monkeypatch.setattr(parts.topics, "by_id", lambda _id: None)
+    assert codes(parts.call(fetched, 16)) == [REFUSED]
+    answer = parts.call(written, 13)
+    assert {one.error_code for topic in answer.responses for one in topic.partition_responses} == {REFUSED}
+
+
 def test_a_fetch_that_waits_is_judged_again(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
     request = fetch(parts, "mine", offset=1, session_epoch=-1, max_wait_ms=500, min_bytes=1)
