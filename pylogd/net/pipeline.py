@@ -343,8 +343,9 @@ class Pipeline:
 
     def _resume(self) -> None:
         self._follow(PipelineEvent.RESUME)
-        self._hangups.unwatch(self._connection.transport)
-        self._connection.transport.resumeProducing()
+        transport = self._connection.transport
+        if self._hangups.unwatch(transport):  # or the bound on the memory of requests still keeps it paused
+            transport.resumeProducing()
         self._settle()
 
     def _stop_reading(self) -> None:
