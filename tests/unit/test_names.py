@@ -23,7 +23,7 @@ WORDS = {
 #: Whole names that do not say what of, or what for.
 NAMES = {"Asked", "Place", "State", "Group", "Room", "Plain", "Told", "Those"}
 #: Modules that can't be told apart from another by their names.
-MODULES = {"runs", "plain", "room", "rooms", "positions", "cleaning"}
+MODULES = {"runs", "room", "rooms", "positions", "cleaning"}
 #: With Kafka's own word in them: `min.insync.replicas`.
 ALLOWED = {"min_insync_of", "effective_min_insync"}
 
