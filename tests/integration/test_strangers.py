@@ -70,7 +70,7 @@ _TENANTS: Final = "tenant-"
 _ALL, _ALLOW, _PREFIXED = 2, 3, 4
 
 
-class Place(NamedTuple):
+class SecuredBroker(NamedTuple):
     """The broker, its two listeners, and what is on it."""
 
     broker: BrokerProcess
@@ -92,7 +92,7 @@ class SaslClient(RawClient):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     folder = tmp_path_factory.mktemp("strangers")
     sasl = f"127.0.0.1:{free_ports(1)[0]}"
     broker = BrokerProcess(folder / "data", folder / "log", SETTINGS, ["--listen", f"CLIENTS://{sasl}"])
@@ -101,20 +101,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         create_topic(admin, f"{_TENANTS}topic")
         acls = [AclCreation(kind, _TENANTS, _PREFIXED, "User:tenant", "*", _ALL, _ALLOW) for kind in (2, 3)]
         assert not any(result.error_code for result in admin.request(CreateAclsRequest(acls), 3).results)
-    yield Place(broker, broker.address, sasl, known, replace(known, renamed=ABSENT, topic_id=ABSENT_ID))
+    yield SecuredBroker(broker, broker.address, sasl, known, replace(known, renamed=ABSENT, topic_id=ABSENT_ID))
     log = broker.log()
     broker.stop()
     assert "Traceback" not in log and "internal error" not in log, log[-4000:]
 
 
-CONNECT: Final[dict[str, Callable[[Place], RawClient]]] = {
-    "anonymous": lambda place: RawClient(place.plain),
-    "stranger": lambda place: SaslClient(place.sasl, "stranger"),
-    "tenant": lambda place: SaslClient(place.sasl, "tenant"),
+CONNECT: Final[dict[str, Callable[[SecuredBroker], RawClient]]] = {
+    "anonymous": lambda secured: RawClient(secured.plain),
+    "stranger": lambda secured: SaslClient(secured.sasl, "stranger"),
+    "tenant": lambda secured: SaslClient(secured.sasl, "tenant"),
 }
 
 
-def everything(place: Place) -> list[str]:
+def everything(secured: SecuredBroker) -> list[str]:
     """What there is, as the administrator sees it."""
     offsets = [ListOffsetsPartition(number, timestamp=-1) for number in range(PARTITIONS)]
     asked: list[tuple[Any, int]] = [
@@ -127,7 +127,7 @@ def everything(place: Place) -> list[str]:
         (DescribeAclsRequest(1, None, 1, None, None, 1, 1), 3),
         (DescribeUserScramCredentialsRequest(None), 0),
     ]
-    with SaslClient(place.sasl, "admin") as admin:
+    with SaslClient(secured.sasl, "admin") as admin:
         return [repr(admin.request(message, version)) for message, version in asked]
 
 
@@ -168,62 +168,62 @@ def requests(api_key: int, version: int, known: Known) -> list[Extreme]:
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRATIONS), ids=lambda key: REGISTRATIONS[key].name)
 @pytest.mark.parametrize("who", CONNECT)
-def test_nothing_is_learnt_or_done(place: Place, who: str, api_key: int) -> None:
-    before = everything(place)
+def test_nothing_is_learnt_or_done(secured: SecuredBroker, who: str, api_key: int) -> None:
+    before = everything(secured)
     for version in range(REGISTRATIONS[api_key].first, REGISTRATIONS[api_key].last + 1):
-        about_known = requests(api_key, version, place.known)
-        about_absent = requests(api_key, version, place.absent)
+        about_known = requests(api_key, version, secured.known)
+        about_absent = requests(api_key, version, secured.absent)
         for request, same in zip(about_known, about_absent, strict=True):
-            with CONNECT[who](place) as client:
+            with CONNECT[who](secured) as client:
                 answer = ask(client, request)
-            with CONNECT[who](place) as client:
+            with CONNECT[who](secured) as client:
                 other = ask(client, same)
             if (who, api_key) in ALLOWED:
                 continue
             if (api_key, version) in BY_ID:
                 assert answer is not None and codes(request, answer) <= REFUSALS | UNKNOWN | {0}, request
                 continue
-            assert _as_known(other, place) == answer, f"{request}: it differs from that about what does not exist"
-            for secret in (TOPIC, GROUP, place.known.member_id):
+            assert _as_known(other, secured) == answer, f"{request}: it differs from that about what does not exist"
+            for secret in (TOPIC, GROUP, secured.known.member_id):
                 assert answer is None or secret.encode() not in answer or secret.encode() in request.body, request
             if request.about == "as it should be" and answer is not None and api_key not in OPEN:
                 found = codes(request, answer)
                 assert found <= REFUSALS | UNKNOWN | {0}, request
                 assert found - {0} or api_key in LISTS, f"{request}: nothing was refused"
-    assert everything(place) == before
+    assert everything(secured) == before
 
 
 #: What lists things lists none, and refuses nothing.
 LISTS: Final = {ApiKey.LIST_GROUPS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_DELEGATION_TOKEN}
 
 
-def _as_known(answer: bytes | None, place: Place) -> bytes | None:
+def _as_known(answer: bytes | None, secured: SecuredBroker) -> bytes | None:
     if answer is None:
         return None
     for name, absent in sorted(ABSENT.items(), reverse=True):
         answer = answer.replace(absent.encode(), name.encode())
-    return answer.replace(ABSENT_ID, place.known.topic_id)
+    return answer.replace(ABSENT_ID, secured.known.topic_id)
 
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRATIONS), ids=lambda key: REGISTRATIONS[key].name)
-def test_who_has_not_authenticated_is_cut_off(place: Place, api_key: int) -> None:
-    before = everything(place)
+def test_who_has_not_authenticated_is_cut_off(secured: SecuredBroker, api_key: int) -> None:
+    before = everything(secured)
     for version in range(REGISTRATIONS[api_key].first, REGISTRATIONS[api_key].last + 1):
-        for request in requests(api_key, version, place.known):
-            with RawClient(place.sasl) as client:
+        for request in requests(api_key, version, secured.known):
+            with RawClient(secured.sasl) as client:
                 answer = ask(client, request)
             if api_key not in BEFORE_AUTHENTICATION:
                 assert answer is None or codes(request, answer) == {ErrorCode.ILLEGAL_SASL_STATE}, request
             elif api_key == ApiKey.SASL_AUTHENTICATE and answer is not None:
                 assert codes(request, answer) & {ErrorCode.ILLEGAL_SASL_STATE, ErrorCode.SASL_AUTHENTICATION_FAILED}
-    assert everything(place) == before
+    assert everything(secured) == before
 
 
 @pytest.mark.parametrize("user", ["stranger", "tenant"])
-def test_a_wrong_password_is_worth_as_much_as_no_user(place: Place, user: str) -> None:
+def test_a_wrong_password_is_worth_as_much_as_no_user(secured: SecuredBroker, user: str) -> None:
     answers = []
     for name in (user, "nobody-" + user):
-        with RawClient(place.sasl) as client:
+        with RawClient(secured.sasl) as client:
             assert client.request(SaslHandshakeRequest("PLAIN"), 1).error_code == 0
             answer = client.request(SaslAuthenticateRequest(f"\0{name}\0wrong".encode()), 2)
             answers.append((answer.error_code, (answer.error_message or "").replace(name, "")))

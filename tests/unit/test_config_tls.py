@@ -75,11 +75,11 @@ def test_a_tls_listener_needs_a_certificate() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    secrets = {"ssl.keystore.key": "secret-1", "ssl.keystore.certificate.chain": "secret-2",
-               "listener.name.ssl.ssl.key.password": "secret-3"}  # fmt: skip
+    secrets = {"ssl.keystore.key": "hidden-1", "ssl.keystore.certificate.chain": "hidden-2",
+               "listener.name.ssl.ssl.key.password": "hidden-3"}  # fmt: skip
     settings = Settings({"listeners": "SSL://127.0.0.1:0", **secrets})
-    assert "secret" not in repr(settings.describe()) + repr(settings.tls_options("SSL"))
-    assert settings.tls_options("SSL").key_password == "secret-3"
+    assert "hidden" not in repr(settings.describe()) + repr(settings.tls_options("SSL"))
+    assert settings.tls_options("SSL").key_password == "hidden-3"
 
 
 def test_settings_that_shut_operators_out_can_be_ignored() -> None:

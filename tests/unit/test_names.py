@@ -23,10 +23,9 @@ WORDS = {
 #: Whole names that do not say what of, or what for.
 NAMES = {"Asked", "Place", "State", "Group", "Room", "Plain", "Told", "Those"}
 #: Modules that can't be told apart from another by their names.
-MODULES = {"runs", "plain", "room", "rooms", "positions", "cleaning"}
-#: With Kafka's own word in them, `min.insync.replicas`; and the SASL mechanism PLAIN.
+MODULES = {"runs", "room", "rooms", "positions", "cleaning"}
+#: With Kafka's own word in them: `min.insync.replicas`.
 ALLOWED = {"min_insync_of", "effective_min_insync"}
-ALLOWED_MODULES = {"pylogd/security/sasl/plain.py"}
 
 
 def names(root: Path) -> Iterator[tuple[str, str]]:
@@ -49,7 +48,7 @@ def faults(root: Path) -> Iterator[str]:
     for where, name in names(root):
         is_module = ":" not in where
         retired = name in NAMES or (is_module and name in MODULES) or words(name) & WORDS.keys()
-        if retired and name not in ALLOWED and where not in ALLOWED_MODULES:
+        if retired and name not in ALLOWED:
             yield f"{where}: {name}"
 
 
