@@ -1,0 +1,181 @@
+"""A SASL listener in memory: the real connection, pipeline, gate, handlers and mechanisms, byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.api.authentication_gate import guarded
+from pylogd.api.dispatch import Dispatcher
+from pylogd.config import Settings
+from pylogd.errors import ErrorCode
+from pylogd.net.server import BrokerFactory, BrokerProtocol, ListenerSecurity, ServerLimits
+from pylogd.security.principal import ANONYMOUS, USER, Principal
+from pylogd.security.sasl.plain import PlainClient
+from pylogd.security.sasl.scram import SCRAM_SHA_256, make_credential
+from pylogd.security.sasl.scram_client import ScramClient
+from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.metadata import MetadataRequest
+from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
+from pylogd.wire.session import ClientSession
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts
+from tests.fakes.transport import ManualReactor, PairTransport
+
+LIMITS = ServerLimits(1 << 20, 10, 1 << 20, 1 << 16, -1, max_unauthenticated_bytes=1000, handshake_ms=15_000)
+
+
+class Client:
+    """A client, and the broker's end of its connection."""
+
+    def __init__(self, factory: BrokerFactory, reactor: ManualReactor) -> None:
+        self.protocol: BrokerProtocol = factory.buildProtocol(None)
+        self.transport = PairTransport(self.protocol, reactor)
+        self.protocol.makeConnection(self.transport)
+        self.session = ClientSession(1 << 20, "test")
+
+    def send(self, request: Any, version: int, chunk: int = 1 << 20) -> None:
+        data = b"".join(map(bytes, self.session.encode_request(request, version)))  # type: ignore[arg-type]
+        for at in range(0, len(data), chunk):
+            self.transport.deliver(data[at : at + chunk])
+
+    def read(self) -> Any:
+        """The next response, None if there is none yet."""
+        self.session.receive_data(self.transport.pump())
+        event = self.session.next_event()
+        return None if event is None else event.response
+
+    def ask(self, request: Any, version: int, chunk: int = 1 << 20) -> Any:
+        self.send(request, version, chunk)
+        return self.read()
+
+    def log_in(self, conversation: Any, chunk: int = 1 << 20) -> Any:
+        assert self.ask(SaslHandshakeRequest(conversation.mechanism), 1, chunk).error_code == 0
+        message = conversation.first()
+        while message is not None:
+            response = self.ask(SaslAuthenticateRequest(message), 2, chunk)
+            if response is None or response.error_code:
+                return response
+            message = conversation.step(response.auth_bytes)
+        return response
+
+    @property
+    def closed(self) -> bool:
+        return bool(self.transport.disconnecting or self.transport.disconnected)
+
+
+class Rig:
+    """A broker's parts with a SASL listener."""
+
+    def __init__(self, directory: Path) -> None:
+        self.parts = Parts(directory)
+        self.reactor = ManualReactor()
+        jaas = 'PlainLoginModule required user_alice="secret";'
+        settings = Settings({"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256", "sasl.jaas.config": jaas})
+        credential = make_credential(SCRAM_SHA_256, "secret")
+        result_of(self.parts.scram_users.alter("alice", {"SCRAM-SHA-256": credential}))
+        clock: Any = self.reactor
+        gate = result_of(
+            Deferred.fromCoroutine(
+                guarded(
+                    Dispatcher(self.parts),
+                    settings.for_listener("CLIENTS"),
+                    self.parts.scram_users,
+                    clock,
+                    self.parts.threads,
+                    self.parts.now_ms,
+                )
+            )
+        )
+        unused: Any = None
+        security = ListenerSecurity("SASL_PLAINTEXT", sasl=True)
+        self.factory = BrokerFactory(clock, gate, unused, LIMITS, "PLAINTEXT", security)
+
+    def connect(self) -> Client:
+        return Client(self.factory, self.reactor)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.parts.close()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+@pytest.mark.parametrize("make", [PlainClient, lambda user, password: ScramClient(SCRAM_SHA_256, user, password)])
+def test_a_client_is_served_after_authentication(rig: Rig, make: Any, chunk: int) -> None:
+    client = rig.connect()
+    assert len(rig.factory.handshakes) == 1
+    assert client.ask(ApiVersionsRequest("test", "1"), 4, chunk).error_code == 0
+    assert client.protocol.principal == ANONYMOUS and not client.protocol.authenticated
+    assert client.log_in(make("alice", "secret"), chunk).error_code == 0
+    assert client.protocol.principal == Principal(USER, "alice") and client.protocol.authenticated
+    assert not len(rig.factory.handshakes)
+    assert client.ask(MetadataRequest(topics=[]), 12, chunk).brokers
+
+
+def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
+    """A client may send everything at once; nothing is served before what authenticates it."""
+    client = rig.connect()
+    client.send(SaslHandshakeRequest("PLAIN"), 1)
+    client.send(SaslAuthenticateRequest(b"\0alice\0secret"), 2)
+    client.send(MetadataRequest(topics=[]), 12)
+    assert client.read().mechanisms == ["PLAIN", "SCRAM-SHA-256"]
+    assert client.read().error_code == 0
+    assert client.read().brokers
+
+
+def test_a_refused_client_is_answered_late_and_cut_off(rig: Rig) -> None:
+    client = rig.connect()
+    assert client.log_in(PlainClient("alice", "wrong")) is None
+    client.send(MetadataRequest(topics=[]), 12)
+    rig.reactor.advance(0.099)
+    assert client.read() is None and not client.closed
+    rig.reactor.advance(0.001)
+    answer = client.read()
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert client.closed and client.read() is None
+    assert client.protocol.principal == ANONYMOUS
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_nothing(rig: Rig) -> None:
+    timers = len(rig.reactor.getDelayedCalls())
+    client = rig.connect()
+    client.log_in(PlainClient("alice", "wrong"))
+    client.protocol.connectionLost()
+    assert len(rig.reactor.getDelayedCalls()) == timers
+    assert client.protocol.authentication is None
+    assert not rig.factory.connections and not len(rig.factory.handshakes)
+
+
+def test_requests_are_small_before_authentication_only(rig: Rig) -> None:
+    client = rig.connect()
+    client.send(SaslAuthenticateRequest(bytes(1001)), 2)
+    assert client.closed
+    client = rig.connect()
+    client.log_in(PlainClient("alice", "secret"))
+    assert client.ask(SaslAuthenticateRequest(bytes(100_000)), 2).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_who_does_not_authenticate_in_time_is_cut_off(rig: Rig) -> None:
+    client, other = rig.connect(), rig.connect()
+    other.log_in(PlainClient("alice", "secret"))
+    rig.reactor.advance(15.0)
+    assert client.closed and not other.closed
+
+
+def test_slow_steps_wait_for_a_thread_and_not_the_other_way_round(rig: Rig) -> None:
+    client, other = rig.connect(), rig.connect()
+    rig.parts.threads.hold = True
+    assert client.ask(SaslHandshakeRequest("SCRAM-SHA-256"), 1).error_code == 0
+    client.send(SaslAuthenticateRequest(b"n,,n=token,r=abc,tokenauth=true"), 2)
+    assert client.read() is None
+    assert other.log_in(PlainClient("alice", "secret")).error_code == 0
+    rig.parts.threads.release()
+    assert client.read().auth_bytes.startswith(b"r=abc")
