@@ -79,7 +79,9 @@ RULES: Mapping[str, Rule] = {
         ),
         Twisted.ALL,
     ),
-    "process": Rule(("config", "log.files", "broker"), Twisted.ALL),
+    "process": Rule(
+        ("config", "log.files", "metadata.entity_configs", "metadata.service", "security.sasl", "broker"), Twisted.ALL
+    ),
     "tap": Rule(("config", "process"), Twisted.ALL),
     "client": Rule(("wire", *_CREDENTIALS), _NEVER),
     "client.core": Rule(("wire", *_CREDENTIALS), _NEVER),
@@ -96,7 +98,7 @@ RULES: Mapping[str, Rule] = {
     "spark": Rule(("client", "schemas.avro"), _NEVER),
     "local": Rule(twisted=_NEVER),
     "cli": Rule(
-        ("client", "config", "local", "log.verify", "log.dump", "process", "schemas", "spark"), _NEVER,
+        ("client", "config", "local", "log.verify", "log.dump", "process", "schemas", "security.sasl", "spark"), _NEVER,
         reactor=("cli.schemas",),
     ),
     "__main__": Rule(("cli",), _NEVER),

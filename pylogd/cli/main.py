@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "acls": _Lazy("pylogd.cli.acls", "acls", "List, add and remove access control lists."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
     "quotas": _Lazy("pylogd.cli.quotas", "quotas", "List, set and remove client quotas."),
+    "users": _Lazy("pylogd.cli.users", "users", "List, add and remove users who authenticate by SCRAM."),
     "reassign": _Lazy("pylogd.cli.reassign", "reassign", "Move replicas between brokers."),
     "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what brokers and consumers registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),

@@ -17,6 +17,7 @@ from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
 from pylogd.client.core.admin.offsets import find_offsets, leader_of
 from pylogd.client.core.admin.partition_operations import PartitionOperations
 from pylogd.client.core.admin.quota_operations import QuotaOperations
+from pylogd.client.core.admin.user_operations import UserOperations
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import (
     Broker,
@@ -51,7 +52,7 @@ _SOURCES = {
 }
 
 
-class Operations(GroupOperations, PartitionOperations, AclOperations, QuotaOperations):
+class Operations(GroupOperations, PartitionOperations, AclOperations, QuotaOperations, UserOperations):
     """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:

@@ -1,0 +1,159 @@
+"""`pylogd users`: the users who authenticate by SCRAM, and hashed passwords for PLAIN's file.
+
+Rules: passwords are never arguments, which other processes can see: they are asked for, or read from standard input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.client import Admin
+from pylogd.config import ConfigError
+from pylogd.process import options
+from pylogd.security.sasl.passwords import format_hashed
+from pylogd.security.sasl.scram import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    SCRAM_MECHANISMS,
+    SCRAM_SHA_512,
+    make_credential,
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_BAD_SETTINGS = 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def users() -> None:
+    """List, add and remove users who authenticate by SCRAM.
+
+    A user has a credential for each of SCRAM-SHA-256 and SCRAM-SHA-512; brokers accept a change at once. To list users
+    needs Describe on the cluster, to change them Alter. See docs/authentication.md.
+
+    \b
+    pylogd users list
+    pylogd users add alice                          asks for the password
+    pylogd users add alice < password.txt
+    pylogd users remove alice
+    pylogd users bootstrap admin -c pylogd.toml     the first one, while no broker runs
+    """
+
+
+def _credential_options(function: Function) -> Function:
+    """Add the options that say which credentials are made."""
+    function = click.option(
+        "-i", "--iterations", type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS), default=MIN_ITERATIONS,
+        show_default=True, help="How often the password is hashed.",
+    )(function)  # fmt: skip
+    return _mechanism_option("Only a credential for this mechanism. Repeatable.")(function)
+
+
+def _mechanism_option(text: str) -> Callable[[Function], Function]:
+    return click.option(
+        "-m", "--mechanism", "mechanisms", multiple=True, type=click.Choice(list(SCRAM_MECHANISMS)), help=text
+    )
+
+
+def _read_password() -> str:
+    """Return the password that the user types twice, or the first line of standard input."""
+    if sys.stdin.isatty():
+        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise click.UsageError("the password is empty")
+    return password
+
+
+def _check_name(_ctx: click.Context, _parameter: click.Parameter, name: str) -> str:
+    if not name:
+        raise click.BadParameter("a user's name can't be empty")
+    return name
+
+
+@users.command("list")
+@click.argument("names", nargs=-1, metavar="[USER]...")
+@json_option
+@bootstrap_option
+def list_(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
+    """List users with their credentials.
+
+    In a pipe, a line for each credential: user, mechanism, iterations.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = admin.list_users(names)
+    if as_json:
+        print_json([one._asdict() for one in found])
+    else:
+        print_table(["user", "mechanism", ">iterations"], [list(one) for one in found])
+
+
+@users.command()
+@click.argument("name", metavar="USER", callback=_check_name)
+@_credential_options
+@bootstrap_option
+def add(name: str, mechanisms: Sequence[str], iterations: int, bootstrap: str) -> None:
+    """Add a user, or give one a new password. The password is asked for, or the first line of standard input."""
+    password = _read_password()
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        admin.set_password(name, password, mechanisms or tuple(SCRAM_MECHANISMS), iterations)
+
+
+@users.command()
+@click.argument("names", nargs=-1, required=True, metavar="USER...")
+@_mechanism_option("Only the credential for this mechanism. Repeatable.")
+@bootstrap_option
+def remove(names: Sequence[str], mechanisms: Sequence[str], bootstrap: str) -> None:
+    """Remove users. Connections that are open stay until their session ends (connections.max.reauth.ms)."""
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = [one for one in admin.list_users(names) if not mechanisms or one.mechanism in mechanisms]
+        outcome = admin.delete_credentials(found) if found else {}
+    failed = [f"{name}: no such user" for name in names if name not in {one.user for one in found}]
+    failed += [f"{name}: {error}" for name, error in outcome.items() if error is not None]
+    for text in failed[:-1]:
+        note(f"Error: {text}")
+    if failed:
+        raise click.ClickException(failed[-1])
+
+
+@users.command()
+@click.argument("name", metavar="USER", callback=_check_name)
+@click.option("-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help=options.CONFIG)
+@click.option("-d", "--data", multiple=True, metavar="DIR", help=options.DATA)
+@click.option("-s", "--set", "assignments", multiple=True, metavar="NAME=VALUE", help=options.SET)
+@_credential_options
+@click.pass_context
+def bootstrap(
+    ctx: click.Context, name: str, config: Path | None, data: Sequence[str], assignments: Sequence[str],
+    mechanisms: Sequence[str], iterations: int,
+) -> None:  # fmt: skip
+    """Add a user directly to the metadata store of a broker's settings, while no broker uses it.
+
+    For the first user of a cluster whose listeners all want authentication. With ZooKeeper brokers may run.
+    """
+    try:
+        settings = options.load_settings(config, data=data, assignments=assignments)
+    except ConfigError as error:
+        click.echo(f"pylogd users bootstrap: {error}", err=True)
+        ctx.exit(_BAD_SETTINGS)
+    password = _read_password()
+    from pylogd.process.first_user import write_user  # noqa: PLC0415 - imports Twisted
+
+    write_user(settings, name, password, mechanisms or tuple(SCRAM_MECHANISMS), iterations)
+
+
+@users.command("hash")
+@click.option(
+    "-i", "--iterations", type=click.IntRange(MIN_ITERATIONS), default=MAX_ITERATIONS, show_default=True,
+    help="How often the password is hashed.",
+)  # fmt: skip
+def hash_(iterations: int) -> None:
+    """Print the hash of a password, for the users of PLAIN in sasl.plain.users.file."""
+    click.echo(format_hashed(SCRAM_SHA_512, make_credential(SCRAM_SHA_512, _read_password(), iterations=iterations)))

@@ -1,0 +1,76 @@
+"""The administrator's operations on SCRAM credentials of users, for all faces (see `operations`).
+
+The password stays here: a broker gets its salted hash. Hashing takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pylogd.client.core.admin.calls import Calls, ask, once
+from pylogd.client.core.metadata import check
+from pylogd.errors import KafkaError, error_for
+from pylogd.security.sasl.scram import MIN_ITERATIONS, SCRAM_CODES, SCRAM_MECHANISMS, new_salt, salted_password
+from pylogd.wire.messages import alter_user_scram_credentials as alter
+from pylogd.wire.messages import describe_user_scram_credentials as describe
+
+_RESOURCE_NOT_FOUND = 91
+
+
+class UserCredential(NamedTuple):
+    """A credential that a user has: the mechanism, such as SCRAM-SHA-512, and how often the password is hashed."""
+
+    user: str
+    mechanism: str
+    iterations: int
+
+
+class UserOperations:
+    """What can be done to users."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def list_users(self, names: Sequence[str] = ()) -> list[UserCredential]:
+        """The credentials of users, by default of all. Users without any are left out. Raises KafkaError."""
+        wanted = [describe.UserName(name) for name in dict.fromkeys(names)] or None
+        response = await ask(self._calls, describe.DescribeUserScramCredentialsRequest(wanted))
+        check(response.error_code, response.error_message)
+        found = []
+        for result in response.results:
+            if result.error_code != _RESOURCE_NOT_FOUND:
+                check(result.error_code, result.error_message)
+            for info in result.credential_infos:
+                known = SCRAM_CODES.get(info.mechanism)
+                name = str(info.mechanism) if known is None else known.mechanism
+                found.append(UserCredential(result.user, name, info.iterations))
+        return sorted(found)
+
+    async def set_password(
+        self,
+        user: str,
+        password: str,
+        mechanisms: Sequence[str] = tuple(SCRAM_MECHANISMS),
+        iterations: int = MIN_ITERATIONS,
+    ) -> None:
+        """Give a user credentials for mechanisms, by default all of SCRAM. Raises KafkaError."""
+        upsertions = []
+        for mechanism in mechanisms:
+            algorithm, salt = SCRAM_MECHANISMS[mechanism], new_salt()
+            salted = salted_password(algorithm, password, salt, iterations)
+            upsertions.append(alter.ScramCredentialUpsertion(user, algorithm.code, iterations, salt, salted))
+        response = await ask(self._calls, alter.AlterUserScramCredentialsRequest(upsertions=upsertions))
+        for result in response.results:
+            check(result.error_code, result.error_message)
+
+    async def delete_credentials(self, credentials: Sequence[UserCredential]) -> Mapping[str, KafkaError | None]:
+        """Delete credentials of users. Returns the outcome by user."""
+        deletions = [
+            alter.ScramCredentialDeletion(one.user, SCRAM_MECHANISMS[one.mechanism].code) for one in credentials
+        ]
+        response = await once(self._calls, alter.AlterUserScramCredentialsRequest(deletions=deletions))
+        return {
+            result.user: KafkaError(error_for(result.error_code), result.error_message) if result.error_code else None
+            for result in response.results
+        }
