@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -70,6 +70,10 @@ java:
 
 haproxy:
 	@sh tools/find-haproxy.sh
+
+kerberos: install ## GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
+	@$(BIN)/pip install --quiet gssapi k5test
+	$(PYTEST) tests/integration/test_gssapi.py
 
 test: install java haproxy ## run all tests against the installed wheel, in three parts at the same time
 ifeq ($(strip $(PYTEST_ARGS)),)
