@@ -240,8 +240,8 @@ class Broker:
         self._undo.append(self._listeners.stop)
         await self._listeners.bind()
         self.broker_configs.check = self._listeners.check_certificates
-        ours = self._listeners.principal_between_brokers()
-        if ours is not None and self.settings.text("zookeeper.connect"):
+        if self.settings.text("zookeeper.connect"):  # otherwise there are no other brokers
+            ours = self._listeners.principal_between_brokers()
             warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
         self.groups.start()

@@ -28,7 +28,7 @@ from pylogd.net.proxy_protocol import ProxiedFactory
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
-from pylogd.security.inter_broker import conversation_between_brokers
+from pylogd.security.inter_broker import BrokerLogin, login_between_brokers
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
 from pylogd.security.rotation import CHECK_SECONDS, ListenerCertificates
@@ -104,25 +104,33 @@ class Listeners:
                 certificates.context_between_brokers(), host, certificates.check_hostname
             )
         if listener.protocol.sasl:
-            values = self._settings.for_listener(listener.name)
-            conversation = lambda _host: conversation_between_brokers(values)  # noqa: E731
+            conversation = lambda _host: self._login().conversation()  # noqa: E731
         return ConnectionSecurity(encrypt, conversation)
 
-    def principal_between_brokers(self) -> Principal | None:
-        """Return who this broker is for other brokers; None if that depends on its user at SASL."""
+    def _login(self) -> BrokerLogin:
+        """Return how to authenticate at other brokers, by the present settings. Raises ConfigError."""
+        name = self._settings.inter_broker_listener.name
+        return login_between_brokers(self._settings.for_listener(name), name)
+
+    def principal_between_brokers(self) -> Principal:
+        """Return who this broker is for other brokers.
+
+        Raises ConfigError if the listener between brokers uses SASL, and how to authenticate there is not set.
+        """
         listener = self._settings.inter_broker_listener
-        if listener.protocol.sasl:
-            return None
         certificates = self._certificates.get(listener.name)
-        principal, encoded = ANONYMOUS, None
-        if certificates is not None:
+        principal, mechanism, encoded = ANONYMOUS, None, None
+        if listener.protocol.sasl:
+            login = self._login()
+            principal, mechanism = login.principal, login.mechanism
+        elif certificates is not None:
             certificate = certificates.credentials.identities[0].chain[0]
             principal, encoded = certificates.principal(certificate), encode_certificate(certificate)
         if self._builder is None:
             return principal
         name = None if principal == ANONYMOUS else principal.name
         return self._builder.build(
-            Authentication(listener.name, listener.protocol.value, listener.host, name, None, encoded)
+            Authentication(listener.name, listener.protocol.value, listener.host, name, mechanism, encoded)
         )
 
     # -- start and stop

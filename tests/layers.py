@@ -97,6 +97,7 @@ RULES: Mapping[str, Rule] = {
     "schemas": Rule(("client", "wire"), Twisted.ALL),
     "spark": Rule(("client", "schemas.avro"), _NEVER),
     "local": Rule(twisted=_NEVER),
+    "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(
         ("client", "config", "local", "log.verify", "log.dump", "process", "schemas", "security.sasl", "spark"), _NEVER,
         reactor=("cli.schemas",),

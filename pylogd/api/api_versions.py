@@ -28,7 +28,9 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        context.connection.claim = read_claim(name, version)
+        context.connection.claim = claim = read_claim(name, version)
+        if claim is not None and context.broker.peers.is_peer(claim):
+            context.connection.lift_element_bounds()  # a follower may fetch all partitions of a large cluster at once
     return ApiVersionsResponse(api_keys=_served())
 
 

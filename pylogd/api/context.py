@@ -117,7 +117,7 @@ class Connection(Protocol):
     cluster it says that it comes from, if any.
 
     authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
-    connection when all replies are sent.
+    connection when all replies are sent. lift_element_bounds: accept requests with more elements than clients may send.
     """
 
     authentication: Authentication | None
@@ -128,6 +128,8 @@ class Connection(Protocol):
     claim: PeerClaim | None
 
     def finish(self) -> None: ...
+
+    def lift_element_bounds(self) -> None: ...
 
     def mute(self, seconds: float) -> None:
         """Take no further request from the client for so many seconds."""

@@ -154,11 +154,13 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
 @click.option("-d", "--data", type=click.Path(path_type=Path), required=True, metavar="DIR",
               help="Data directory. An existing one is resumed.")  # fmt: skip
 @click.option("-p", "--port", type=click.IntRange(0, 65000), default=9092, show_default=True,
-              help="Port of the first broker; the others use the following ports. 0 picks free ports.")  # fmt: skip
+              help="Port of the first broker; the others use the following ports, and then the listeners for passwords "
+              "of --secure. 0 picks free ports.")  # fmt: skip
 @click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="A setting for all brokers; see `pylogd settings`.")  # fmt: skip
-@click.option("--secure", is_flag=True, help="Encrypt all connections, and let in those only that show a certificate: "
-              "makes an authority, certificates for brokers and users, and configurations for clients.")  # fmt: skip
+@click.option("--secure", is_flag=True, help="Encrypt all connections, and let in those only that show a certificate "
+              "or, on further ports, know a password: makes an authority, certificates, users with passwords, and "
+              "configurations for clients.")  # fmt: skip
 def up(count: int, data: Path, port: int, settings: dict[str, str], secure: bool) -> None:
     """Run a test cluster on this machine.
 
@@ -177,6 +179,8 @@ def up(count: int, data: Path, port: int, settings: dict[str, str], secure: bool
         there = dict(running.brokers)
         for node, broker in there.items():
             print_line(f"broker {node} at {broker.address}, pid {broker.pid}, log {broker.log_path}")
+        if running.sasl_bootstrap:
+            print_line(f"bootstrap servers with passwords (SASL_SSL): {running.sasl_bootstrap}")
         print_line(f"bootstrap servers: {running.bootstrap}")
         if secure:
             print_line(f"client configurations: {running.folder / 'tls'}/*.properties")

@@ -20,7 +20,8 @@ REQUEST_LIMITS: Final = [
         _INT,
         20_000,
         "Most array elements (topics, partitions, groups, ...) in one request. A request with more closes its "
-        "connection before they are built. Raise it for clusters in which one request names more than that. (Ours.)",
+        "connection before they are built. Requests between brokers are not bound by it. Raise it for clusters in "
+        "which one request of a client names more than that. (Ours.)",
         _REQUESTS,
         minimum=1000,
         maximum=1_000_000,

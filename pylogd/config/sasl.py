@@ -36,7 +36,8 @@ SASL_SETTINGS: Final = [
         _STRING,
         None,
         "The mechanism by which this broker authenticates at the others, if the listener between brokers uses SASL. "
-        "`username` and `password` of the broker's user are in `sasl.jaas.config` of that listener and mechanism. "
+        "It has to be one of that listener's `sasl.enabled.mechanisms`. `username` and `password` of the broker's user "
+        "are in `sasl.jaas.config` of that listener and mechanism. "
         "(Kafka's default is GSSAPI, which is not supported between brokers.)",
         _GROUP,
         nullable=True,
@@ -48,7 +49,8 @@ SASL_SETTINGS: Final = [
         None,
         'Credentials of a mechanism, as Kafka writes them: `LoginModule required option="value" ...;`. Set it for a '
         "mechanism on a listener, as `listener.name.<listener>.<mechanism>.sasl.jaas.config`. PLAIN: each option "
-        "`user_<name>` is a user's password. GSSAPI: `keyTab` and `principal`. The other mechanisms need none.",
+        "`user_<name>` is a user's password. PLAIN and SCRAM on the listener between brokers: `username` and "
+        "`password` of the broker itself. GSSAPI: `keyTab` and `principal`. The other mechanisms need none.",
         _GROUP,
         nullable=True,
         per_listener=True,

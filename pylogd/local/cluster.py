@@ -163,6 +163,11 @@ class LocalCluster(LocalBrokers):
         super().__init__(folder, "", count, settings, port=port)
         self.zookeeper = LocalZooKeeper(folder / "zookeeper")
 
+    @property
+    def sasl_bootstrap(self) -> str:
+        """The addresses for clients that authenticate with a password; empty if there are none."""
+        return ""
+
     def __enter__(self) -> LocalCluster:
         """Start ZooKeeper, then all brokers at once; return once every broker listens.
 

@@ -197,6 +197,10 @@ class BrokerProtocol(Protocol):
         if principal != ANONYMOUS:  # which is that of the class
             self.principal = principal
 
+    def lift_element_bounds(self) -> None:
+        """Accept requests that name more than `request.max.elements` allows: the client is another broker."""
+        self.session.lift_element_bounds()
+
     def authentication_succeeded(self, principal: Principal) -> None:
         """Take requests of all kinds from now on; the client has authenticated as `principal`.
 

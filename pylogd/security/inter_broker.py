@@ -6,8 +6,12 @@ Source: Kafka documentation, "Authentication using SASL/SCRAM": the listener's `
 
 from __future__ import annotations
 
-from pylogd.security.mechanisms import JAAS, ListenerSettings, MechanismSettings
-from pylogd.security.sasl.conversation import ClientConversation, MechanismUnavailable
+from dataclasses import dataclass, field
+
+from pylogd.config import ConfigError
+from pylogd.security.mechanisms import ENABLED, JAAS, ListenerSettings, MechanismSettings
+from pylogd.security.principal import USER, Principal
+from pylogd.security.sasl.conversation import ClientConversation
 from pylogd.security.sasl.jaas import parse_jaas
 from pylogd.security.sasl.plain import PlainClient
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS
@@ -16,21 +20,52 @@ from pylogd.security.sasl.scram_client import ScramClient
 MECHANISM = "sasl.mechanism.inter.broker.protocol"
 
 
-def conversation_between_brokers(values: ListenerSettings) -> ClientConversation:
-    """Begin to authenticate at another broker; `values` are the settings of the listener between brokers.
+@dataclass(frozen=True, slots=True)
+class BrokerLogin:
+    """The mechanism and the credentials by which a broker authenticates at the others."""
 
-    Raises MechanismUnavailable, which names the setting that is missing.
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def principal(self) -> Principal:
+        """Who the broker is for the others."""
+        return Principal(USER, self.user)
+
+    def conversation(self) -> ClientConversation:
+        """Begin to authenticate."""
+        algorithm = SCRAM_MECHANISMS.get(self.mechanism)
+        if algorithm is None:
+            return PlainClient(self.user, self.password)
+        return ScramClient(algorithm, self.user, self.password)
+
+
+def login_between_brokers(values: ListenerSettings, listener: str) -> BrokerLogin:
+    """Return how to authenticate by the listener between brokers. `values` are its settings.
+
+    Raises ConfigError, which names the setting to change, but no credentials.
     """
     mechanism = values[MECHANISM]
+    setting = f"listener.name.{listener.lower()}.{(mechanism or '<mechanism>').lower()}.{JAAS}"
     if mechanism is None:
-        raise MechanismUnavailable(f"the listener between brokers uses SASL: set {MECHANISM}, and {JAAS} for it")
+        raise ConfigError(
+            f"brokers authenticate at each other by listener {listener} (inter.broker.listener.name): set {MECHANISM}, "
+            f"for example to SCRAM-SHA-512, and {setting} with username and password",
+            MECHANISM,
+        )
+    if mechanism not in values[ENABLED]:
+        raise ConfigError(
+            f"{MECHANISM} is {mechanism}, which listener {listener} does not offer: add it to {ENABLED}", MECHANISM
+        )
     jaas = MechanismSettings(values, mechanism)[JAAS]
     try:
         options = {} if jaas is None else parse_jaas(jaas).options
     except ValueError as error:
-        raise MechanismUnavailable(f"{JAAS} is malformed: {error}") from None
+        raise ConfigError(f"{setting} is malformed: {error}", setting) from None
     user, password = options.get("username", ""), options.get("password", "")
     if not user or not password:
-        raise MechanismUnavailable(f"{JAAS} for {mechanism} between brokers needs username and password")
-    algorithm = SCRAM_MECHANISMS.get(mechanism)
-    return PlainClient(user, password) if algorithm is None else ScramClient(algorithm, user, password)
+        raise ConfigError(
+            f"brokers authenticate at each other by {mechanism}: set {setting} with username and password", setting
+        )
+    return BrokerLogin(mechanism, user, password)

@@ -88,17 +88,16 @@ def authentication_limits(values: ListenerSettings, mechanisms: Mapping[str, obj
 
 def _plain(values: MechanismSettings) -> ServerMechanism:
     path, jaas = values[USERS_FILE], values[JAAS]
-    if (path is None) == (jaas is None):
+    options = {} if jaas is None else _options(jaas)  # may have the broker's own credentials too
+    users = {name[len(_USER) :]: password for name, password in options.items() if name.startswith(_USER)}
+    if (path is None) == (not users):
         raise ConfigError(f"PLAIN needs either {USERS_FILE} or {JAAS} with user_<name> options", USERS_FILE)
     check: PasswordCheck
     if path is not None:
         check = UsersFile(path)
         check.read()
     else:
-        options = _options(jaas)
-        check = KnownPasswords(
-            {name[len(_USER) :]: password for name, password in options.items() if name.startswith(_USER)}
-        )
+        check = KnownPasswords(users)
     return PlainMechanism(check)
 
 

@@ -80,7 +80,14 @@ class Peers:
             return False
         if broker.proof is None:
             return True
-        return claim is not None and claim.node_id == node_id and hmac.compare_digest(claim.digest, broker.proof)
+        return claim is not None and claim.node_id == node_id and self.is_peer(claim)
+
+    def is_peer(self, claim: PeerClaim) -> bool:
+        """Return whether a claim has the secret of the broker that it names."""
+        broker = self._known().get(claim.node_id)
+        if broker is None or broker.proof is None:
+            return False
+        return hmac.compare_digest(claim.digest, broker.proof)
 
 
 def _digest(secret: str) -> str:

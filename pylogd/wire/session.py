@@ -133,6 +133,11 @@ class ServerSession:
         """Accept requests of at most `max_frame_bytes` bytes from now on."""
         self._decoder.limit(max_frame_bytes)
 
+    def lift_element_bounds(self) -> None:
+        """Accept requests with as many elements as the codecs decode, from the next one on."""
+        self._elements = _UNBOUNDED
+        self._codecs = _DECODERS[_UNBOUNDED]
+
     @property
     def partial_bytes(self) -> int:
         """The memory that a partial request takes; 0 if there is none."""

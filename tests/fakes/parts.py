@@ -79,6 +79,10 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.muted: list[float] = []
+        self.bounded = True
+
+    def lift_element_bounds(self) -> None:
+        self.bounded = False
 
     def mute(self, seconds: float) -> None:
         self.muted.append(seconds)

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from pylogd.client.properties import parse_properties, security_from
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.metadata import MetadataRequest
@@ -268,6 +269,15 @@ def test_a_secure_cluster_to_try(tmp_path: Path, topic: str) -> None:
         )
         producer.produce(topic, b"value")
         assert producer.flush(PATIENCE) == 0
+        prefix = "bootstrap servers with passwords (SASL_SSL): "
+        (with_password,) = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
+        for user in ("bob", "carol"):
+            path = folder / "tls" / f"{user}.properties"
+            assert path.stat().st_mode & 0o077 == 0
+            assert security_from(parse_properties(path.read_text())) is not None
+            command = [*pylogd_command(), "topics", "list", "-b", with_password, "--command-config", str(path)]
+            shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            assert (shown.returncode, topic in shown.stdout) == (0, True), shown.stderr
     finally:
         process.terminate()
         process.wait(PATIENCE)

@@ -232,6 +232,9 @@ class SimConnection:
         """Do what authentication asks for; there is none."""
         raise NotImplementedError
 
+    def lift_element_bounds(self) -> None:
+        """Do nothing: requests come as objects, which nothing bounds."""
+
     def lost(self) -> None:
         """Break the connection."""
         if not self.closed:

@@ -68,6 +68,19 @@ def test_the_broker_itself_is_believed(parts: Parts, secret: BrokerSecret) -> No
     assert high_watermark(parts) == 1
 
 
+def test_only_brokers_may_send_requests_with_any_number_of_elements(parts: Parts, secret: BrokerSecret) -> None:
+    assert not greet(parts, SOFTWARE_NAME, secret.software_version(__version__, FOLLOWER)).bounded
+    for name, version in (
+        ("librdkafka", "2.16"),
+        (SOFTWARE_NAME, BrokerSecret().software_version(__version__, FOLLOWER)),
+        (SOFTWARE_NAME, secret.software_version(__version__, 3)),  # never seen
+    ):
+        assert greet(parts, name, version).bounded
+    unproven = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS)}  # of an earlier release
+    parts.peers = Peers(lambda: unproven)
+    assert greet(parts, SOFTWARE_NAME, secret.software_version(__version__, FOLLOWER)).bounded
+
+
 @pytest.mark.parametrize("version", [4, 9, 14, 15, 17])
 def test_a_forged_fetch_commits_nothing(parts: Parts, secret: BrokerSecret, version: int) -> None:
     for connection in (

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylogd.limits.elements import ElementBounds
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from pylogd.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -158,3 +159,17 @@ def test_bytes_after_a_request_are_ignored() -> None:
     event = server.next_event()
     assert isinstance(event, RequestReceived)
     assert event.request.topics is None
+
+
+def test_the_bound_on_elements_can_be_lifted() -> None:
+    request = MetadataRequest([MetadataRequestTopic(name=str(number)) for number in range(1001)])
+    client, server = ClientSession(MAX_FRAME), ServerSession(MAX_FRAME, SERVED, elements=ElementBounds(1000))
+    other = ServerSession(MAX_FRAME, SERVED, elements=ElementBounds(1000))
+    server.lift_element_bounds()
+    data = flat(client.encode_request(request, 9))
+    server.receive_data(data)
+    event = server.next_event()
+    assert isinstance(event, RequestReceived) and len(event.request.topics) == 1001
+    other.receive_data(data)
+    with pytest.raises(RemoteProtocolError):
+        other.next_event()
