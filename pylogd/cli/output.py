@@ -70,4 +70,4 @@ def secret(question: str) -> str:
     if sys.stdin.isatty():
         answer: str = click.prompt(printable(question), hide_input=True, confirmation_prompt=True, err=True)
         return answer
-    return sys.stdin.readline().rstrip("\n")
+    return sys.stdin.readline().rstrip("\r\n")

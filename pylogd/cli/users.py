@@ -5,14 +5,14 @@ Rules: passwords are never arguments, which other processes can see: they are as
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, json_option
+from pylogd.cli.output import note, print_json, print_line, print_table, secret
 from pylogd.client import Admin
 from pylogd.config import ConfigError
 from pylogd.process import options
@@ -63,10 +63,7 @@ def _mechanism_option(text: str) -> Callable[[Function], Function]:
 
 def _read_password() -> str:
     """Return the password that the user types twice, or the first line of standard input."""
-    if sys.stdin.isatty():
-        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    else:
-        password = sys.stdin.readline().rstrip("\r\n")
+    password = secret("Password")
     if not password:
         raise click.UsageError("the password is empty")
     return password
@@ -141,7 +138,7 @@ def bootstrap(
     try:
         settings = options.load_settings(config, data=data, assignments=assignments)
     except ConfigError as error:
-        click.echo(f"pylogd users bootstrap: {error}", err=True)
+        note(f"pylogd users bootstrap: {error}")
         ctx.exit(_BAD_SETTINGS)
     password = _read_password()
     from pylogd.process.first_user import write_user  # noqa: PLC0415 - imports Twisted
@@ -156,4 +153,4 @@ def bootstrap(
 )  # fmt: skip
 def hash_(iterations: int) -> None:
     """Print the hash of a password, for the users of PLAIN in sasl.plain.users.file."""
-    click.echo(format_hashed(SCRAM_SHA_512, make_credential(SCRAM_SHA_512, _read_password(), iterations=iterations)))
+    print_line(format_hashed(SCRAM_SHA_512, make_credential(SCRAM_SHA_512, _read_password(), iterations=iterations)))

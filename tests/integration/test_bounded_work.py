@@ -64,8 +64,8 @@ def greedy() -> Iterator[bytes]:
     yield encode(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)] * 1000), 8)
     for stamp in (NOW_MS, -3):
         wanted = [ListOffsetsPartition(0, timestamp=stamp)]
-        yield encode(ListOffsetsRequest(topics=[ListOffsetsTopic("bomb", wanted)]), 7)
-        yield encode(ListOffsetsRequest(topics=[ListOffsetsTopic("bomb", wanted * 10_000)]), 7)
+        yield encode(ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic("bomb", wanted)]), 7)
+        yield encode(ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic("bomb", wanted * 10_000)]), 7)
     yield encode(FindCoordinatorRequest(coordinator_keys=["k" * 8_000_000]), 6)
     for count in (15_000, 400_000):
         partitions = [FetchPartition(index) for index in range(count)]

@@ -22,9 +22,9 @@ _NOT_FOR_A_START = {
     "avro", "confluent_kafka", "construct", "fastavro", "kazoo", "matplotlib", "multiprocessing", "numpy", "pandas",
     "prometheus_client", "puresasl", "pyarrow", "pylogd.cli.common", "pylogd.client", "pylogd.local",
     "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas", "pylogd.spark", "pylogd.wire.building",
-    "pyspark", "requests", "rich", "tomllib", "twisted.internet.ssl", "twisted.scripts", "twisted.web",
+    "pyspark", "requests", "rich", "tomllib", "twisted.scripts", "twisted.web",
 }  # fmt: skip
-#: A broker that prints its imported modules in place of its address, and stops.
+#: (Twisted imports OpenSSL where it is installed.) A broker that prints its imported modules in place of its address, and stops.
 _WHEN_IT_LISTENS = """
 import gc, json, os, signal, sys
 from pylogd.cli import main

@@ -136,14 +136,14 @@ def test_an_address_may_open_so_many_connections(start_broker: StartBroker) -> N
     host, _, port = broker.address.rpartition(":")
     refused_ones = 0
     for _ in range(30):  # ten at once, and a few for the seconds that this takes
-        with socket.create_connection((host, int(port)), SECONDS) as connection:
-            connection.settimeout(0.2)
-            try:
+        try:
+            with socket.create_connection((host, int(port)), SECONDS) as connection:
+                connection.settimeout(0.2)
                 refused_ones += connection.recv(1) == b""
-            except ConnectionError:
-                refused_ones += 1
-            except TimeoutError:
-                pass  # it was accepted, and the broker waits for a request
+        except ConnectionError:
+            refused_ones += 1
+        except TimeoutError:
+            pass  # it was accepted, and the broker waits for a request
     assert 5 <= refused_ones <= 22
 
 

@@ -105,7 +105,7 @@ def test_confluent_kafka_reads_the_offset_it_has_just_committed(broker: BrokerPr
 def test_an_end_offset_counts_the_appends_before_it(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "t")
-        end = ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])])
+        end = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])])
         for number in range(TIMES):
             appended, ended = answers(client, (produce("t"), _PRODUCE_VERSION), (end, 6))
             assert appended.responses[0].partition_responses[0].base_offset == number
@@ -132,7 +132,7 @@ def test_a_request_after_a_waiting_fetch_is_answered_after_it(broker: BrokerProc
             max_wait_ms=120_000, min_bytes=1, topics=[FetchTopic("t", partitions=[FetchPartition(0, fetch_offset=0)])]
         )
         wait = fetch.API_KEY, 12, client.send_request(fetch, 12)
-        end = ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])])
+        end = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])])
         asked = end.API_KEY, 6, client.send_request(end, 6)
         other.request(produce("t"), _PRODUCE_VERSION)
         assert client.response(*wait).responses[0].partitions[0].high_watermark == 1
