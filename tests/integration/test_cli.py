@@ -24,7 +24,7 @@ _NOT_FOR_A_START = {
     "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas", "pylogd.spark", "pylogd.wire.building",
     "pyspark", "requests", "rich", "tomllib", "twisted.scripts", "twisted.web",
 }  # fmt: skip
-#: (Twisted imports OpenSSL where it is installed.) A broker that prints its imported modules in place of its address, and stops.
+#: A broker that prints its imported modules in place of its address, and stops. Twisted imports OpenSSL if it is there.
 _WHEN_IT_LISTENS = """
 import gc, json, os, signal, sys
 from pylogd.cli import main
