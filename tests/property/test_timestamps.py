@@ -15,7 +15,7 @@ from pylogd.wire.records import LOG_APPEND_TIME, NewRecord, decode_batch, encode
 _START = 1_600_000_000_000
 stamps = st.integers(_START, _START + 100) | st.integers(-1, 2**60)
 batches = st.lists(
-    st.builds(NewRecord, st.binary(max_size=5), st.binary(max_size=300), stamps), min_size=1, max_size=60
+    st.builds(NewRecord, st.binary(max_size=5), st.binary(max_size=300), stamps, st.just(())), min_size=1, max_size=60
 )
 
 

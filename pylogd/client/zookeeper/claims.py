@@ -250,9 +250,13 @@ class Claims:
             raise NotRegistered("the consumer is not registered")
         consumer = self.consumer
         member = self._paths.member(consumer)
-        committed = [p for p in partitions if p in offsets]
+        committed = {p: offsets[p] for p in partitions if p in offsets}  # what is written now; `offsets` may change
         for left in reversed(range(3 * len(partitions) + 2)):
-            operations = [Check(member), *(self._commit_of(p, offsets[p]) for p in committed), *owners.values()]
+            operations = [
+                Check(member),
+                *(self._commit_of(p, offset) for p, offset in committed.items()),
+                *owners.values(),
+            ]
             sent = self._clock.seconds()
             try:
                 await self._store.multi(operations)
@@ -272,7 +276,7 @@ class Claims:
                 self._proven(consumer, sent)
                 self._with_offset.update(committed)
                 if committed:
-                    self._on_commit({p: offsets[p] for p in committed})
+                    self._on_commit(committed)
                 return
 
     def _proven(self, consumer: str, sent: float) -> None:
