@@ -193,8 +193,9 @@ def test_an_authority_that_is_not_trusted(open_face: Callable[[str], Face], secu
 
 def test_a_certificate_for_another_host(open_face: Callable[[str], Face], secured: Secured) -> None:
     security = SecurityOptions(protocol="SSL", ssl_ca=secured.ca)
-    refused(open_face("OTHER"), security, TlsFailed, "certificate")
-    round_trip(open_face("OTHER"), replace(security, ssl_check_hostname=False))
+    face = open_face("OTHER")
+    refused(face, security, TlsFailed, "certificate")
+    round_trip(face, replace(security, ssl_check_hostname=False))
 
 
 def test_sessions_are_renewed_on_the_same_connections(
