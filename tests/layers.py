@@ -52,13 +52,17 @@ RULES: Mapping[str, Rule] = {
     "machine": Rule(twisted=_NEVER),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
-    "limits": Rule(twisted=_NEVER),
+    "limits": Rule(),
     "wire": Rule(("protocol", "limits"), _NEVER),
     "log": Rule(
-        ("wire.records", "wire.compression", "wire.validation", "wire.timestamps", "wire.exceptions"), _NEVER
+        (
+            "wire.records", "wire.record_fields", "wire.compression", "wire.validation", "wire.timestamps",
+            "wire.exceptions",
+        ),
+        _NEVER,
     ),
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
-    "security": Rule(("config", "metadata")),
+    "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
     "quotas": Rule(("config", "metadata")),
     "controller": Rule(("config", "metadata")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class AnswerBudget:
-    """The rest of one answer's bound. most: the bound in bytes (`response.max.bytes`); spent: what was taken of it."""
+    """How many bytes one answer may still have. most: the bound (`response.max.bytes`); spent: what was taken."""
 
     __slots__ = ("most", "spent")
 

@@ -76,7 +76,10 @@ class ClientTls:
 
 @implementer(IStreamClientEndpoint)
 class TlsEndpoint:
-    """Connects by another endpoint, with TLS. Unlike Twisted's `wrapClientTLS`, it keeps to one reactor."""
+    """Open connections by another endpoint, and run TLS over them on the given reactor.
+
+    Twisted's `wrapClientTLS` always uses the process's reactor.
+    """
 
     def __init__(self, reactor: Any, creator: IOpenSSLClientConnectionCreator, endpoint: IStreamClientEndpoint) -> None:
         """creator: the TLS options of one connection."""

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
 class NewConnection(Protocol):
-    """A connection that has not said who it is."""
+    """A connection that has not finished its TLS handshake or authentication."""
 
     def give_up(self, reason: str) -> None:
         """Close the connection at once."""

@@ -39,8 +39,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
+from pylogd.limits.log_lines import LimitedLog
 from pylogd.net.hangups import HangupWatch
-from pylogd.net.limited_log import LimitedLog
 from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.net.receiving import Receiver
 from pylogd.net.request_memory import MemoryShare

@@ -18,8 +18,8 @@ from twisted.internet.protocol import Factory, Protocol, ServerFactory, connecti
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.limits.log_lines import LimitedLog
 from pylogd.net.handshakes import Handshakes
-from pylogd.net.limited_log import LimitedLog
 
 _limited = LimitedLog(Logger())
 

@@ -26,10 +26,10 @@ from zope.interface import implementer
 
 from pylogd.errors import CloseConnection
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
+from pylogd.limits.log_lines import LimitedLog
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, ConnectionRate
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
-from pylogd.net.limited_log import LimitedLog
 from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
 from pylogd.net.request_memory import MemoryShare, RequestMemory

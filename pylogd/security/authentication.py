@@ -24,6 +24,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.errors import CloseConnection, ErrorCode
+from pylogd.limits.log_lines import LimitedLog
 from pylogd.machine import MachineTable
 from pylogd.security.principal import Principal
 from pylogd.security.sasl.conversation import (
@@ -46,7 +47,7 @@ _LINES_SECONDS = 10.0
 
 
 class AuthenticationState(Enum):
-    """How far a connection is."""
+    """How far the authentication of a connection has come."""
 
     WAITING = "The client has not chosen a mechanism yet."
     CONVERSING = "Client and broker exchange the messages of a mechanism."
@@ -144,8 +145,7 @@ class Authenticator:
         self.in_thread = in_thread
         self.now_ms = now_ms
         self.counts = AuthenticationCounts()
-        self._lines = 0
-        self._lines_since = 0.0
+        self._limited = LimitedLog(log, _LINES, _LINES_SECONDS, clock.seconds)
 
     def begin(self, connection: Connection) -> Authentication:
         """Return the authentication of a new connection."""
@@ -160,15 +160,10 @@ class Authenticator:
     def failed(self, connection: Connection, reason: str) -> None:
         """Count a failure, and log it unless there were many just now."""
         self.counts.failed += 1
-        now = self.clock.seconds()
-        if now - self._lines_since >= _LINES_SECONDS:
-            self._lines, self._lines_since = 0, now
-        self._lines += 1
-        if self._lines <= _LINES:
-            log.warn(
-                "Authentication of {host} failed on listener {listener} ({count} failures so far): {reason}",
-                host=connection.host, listener=connection.listener, count=self.counts.failed, reason=reason,
-            )  # fmt: skip
+        self._limited.warn(
+            "Authentication of {host} failed on listener {listener} ({count} failures so far): {reason}",
+            host=connection.host, listener=connection.listener, count=self.counts.failed, reason=reason,
+        )  # fmt: skip
 
 
 class Authentication:

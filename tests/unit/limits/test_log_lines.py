@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.logger import Logger, formatEvent
 
-from pylogd.net.limited_log import LimitedLog
+from pylogd.limits.log_lines import LimitedLog
 
 
 def test_of_a_flood_of_lines_the_first_are_written_and_the_others_counted() -> None:
