@@ -92,7 +92,7 @@ class HotPath:
 
     def fetch_frame(self, offset: int, max_bytes: int) -> bytes:
         """A Fetch request of one partition, without a session."""
-        topic_id = self.parts.replicas.partitions[TOPIC, 0].topic_id
+        topic_id = self.parts.partitions.by_name[TOPIC, 0].topic_id
         partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
         topic = FetchTopic(topic_id=topic_id, partitions=[partition])
         request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
@@ -133,7 +133,7 @@ class HotPath:
 
         offset_at: where the fetch has its offset.
         """
-        end = self.parts.replicas.partitions[TOPIC, 0].log.log_end_offset
+        end = self.parts.partitions.by_name[TOPIC, 0].log.log_end_offset
         struct.pack_into(">q", fetch, offset_at, end)
         self.transport.deliver(bytes(fetch))
         self._producer.deliver(produce)
@@ -163,7 +163,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     decode_produce = partial(schema.request_codec(ProduceRequest.API_KEY, PRODUCE_VERSION).decode, _body(fifty))
     decode_fetch = partial(schema.request_codec(FetchRequest.API_KEY, FETCH_VERSION).decode, _body(small))
     replicas = path.parts.replicas
-    partition = replicas.partitions[TOPIC, 0]
+    partition = path.parts.partitions.by_name[TOPIC, 0]
     records = batch(*[b"v" * 200] * 50, now_ms=path.parts.now_ms())
     values = [(None, b"v" * 200, path.parts.now_ms(), ())] * 50
     slices = partition.log.read(0, 1 << 16)

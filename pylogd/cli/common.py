@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pylogd.cli.output import note as note  # noqa: PLC0414 - subcommands may import these from here too
-from pylogd.cli.output import print_json as print_json  # noqa: PLC0414
-from pylogd.cli.output import print_table as print_table  # noqa: PLC0414
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, json_option
+from pylogd.cli.output import note, print_json, print_table
 from pylogd.client import Admin
 from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
 

@@ -43,7 +43,6 @@ _LOOK_UPS = 2  # of which each may have a batch of up to 128 MB decompressed
 class ReplicaManager:
     """Appends to partitions, and waits for their replicas.
 
-    partitions, partitions_by_id: the hosted ones by (topic name, index) and by (topic id, index).
     fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
     in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
@@ -64,8 +63,6 @@ class ReplicaManager:
         *,
         seconds: Callable[[], float],
     ) -> None:
-        self.partitions = registry.by_name
-        self.partitions_by_id = registry.by_id
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
         self.in_thread = in_thread

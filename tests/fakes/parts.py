@@ -222,7 +222,7 @@ class Parts:
 
     def set_state(self, name: str, partition: int = 0, **fields: Any) -> Partition:
         """Make fields of a partition's state something else, as if a controller had."""
-        found = self.replicas.partitions[name, partition]
+        found = self.partitions.by_name[name, partition]
         assert found.state is not None
         fields.setdefault("partition_epoch", found.state.partition_epoch + 1)
         self.hosting.refresh(found, replace(found.state, **fields))
@@ -230,7 +230,7 @@ class Parts:
 
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:
         """Append one batch past the handlers."""
-        self.replicas.append(self.replicas.partitions[name, partition], batch(*values, now_ms=self.now_ms()), False)
+        self.replicas.append(self.partitions.by_name[name, partition], batch(*values, now_ms=self.now_ms()), False)
 
 
 def decoded(answer: Any, api_key: int, version: int) -> Any:

@@ -60,7 +60,7 @@ def test_both_paths_answer_alike(
     parts: Parts, offset: int, partition_max: int, max_bytes: int, min_bytes: int, isolation: int, leader_epoch: int,
     last_epoch: int, session: tuple[int, int], index: int, replica: int,
 ) -> None:  # fmt: skip
-    topic_id = parts.replicas.partitions["t", 0].topic_id
+    topic_id = parts.partitions.by_name["t", 0].topic_id
     wanted = FetchPartition(index, leader_epoch, offset, last_epoch, partition_max_bytes=partition_max)
     request = FetchRequest(
         replica_state=ReplicaState(replica),
@@ -89,7 +89,7 @@ def test_both_paths_answer_alike(
 
 
 def test_the_usual_request_takes_the_fast_path(parts: Parts) -> None:
-    topic_id = parts.replicas.partitions["t", 0].topic_id
+    topic_id = parts.partitions.by_name["t", 0].topic_id
     for version in range(fast.FIRST_VERSION, 19):
         topic = FetchTopic("", topic_id, [FetchPartition(0, 0, 4, -1, partition_max_bytes=1 << 20)])
         request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])

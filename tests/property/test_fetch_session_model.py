@@ -67,12 +67,12 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(name=NAMES, index=INDEXES, count=st.integers(1, 3))
     def append(self, name: str, index: int, count: int) -> None:
-        if (name, index) in self.parts.replicas.partitions:
+        if (name, index) in self.parts.partitions.by_name:
             self.parts.append(name, *[b"v"] * count, partition=index)
 
     @rule(name=NAMES, index=INDEXES)
     def move_the_start(self, name: str, index: int) -> None:
-        partition = self.parts.replicas.partitions.get((name, index))
+        partition = self.parts.partitions.by_name.get((name, index))
         if partition is not None:
             wanted = [DeleteRecordsTopic(name, [DeleteRecordsPartition(index, partition.high_watermark)])]
             self.parts.call(DeleteRecordsRequest(wanted))
@@ -129,8 +129,8 @@ class Sessions(RuleBasedStateMachine):
         return kind(topic_id=key[0], partitions=[entry]) if self.by_id else kind(topic=key[0], partitions=[entry])
 
     def _partition(self, key: Any) -> Any:
-        replicas = self.parts.replicas
-        return replicas.partitions_by_id.get(key) if self.by_id else replicas.partitions.get(key)
+        partitions = self.parts.partitions
+        return partitions.by_id.get(key) if self.by_id else partitions.by_name.get(key)
 
     def _hear(self, answer: Any) -> None:
         for topic in answer.responses:
@@ -194,7 +194,7 @@ class Side:
                 self.parts.set_state(name, index, replicas=(1, 2, 3), isr=(1, 2, 3))
 
     def partition(self, name: str, index: int) -> Any:
-        return self.parts.replicas.partitions.get((name, index))
+        return self.parts.partitions.by_name.get((name, index))
 
     def fetch(self, topics: list[Any], gone: list[Any], seed: int, **fields: Any) -> None:
         session = self.parts.fetch_sessions._sessions.get(self.session_id)
@@ -240,7 +240,7 @@ class Side:
         now = self.parts.time.seconds()
         return [
             (key, partition.lagging(now, MOST_LAG), partition.isr, partition.high_watermark)
-            for key, partition in sorted(self.parts.replicas.partitions.items())
+            for key, partition in sorted(self.parts.partitions.by_name.items())
         ]
 
     def behind(self) -> list[Any]:
@@ -250,7 +250,7 @@ class Side:
             session.see(object())
         return [
             (key, [(one.log_end, one.caught_up_at, one.fetched_at) for one in partition.followers.values()])
-            for key, partition in sorted(self.parts.replicas.partitions.items())
+            for key, partition in sorted(self.parts.partitions.by_name.items())
         ]
 
 

@@ -124,7 +124,7 @@ class Side:
             if name in _STATES:
                 self.parts.set_state(name, **_STATES[name])
         self.parts.create("__consumer_offsets", cleanup_policy="delete")
-        self.ids = {name: self.parts.replicas.partitions[name, 0].topic_id for name in TOPICS}
+        self.ids = {name: self.parts.partitions.by_name[name, 0].topic_id for name in TOPICS}
         dispatcher = Dispatcher(self.parts)
         if not fast:
             dispatcher.batched = frozenset()
@@ -169,7 +169,7 @@ class Side:
         """What the logs have, and what is known of it."""
         found: dict[str, Any] = {}
         for name in TOPICS:
-            partition = self.parts.replicas.partitions[name, 0]
+            partition = self.parts.partitions.by_name[name, 0]
             log = partition.log
             active = log.active
             assert active.indexes is not None

@@ -176,7 +176,7 @@ class History(TroubledWorld):
             self.clock.callLater(0.5, self._create_topic)
 
     def _topic_is_everywhere(self) -> bool:
-        there = sum(len(broker.replicas.partitions) for broker in self.brokers.values() if broker.ready)
+        there = sum(len(broker.partitions.by_name) for broker in self.brokers.values() if broker.ready)
         return there == self.partitions * self.brokers[1].settings.integer("default.replication.factor")
 
     def advance(self, seconds: float, until: Any = None) -> bool:
@@ -227,7 +227,7 @@ class History(TroubledWorld):
         """Where things stand."""
         lines = [f"{state}" for state in self.states]
         for node, broker in self.brokers.items():
-            found = broker.replicas.partitions.values() if broker.alive and broker.ready else ()
+            found = broker.partitions.by_name.values() if broker.alive and broker.ready else ()
             lines.append(
                 f"broker {node}: {'alive' if broker.alive else 'dead'} {'ready' if broker.ready else ''} "
                 + ", ".join(f"{one!r} hw {one.high_watermark} end {one.log.log_end_offset}" for one in found)
@@ -305,7 +305,7 @@ class History(TroubledWorld):
         if broker is not None and broker.ready:
             node = broker.node_id
             for index in range(self.partitions):
-                partition = broker.replicas.partitions.get((TOPIC, index))
+                partition = broker.partitions.by_name.get((TOPIC, index))
                 if partition is None or not partition.online:
                     continue
                 now = broker.boots, partition.high_watermark, partition.log.log_end_offset

@@ -407,7 +407,7 @@ class SimBroker:
 
     def partition(self, name: str, index: int) -> Any:
         """Return the partition, or None if it is not hosted here."""
-        return self.replicas.partitions.get((name, index)) if self.alive and self.ready else None
+        return self.partitions.by_name.get((name, index)) if self.alive and self.ready else None
 
     def bytes_of(self, name: str, index: int) -> bytes | bytearray:
         """Return the bytes of all segments of a partition, whether the broker runs or not."""

@@ -46,7 +46,7 @@ def test_no_request_costs_more_than_it_did(path: HotPath) -> None:
 
 def test_fetched_records_never_enter_the_process(path: HotPath) -> None:
     frame = path.produce_frame(1000, 1000)
-    offset = path.parts.replicas.partitions["t", 0].log.log_end_offset
+    offset = path.parts.partitions.by_name["t", 0].log.log_end_offset
     path.ask(frame)
     fetch = path.fetch_frame(offset, 1 << 20)
     assert path.ask(fetch) > 1_000_000

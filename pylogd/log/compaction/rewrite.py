@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from pylogd.log.errors import CorruptRecord
 from pylogd.wire.compression import MAX_DECOMPRESSED, compress, decompress
+from pylogd.wire.record_fields import decode_unsigned
 from pylogd.wire.records import (
     CRC_START,
     DELETE_HORIZON,
@@ -33,7 +34,6 @@ from pylogd.wire.records import (
 )
 
 _NULL = 1  # the varint of -1, as a byte
-_MAX_SHIFT = 63
 _COMPRESSION = 0x07
 
 
@@ -89,7 +89,7 @@ def _read_columns(data: bytes, count: int) -> RecordColumns:
             n += (m << 7) - 128
             position += 3
         else:
-            n, position = _varint(data, position)
+            n, position = decode_unsigned(data, position)
             position += 1
         end = position + (n >> 1) - 1
         while data[position] > 127:  # the time stamp
@@ -98,7 +98,7 @@ def _read_columns(data: bytes, count: int) -> RecordColumns:
         if delta < 128:
             position += 2
         else:
-            delta, position = _varint(data, position + 1)
+            delta, position = decode_unsigned(data, position + 1)
         if delta <= last or delta & 1 or n & 1:
             raise CorruptRecord("the offsets of the records in a batch do not ascend")
         last = delta
@@ -109,7 +109,7 @@ def _read_columns(data: bytes, count: int) -> RecordColumns:
             keys.append(None)
         else:
             if n > 127:
-                n, position = _varint(data, position - 1)
+                n, position = decode_unsigned(data, position - 1)
             if n & 1:
                 raise CorruptRecord("a record has a key of negative length")
             start, position = position, position + (n >> 1)
@@ -168,29 +168,15 @@ def _encode(header: BatchHeader, payload: bytes) -> bytes:
     return HEADER.pack(*header._replace(crc=crc32c(payload, crc32c(covered)))) + payload
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the varint at `position`, still zigzag-encoded, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 128:
-            return value, position
-        shift += 7
-        if shift > _MAX_SHIFT:
-            raise CorruptRecord("a varint has more than ten bytes")
-
-
 def _timestamp_delta(record: bytes) -> int:
-    _, position = _varint(record, 0)
-    value, _ = _varint(record, position + 1)
+    _, position = decode_unsigned(record, 0)
+    value, _ = decode_unsigned(record, position + 1)
     return value >> 1 if not value & 1 else -(value >> 1) - 1
 
 
 def _with_timestamp_delta(record: bytes, delta: int) -> bytes:
     """Return the encoded record with another time stamp delta."""
-    _, attributes = _varint(record, 0)
-    _, rest = _varint(record, attributes + 1)
+    _, attributes = decode_unsigned(record, 0)
+    _, rest = decode_unsigned(record, attributes + 1)
     body = record[attributes : attributes + 1] + varint(delta) + record[rest:]
     return varint(len(body)) + body

@@ -100,7 +100,7 @@ def produce(name: str, acks: int = 1, transactional_id: str | None = None) -> Pr
 
 def fetch(parts: Parts, *names: str, offset: int = 0, **fields: Any) -> FetchRequest:
     topics = [
-        FetchTopic(name, parts.replicas.partitions[name, 0].topic_id, [FetchPartition(0, fetch_offset=offset)])
+        FetchTopic(name, parts.partitions.by_name[name, 0].topic_id, [FetchPartition(0, fetch_offset=offset)])
         for name in names
     ]
     for topic in topics:
@@ -117,12 +117,12 @@ def test_one_topic_refused_does_not_refuse_a_produce_request(parts: Parts, allow
     allow(Op.WRITE)
     request = produce("others")
     for topic in request.topic_data:
-        topic.topic_id = parts.replicas.partitions[topic.name, 0].topic_id
+        topic.topic_id = parts.partitions.by_name[topic.name, 0].topic_id
     answer = parts.call(request, version)
     found = [one.error_code for topic in answer.responses for one in topic.partition_responses]
     assert found == [ErrorCode.NONE, REFUSED]
-    assert parts.replicas.partitions["mine", 0].log.log_end_offset == 2
-    assert parts.replicas.partitions["others", 0].log.log_end_offset == 1
+    assert parts.partitions.by_name["mine", 0].log.log_end_offset == 2
+    assert parts.partitions.by_name["others", 0].log.log_end_offset == 1
 
 
 def test_an_unknown_topic_id_is_no_refusal(parts: Parts, allow: Allow) -> None:
@@ -176,19 +176,19 @@ def test_one_topic_refused_does_not_refuse_a_fetch(parts: Parts, allow: Allow, v
 
 def test_a_follower_needs_the_cluster(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
-    before = parts.replicas.partitions["mine", 0].state
+    before = parts.partitions.by_name["mine", 0].state
     answer = parts.call(fetch(parts, "mine", "others", session_epoch=-1, replica_state=ReplicaState(2, -1)), 16)
     assert {answer.error_code, *codes(answer)} - {ErrorCode.NONE} <= REFUSALS
     assert answer.error_code in REFUSALS or codes(answer) == [REFUSED, REFUSED]
     assert not any(one.records for topic in answer.responses for one in topic.partitions)
-    assert parts.replicas.partitions["mine", 0].state is before
+    assert parts.partitions.by_name["mine", 0].state is before
 
 
 def test_a_partition_that_outlives_its_topic_is_not_read(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     written = produce("others")
     fetched = fetch(parts, "others", session_epoch=-1)
     for topic in written.topic_data:
-        topic.topic_id = parts.replicas.partitions[topic.name, 0].topic_id
+        topic.topic_id = parts.partitions.by_name[topic.name, 0].topic_id
     monkeypatch.setattr(parts.topics, "by_id", lambda _id: None)
     assert codes(parts.call(fetched, 16)) == [REFUSED]
     answer = parts.call(written, 13)
@@ -202,7 +202,7 @@ def test_a_fetch_that_waits_is_judged_again(parts: Parts, allow: Allow) -> None:
     assert isinstance(waiting, Deferred) and not waiting.called
     revoke(parts)
     parts.append("mine", b"secret")
-    parts.replicas.became_visible(parts.replicas.partitions["mine", 0])
+    parts.replicas.became_visible(parts.partitions.by_name["mine", 0])
     assert codes(result_of(waiting)) == [REFUSED]
 
 
@@ -251,7 +251,7 @@ def test_metadata_shows_what_may_be_seen(parts: Parts, allow: Allow) -> None:
     parts.connection.principal = ALICE
     assert [topic.name for topic in parts.call(everything, 12).topics] == ["mine"]
     assert [t.name for t in parts.call(DescribeTopicPartitionsRequest()).topics] == ["mine"]
-    by_id = MetadataRequestTopic(parts.replicas.partitions["others", 0].topic_id, None)
+    by_id = MetadataRequestTopic(parts.partitions.by_name["others", 0].topic_id, None)
     (hidden,) = parts.call(MetadataRequest([by_id], False), 12).topics
     assert (hidden.error_code, hidden.name) == (REFUSED, None)
 
@@ -309,7 +309,7 @@ def test_a_created_topic_s_settings_are_told_to_those_who_may(parts: Parts, allo
 
 
 def test_deleting_by_id_does_not_tell_the_name(parts: Parts, allow: Allow) -> None:
-    wanted = DeleteTopicState(None, parts.replicas.partitions["others", 0].topic_id)
+    wanted = DeleteTopicState(None, parts.partitions.by_name["others", 0].topic_id)
     (hidden,) = parts.call(DeleteTopicsRequest([wanted])).responses
     assert (hidden.error_code, hidden.name) == (REFUSED, None)
     allow(Op.DESCRIBE, name="others")
@@ -334,7 +334,7 @@ def test_the_fast_paths_ask_too_and_at_little_cost(tmp_path: Path) -> None:
     one = path.produce_frame(1, 200)
     path.ask(one)
     fetched = path.fetch_frame(0, 4096)
-    log = path.parts.replicas.partitions["t", 0].log
+    log = path.parts.partitions.by_name["t", 0].log
     free = {frame: cost(lambda frame=frame: path.ask(frame)) for frame in (one, fetched)}  # type: ignore[misc]
     authorizer = AclAuthorizer(AclIndex())
     path.parts.authorizer = authorizer

@@ -282,7 +282,7 @@ class TestListOffsets:
     def test_compressed_records_are_looked_into_in_a_thread(self, parts: Parts) -> None:
         parts.create("t")
         records = batch(*[b"v"] * 1000, now_ms=parts.now_ms(), compression=ZSTD)
-        parts.replicas.append(parts.replicas.partitions["t", 0], records, False)
+        parts.replicas.append(parts.partitions.by_name["t", 0], records, False)
         parts.threads.hold = True
         wanted = [ListOffsetsPartition(0, timestamp=parts.now_ms())]
         answer = parts.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("t", wanted)]), 9)
@@ -293,7 +293,7 @@ class TestListOffsets:
     def test_two_requests_at_a_time_search(self, parts: Parts) -> None:
         parts.create("t")
         records = batch(b"v", now_ms=parts.now_ms(), compression=ZSTD)
-        parts.replicas.append(parts.replicas.partitions["t", 0], records, False)
+        parts.replicas.append(parts.partitions.by_name["t", 0], records, False)
         parts.threads.hold = True
         request = ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=5)])])
         answers = [parts.ask(request, 9) for _ in range(5)]
@@ -315,8 +315,8 @@ class TestListOffsets:
         parts.create("t")
         for number in range(5):
             stamp = NOW_MS + number
-            parts.replicas.append(parts.replicas.partitions["t", 0], batch(b"a", b"b", now_ms=stamp), False)
-        parts.replicas.partitions["t", 0].log.delete_records_before(3)
+            parts.replicas.append(parts.partitions.by_name["t", 0], batch(b"a", b"b", now_ms=stamp), False)
+        parts.partitions.by_name["t", 0].log.delete_records_before(3)
         parts.threads.hold = True
         wanted = [ListOffsetsPartition(0, timestamp=MAX_TIMESTAMP)]
         answer = parts.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("t", wanted)]), 9)

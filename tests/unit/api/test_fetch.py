@@ -117,7 +117,7 @@ class TestReading:
     def test_zstd_is_for_clients_that_know_it(self, parts: Parts) -> None:
         """KIP-110: from version 10 on; an older one gets what is before the first such batch, then an error."""
         parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
+        partition = parts.partitions.by_name["t", 0]
         for codec in (CompressionType.NONE, CompressionType.GZIP, CompressionType.ZSTD, CompressionType.NONE):
             parts.replicas.append(partition, batch(b"v" * 100, compression=codec, now_ms=parts.now_ms()), False)
         for version in (4, 9):
@@ -149,7 +149,7 @@ class TestErrors:
 
     def test_leader_epochs(self, parts: Parts) -> None:
         parts.create("t")
-        parts.replicas.partitions["t", 0].leader_epoch = 5
+        parts.partitions.by_name["t", 0].leader_epoch = 5
         for epoch, code in [(-1, 0), (5, 0), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)]:
             response = parts.call(request("t", wants(0, current_leader_epoch=epoch), topic_id=b""), 12)
             assert only(response).error_code == code
@@ -160,7 +160,7 @@ class TestErrors:
 
     def test_a_client_whose_log_diverges_is_told_where(self, parts: Parts) -> None:
         parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
+        partition = parts.partitions.by_name["t", 0]
         parts.append("t", b"a", b"b")
         partition.leader_epoch = 3
         parts.append("t", b"c")

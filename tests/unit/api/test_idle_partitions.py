@@ -77,7 +77,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 def _acks_all(session: Session) -> None:
     """The follower waits; a write ends that; the follower asks for more, which commits it."""
     parts = session.parts
-    partition = parts.replicas.partitions["t", 0]
+    partition = parts.partitions.by_name["t", 0]
     end = partition.log.log_end_offset
     waiting = session.ask((0, end), wait_ms=500)
     assert isinstance(waiting, Deferred)
@@ -150,7 +150,7 @@ def test_a_log_start_that_retention_moves_is_news(parts: Parts) -> None:
     session.fetch((1, 2))
     session.fetch()
     assert session.dirty == set()
-    log = parts.replicas.partitions["t", 1].log
+    log = parts.partitions.by_name["t", 1].log
     log.roll(2, parts.now_ms())
     parts.time.advance(3600 * 24 * 30)
     assert log.log_start_offset == 2
@@ -170,7 +170,7 @@ def test_an_idle_follower_in_touch_is_not_behind_when_a_write_comes(parts: Parts
     """Its fetches tell that it has all of every partition, the ones not named in them too."""
     session = Session(parts, 3)
     most = parts.settings.integer("replica.lag.time.max.ms") / 1000
-    partition = parts.replicas.partitions["t", 1]
+    partition = parts.partitions.by_name["t", 1]
     for _ in range(5):
         parts.time.advance(most / 2)
         session.fetch()
@@ -186,7 +186,7 @@ def test_an_idle_follower_that_is_gone_is_behind_its_time_after_its_last_fetch(p
     parts.time.advance(most - 1)
     parts.append("t", b"a", partition=1)
     now = parts.time.seconds()
-    partition = parts.replicas.partitions["t", 1]
+    partition = parts.partitions.by_name["t", 1]
     assert partition.lagging(now, most) == []
     assert partition.lagging(now + 2, most) == [FOLLOWER]
 

@@ -76,7 +76,7 @@ class TestMetadata:
     def test_an_unknown_name_is_made_and_can_be_used(self, parts: Parts, version: int) -> None:
         (topic,) = parts.call(ask("new"), version).topics
         assert (topic.error_code, len(topic.partitions)) == (0, 1)
-        assert ("new", 0) in parts.replicas.partitions
+        assert ("new", 0) in parts.partitions.by_name
 
     def test_a_created_topic_is_answered_when_its_log_exists(self, parts: Parts) -> None:
         parts.threads.hold = True

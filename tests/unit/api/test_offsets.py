@@ -83,7 +83,7 @@ class TestListOffsets:
         assert self.look_up(t, -1, epoch=4).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def test_records_that_are_not_committed_are_not_found(self, t: Parts) -> None:
-        t.replicas.partitions["t", 0].high_watermark = 1
+        t.partitions.by_name["t", 0].high_watermark = 1
         assert self.look_up(t, -1).offset == 1
         assert self.look_up(t, NOW_MS + 1).offset == -1
 
@@ -114,7 +114,7 @@ class TestOffsetForLeaderEpoch:
         )
 
     def test_look_ups(self, t: Parts) -> None:
-        t.replicas.partitions["t", 0].leader_epoch = 5
+        t.partitions.by_name["t", 0].leader_epoch = 5
         t.append("t", b"d")
         for epoch, expected in ((0, (0, 3)), (3, (0, 3)), (5, (5, 4)), (6, (-1, -1))):
             found = self.look_up(t, epoch)

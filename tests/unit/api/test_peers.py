@@ -32,7 +32,7 @@ def secret(parts: Parts) -> BrokerSecret:
     parts.create("t")
     parts.set_state("t", replicas=(1, FOLLOWER), isr=(1, FOLLOWER))
     parts.append("t", b"v")
-    assert parts.replicas.partitions["t", 0].high_watermark == 0
+    assert parts.partitions.by_name["t", 0].high_watermark == 0
     return secret
 
 
@@ -47,8 +47,8 @@ def greet(parts: Parts, name: str, version: str) -> FakeConnection:
 
 def fetch(parts: Parts, connection: Any, version: int = 17) -> Any:
     """Fetch as broker 2 that has the record."""
-    topic_id = parts.replicas.partitions["t", 0].topic_id
-    wanted = [FetchPartition(0, parts.replicas.partitions["t", 0].leader_epoch, fetch_offset=1)]
+    topic_id = parts.partitions.by_name["t", 0].topic_id
+    wanted = [FetchPartition(0, parts.partitions.by_name["t", 0].leader_epoch, fetch_offset=1)]
     by_id = version >= 13
     request = FetchRequest(
         replica_id=-1 if version >= 15 else FOLLOWER,
@@ -59,7 +59,7 @@ def fetch(parts: Parts, connection: Any, version: int = 17) -> Any:
 
 
 def high_watermark(parts: Parts) -> int:
-    return parts.replicas.partitions["t", 0].high_watermark
+    return parts.partitions.by_name["t", 0].high_watermark
 
 
 def test_the_broker_itself_is_believed(parts: Parts, secret: BrokerSecret) -> None:
@@ -94,7 +94,7 @@ def test_a_forged_fetch_commits_nothing(parts: Parts, secret: BrokerSecret, vers
     ):
         assert fetch(parts, connection, version).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert high_watermark(parts) == 0
-    assert parts.replicas.partitions["t", 0].followers[FOLLOWER].log_end == -1
+    assert parts.partitions.by_name["t", 0].followers[FOLLOWER].log_end == -1
 
 
 def test_the_end_that_is_not_committed_is_shown_to_the_broker_only(parts: Parts, secret: BrokerSecret) -> None:

@@ -36,7 +36,7 @@ def test_appends_and_answers_at_once(parts: Parts) -> None:
         assert (partition.error_code, partition.base_offset, partition.log_start_offset) == (0, base, 0)
         assert partition.log_append_time_ms == -1
         assert partition.error_message is None
-    assert parts.replicas.partitions["t", 0].high_watermark == 9
+    assert parts.partitions.by_name["t", 0].high_watermark == 9
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -66,7 +66,7 @@ def test_records_without_a_key_are_refused_by_a_compacted_topic_and_named(parts:
 def test_acks_0_is_not_answered(parts: Parts) -> None:
     parts.create("t")
     assert parts.ask(request("t", batch(), acks=0), 9) is None
-    assert parts.replicas.partitions["t", 0].high_watermark == 1
+    assert parts.partitions.by_name["t", 0].high_watermark == 1
 
 
 def test_acks_0_closes_the_connection_on_an_error(parts: Parts) -> None:
@@ -80,7 +80,7 @@ def test_acks_0_closes_the_connection_on_an_error(parts: Parts) -> None:
 def test_acks_that_cannot_be(parts: Parts, acks: int) -> None:
     parts.create("t")
     assert only(parts.call(request("t", batch(), acks=acks), 9)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert parts.replicas.partitions["t", 0].high_watermark == 0
+    assert parts.partitions.by_name["t", 0].high_watermark == 0
 
 
 def test_transactions_are_refused_in_words(parts: Parts) -> None:
@@ -129,7 +129,7 @@ def test_bad_records_append_nothing(parts: Parts, records: bytes | None, code: E
     assert partition.error_code == code
     assert partition.error_message
     assert partition.base_offset == -1
-    assert parts.replicas.partitions["t", 0].log.log_end_offset == 0
+    assert parts.partitions.by_name["t", 0].log.log_end_offset == 0
 
 
 def test_one_bad_partition_does_not_stop_the_other(parts: Parts) -> None:
@@ -171,7 +171,7 @@ class TestReplicas:
         parts.create("t", min_insync_replicas="2")
         parts.set_state("t", replicas=(1, 2), isr=(1,))
         assert only(parts.call(request("t", batch(), acks=-1), 12)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert parts.replicas.partitions["t", 0].log.log_end_offset == 0
+        assert parts.partitions.by_name["t", 0].log.log_end_offset == 0
         assert only(parts.call(request("t", batch(), acks=1), 12)).error_code == 0
 
     def test_acks_all_waits_for_the_others(self, parts: Parts) -> None:

@@ -121,7 +121,7 @@ def answers(result: Any) -> list[Any]:
 
 
 def read(parts: Parts, topic: str, index: int = 0) -> list[Any]:
-    log = parts.replicas.partitions[topic, index].log
+    log = parts.partitions.by_name[topic, index].log
     return records_in(log.read(0, 1 << 24, allow_cold=True)) if log.log_end_offset else []
 
 
@@ -154,7 +154,7 @@ def test_a_largest_time_stamp_that_is_wrong_is_put_right(parts: Parts) -> None:
         for stamp in wrong:
             (answer,) = answers(ask(parts, "t", with_header(good, max_timestamp=stamp)))
             assert answer.error_code == 0
-    log = parts.replicas.partitions["t", 0].log
+    log = parts.partitions.by_name["t", 0].log
     found = log.read(0, 1 << 20, allow_cold=True)
     assert found is not None
     headers = [header for header, _ in iter_batches(found.read())]
@@ -301,7 +301,7 @@ class TestInAThread:
         parts.settings.set_dynamic({"log.validate.records": "true", "log.validate.compressed": "true"}, {})
         parts.threads.hold = True
         waiting = ask(parts, "d", encode_batch([(None, b"v", NOW_MS, [LARGE])], compression=4))
-        log = parts.replicas.partitions["d", 0].log
+        log = parts.partitions.by_name["d", 0].log
         log.config = replace(log.config, cleanup_policy=frozenset({"compact"}))
         parts.threads.release()
         assert answers(waiting)[0].error_code == INVALID
@@ -334,7 +334,7 @@ def test_many_partitions_in_a_large_request(parts: Parts) -> None:
     rows += [PartitionProduceData(4, memoryview(batch(bytes(half), compression=4)))]  # nobody has to look into it
     rows += [PartitionProduceData(2, memoryview(batch(b"second")))]
     waiting = parts.ask(ProduceRequest(None, 1, 1000, [TopicProduceData("wide", partition_data=rows)]), 9)
-    ends = [parts.replicas.partitions["wide", index].log.log_end_offset for index in range(5)]
+    ends = [parts.partitions.by_name["wide", index].log.log_end_offset for index in range(5)]
     assert ends == [1, 0, 0, 0, 1]
     parts.threads.release()
     assert [(one.error_code, one.base_offset) for one in answers(waiting)] == [(0, 0)] * 5 + [(0, 1)]

@@ -42,7 +42,7 @@ class TestCreateTopics:
         shown = {one.name: (one.value, one.config_source) for one in answer.configs}
         assert shown["retention.ms"] == ("5000", 1)
         assert shown["segment.bytes"] == (str(1 << 30), 5)
-        assert len(parts.replicas.partitions) == 3
+        assert len(parts.partitions.by_name) == 3
 
     def test_defaults_of_the_broker(self, tmp_path: Any) -> None:
         parts = Parts(tmp_path, num_partitions=4)
@@ -144,12 +144,12 @@ class TestCreatePartitions:
             "b": ErrorCode.INVALID_PARTITIONS,
             "nope": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         }
-        assert ("a", 1) in parts.replicas.partitions
+        assert ("a", 1) in parts.partitions.by_name
 
     def test_validate_only(self, parts: Parts) -> None:
         parts.create("t")
         assert self.extend(parts, CreatePartitionsTopic("t", 2, None), validate_only=True) == {"t": 0}
-        assert ("t", 1) not in parts.replicas.partitions
+        assert ("t", 1) not in parts.partitions.by_name
 
     def test_the_clients_own_assignment(self, parts: Parts) -> None:
         parts.create("t")
@@ -206,7 +206,7 @@ class TestTimeouts:
         assert {one.error_code for one in answers} == {ErrorCode.REQUEST_TIMED_OUT}
         parts.threads.release()
         assert {topic.name: len(topic.partitions) for topic in parts.topics.all()} == partitions
-        assert {key[0] for key in parts.replicas.partitions} == set(partitions)
+        assert {key[0] for key in parts.partitions.by_name} == set(partitions)
 
     def test_errors_found_before_the_timeout_are_reported(self, parts: Parts) -> None:
         parts.threads.hold = True

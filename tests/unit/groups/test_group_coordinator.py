@@ -80,7 +80,7 @@ def restart(parts: Parts) -> None:
 def home(parts: Parts, group_id: str = "g") -> Partition:
     """Return the partition that stores a group."""
     return next(
-        parts.replicas.partitions[TOPIC, index]
+        parts.partitions.by_name[TOPIC, index]
         for index in range(4)
         if (found := parts.groups.describe(group_id)) and getattr(found, "partition_index", None) == index
     )

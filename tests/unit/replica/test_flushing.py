@@ -15,7 +15,7 @@ from tests.fakes.parts import Parts, batch
 def topic(parts: Parts, **configs: Any) -> Partition:
     """A topic of one partition; its settings with underscores for dots."""
     parts.create("t", 1, **configs)
-    return parts.replicas.partitions["t", 0]
+    return parts.partitions.by_name["t", 0]
 
 
 def append(parts: Parts, partition: Partition, count: int = 1) -> int:
@@ -122,7 +122,7 @@ class TestVisible:
         parts.fs.lose_power()
         parts.boot()
         result_of(parts.replica_parts.start())
-        assert parts.replicas.partitions["t", 0].high_watermark == 5
+        assert parts.partitions.by_name["t", 0].high_watermark == 5
 
     def test_switched_off(self, parts: Parts) -> None:
         partition = topic(parts, flush_visible="true")

@@ -46,8 +46,8 @@ class TestFollowing:
     def test_a_topic_is_found_by_name_and_by_id(self, parts: Parts) -> None:
         topic = parts.create("t", partitions=2)
         for index in (0, 1):
-            partition = parts.replicas.partitions["t", index]
-            assert parts.replicas.partitions_by_id[topic.topic_id, index] is partition
+            partition = parts.partitions.by_name["t", index]
+            assert parts.partitions.by_id[topic.topic_id, index] is partition
             assert partition.role is Role.LEADING
             assert partition.isr == (1,)
         assert len(parts.logs.logs) == 2
@@ -55,20 +55,20 @@ class TestFollowing:
     def test_files_are_made_and_deleted_in_a_thread(self, parts: Parts) -> None:
         parts.threads.hold = True
         result_of(parts.topic_admin.create_topic("t"))
-        assert not parts.replicas.partitions
+        assert not parts.partitions.by_name
         settled = parts.hosting.settled("t")
         assert not settled.called
         parts.threads.release()
         assert settled.called
-        assert ("t", 0) in parts.replicas.partitions
+        assert ("t", 0) in parts.partitions.by_name
 
     def test_a_deleted_topic_is_gone_at_once_and_its_log_after_that(self, parts: Parts) -> None:
         topic = parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
+        partition = parts.partitions.by_name["t", 0]
         parts.threads.hold = True
         result_of(parts.topic_admin.delete_topic("t"))
-        assert not parts.replicas.partitions
-        assert not parts.replicas.partitions_by_id
+        assert not parts.partitions.by_name
+        assert not parts.partitions.by_id
         assert partition.role is Role.DELETED
         assert parts.logs.logs
         parts.threads.hold = False
@@ -81,7 +81,7 @@ class TestFollowing:
         result_of(parts.topic_admin.create_topic("t", partitions=2))
         result_of(parts.topic_admin.delete_topic("t"))
         parts.threads.release()
-        assert not parts.replicas.partitions
+        assert not parts.partitions.by_name
         assert not parts.logs.logs
 
     def test_deleted_and_made_again_at_once(self, parts: Parts) -> None:
@@ -91,16 +91,16 @@ class TestFollowing:
         result_of(parts.topic_admin.delete_topic("t"))
         again = result_of(parts.topic_admin.create_topic("t"))
         parts.threads.release()
-        assert parts.replicas.partitions["t", 0].topic_id == again.topic_id
+        assert parts.partitions.by_name["t", 0].topic_id == again.topic_id
         assert parts.logs.logs["t", 0].topic_id == again.topic_id
         assert parts.logs.logs["t", 0].log_end_offset == 0
 
     def test_more_partitions(self, parts: Parts) -> None:
         parts.create("t")
-        first = parts.replicas.partitions["t", 0]
+        first = parts.partitions.by_name["t", 0]
         result_of(parts.topic_admin.add_partitions("t", 3))
-        assert parts.replicas.partitions["t", 0] is first
-        assert {index for _, index in parts.replicas.partitions} == {0, 1, 2}
+        assert parts.partitions.by_name["t", 0] is first
+        assert {index for _, index in parts.partitions.by_name} == {0, 1, 2}
 
     def test_settings_of_the_topic_reach_its_logs(self, parts: Parts) -> None:
         parts.create("t", retention_ms="5000")
@@ -108,7 +108,7 @@ class TestFollowing:
         assert log.config.retention_ms == 5000
         result_of(parts.topic_admin.set_topic_configs("t", {"max.message.bytes": "100", "min.insync.replicas": "2"}))
         assert (log.config.max_message_bytes, log.config.retention_ms) == (100, 7 * 24 * 3600 * 1000)
-        assert parts.replicas.partitions["t", 0].min_insync_replicas == 2
+        assert parts.partitions.by_name["t", 0].min_insync_replicas == 2
 
     def test_settings_of_the_broker_reach_all_logs_without_their_own(self, parts: Parts) -> None:
         parts.create("t")
@@ -123,8 +123,8 @@ class TestRestart:
         parts.create("t", partitions=2)
         parts.append("t", b"a", b"b", partition=1)
         restart(parts)
-        assert parts.replicas.partitions["t", 1].high_watermark == 2
-        assert parts.replicas.partitions["t", 0].high_watermark == 0
+        assert parts.partitions.by_name["t", 1].high_watermark == 2
+        assert parts.partitions.by_name["t", 0].high_watermark == 0
 
     @pytest.mark.parametrize("others", [True, False])
     def test_a_log_of_an_unknown_topic_is_kept_aside(self, parts: Parts, logged: list[LogEvent], others: bool) -> None:
@@ -160,7 +160,7 @@ class TestRestart:
         parts.fs.rename(path, "/data/t-0")
         parts.boot()
         result_of(parts.replica_parts.start())
-        assert parts.replicas.partitions["t", 0].high_watermark == 2
+        assert parts.partitions.by_name["t", 0].high_watermark == 2
         assert not strays(parts)
 
     def test_a_partition_that_the_topic_does_not_have_is_kept_aside(self, parts: Parts) -> None:
@@ -174,7 +174,7 @@ class TestRestart:
         assert set(parts.logs.logs) == {("t", 0)}
         result_of(parts.topic_admin.add_partitions("t", 2))
         result_of(parts.hosting.settled("t"))
-        assert parts.replicas.partitions["t", 1].log.log_end_offset == 0
+        assert parts.partitions.by_name["t", 1].log.log_end_offset == 0
         assert len(strays(parts)) == 1
 
     def test_logs_of_a_topic_that_cannot_be_read_are_left_alone(self, parts: Parts) -> None:
@@ -189,11 +189,11 @@ class TestRestart:
         parts.create("u")
         restart(parts)
         assert set(parts.logs.logs) == {("t", 0), ("u", 0)}
-        assert set(parts.replicas.partitions) == {("u", 0)}
+        assert set(parts.partitions.by_name) == {("u", 0)}
         result_of(store.set(path, sound))
         parts.create("v")
         result_of(parts.hosting.settled("t"))
-        assert parts.replicas.partitions["t", 0].log.log_end_offset == 2
+        assert parts.partitions.by_name["t", 0].log.log_end_offset == 2
 
     def test_topics_that_a_new_session_does_not_have_are_kept_aside(self, parts: Parts) -> None:
         parts.create("t")
@@ -205,7 +205,7 @@ class TestRestart:
         feed._session_id, feed._seen = -1, -1  # as after a lost session
         result_of(parts.topic_admin.delete_topic("t"))
         result_of(parts.hosting.settled("t"))
-        assert not parts.replicas.partitions
+        assert not parts.partitions.by_name
         assert len(strays(parts)) == 1
 
     def test_a_topic_made_anew_meanwhile_starts_empty(self, parts: Parts) -> None:
@@ -216,7 +216,7 @@ class TestRestart:
         again = result_of(parts.topic_admin.create_topic("t"))
         restart(parts)
         assert parts.logs.logs["t", 0].topic_id == again.topic_id
-        assert parts.replicas.partitions["t", 0].high_watermark == 0
+        assert parts.partitions.by_name["t", 0].high_watermark == 0
         assert len(strays(parts)) == 1
 
 
@@ -235,8 +235,8 @@ class TestTrouble:
     def test_a_log_that_cannot_be_made_is_offline(self, parts: Parts) -> None:
         with parts.fs.failing("mkdir", errno.ENOSPC, path="t-1"):
             parts.create("t", partitions=2)
-        assert parts.replicas.partitions["t", 0].role is Role.LEADING
-        offline = parts.replicas.partitions["t", 1]
+        assert parts.partitions.by_name["t", 0].role is Role.LEADING
+        offline = parts.partitions.by_name["t", 1]
         assert not offline.online
         with pytest.raises(PartitionOffline):
             parts.replicas.append(offline, batch(), False)
@@ -247,7 +247,7 @@ class TestTrouble:
 
     def test_a_failing_disk_does_not_flood_the_log(self, parts: Parts, logged: list[LogEvent]) -> None:
         parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
+        partition = parts.partitions.by_name["t", 0]
         with parts.fs.failing("pwritev", errno.ENOSPC, lasting=True):
             for _ in range(100):
                 with pytest.raises(StorageFailure):
@@ -260,7 +260,7 @@ class TestTrouble:
         parts.create("t")
         with parts.fs.failing("rename", errno.EIO):
             result_of(parts.topic_admin.delete_topic("t"))
-        assert not parts.replicas.partitions
+        assert not parts.partitions.by_name
         assert any("Could not delete" in str(event.get("log_format")) for event in logged)
 
     def test_a_round_of_housekeeping_that_fails_is_not_the_last(
@@ -281,13 +281,13 @@ class TestTrouble:
 class TestPartition:
     def test_roles_change_only_as_declared(self, parts: Parts) -> None:
         parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
+        partition = parts.partitions.by_name["t", 0]
         with pytest.raises(UnexpectedEvent, match="no transition from LEADING by LEAD"):
             partition.change_role(RoleEvent.LEAD)
 
     def test_epochs(self, parts: Parts) -> None:
         parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
+        partition = parts.partitions.by_name["t", 0]
         partition.leader_epoch = 3
         for epoch in (-1, 3):
             partition.check_epoch(epoch)

@@ -55,7 +55,7 @@ def fail_a(parts: Parts) -> None:
 def test_the_others_go_on(parts: Parts) -> None:
     assert produce(parts, 0) == produce(parts, 1) == 0
     fail_a(parts)
-    assert parts.replicas.partitions["t", 0].role is Role.OFFLINE
+    assert parts.partitions.by_name["t", 0].role is Role.OFFLINE
     assert produce(parts, 0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert parts.call(fetch_of(0), 12).responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     latest = ListOffsetsTopic("t", [ListOffsetsPartition(partition_index=0, timestamp=-1)])
@@ -71,7 +71,7 @@ def test_the_others_go_on(parts: Parts) -> None:
 
 def test_a_read_that_fails_takes_the_directory_offline(parts: Parts) -> None:
     assert produce(parts, 0) == 0
-    partition = parts.replicas.partitions["t", 0]
+    partition = parts.partitions.by_name["t", 0]
     with parts.fs.failing("preadv", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
         partition.read(0, 10, min_one=True, allow_cold=False)
     assert partition.role is Role.OFFLINE
@@ -102,13 +102,13 @@ def test_a_full_disk_fails_the_produce_and_passes(parts: Parts) -> None:
         assert produce(parts, 0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert produce(parts, 0) == 0
     assert parts.logs.healthy == ["/a", "/b"]
-    assert parts.replicas.partitions["t", 0].high_watermark == 1
+    assert parts.partitions.by_name["t", 0].high_watermark == 1
 
 
 def test_a_flush_that_finds_no_room_is_tried_again(parts: Parts) -> None:
     result_of(parts.topic_admin.set_topic_configs("t", {"flush.visible": "true", "segment.bytes": "100"}))
     assert produce(parts, 0) == 0
-    partition = parts.replicas.partitions["t", 0]
+    partition = parts.partitions.by_name["t", 0]
     with parts.fs.failing("open", errno.ENOSPC, path=".snapshot", lasting=True):
         answer = parts.ask(produce_to(parts, 0), 9)
         parts.time.advance(0.5)
@@ -134,4 +134,4 @@ def test_partitions_of_a_directory_that_is_away_are_not_made_anew(parts: Parts) 
     parts.logs.close()
     parts.boot()
     result_of(parts.replica_parts.start())
-    assert parts.replicas.partitions["t", 0].high_watermark == 1
+    assert parts.partitions.by_name["t", 0].high_watermark == 1

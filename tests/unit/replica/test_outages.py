@@ -181,7 +181,7 @@ def test_a_directory_that_fails_at_the_start_is_reported_but_not_what_was_lost_b
         broker.reporter.start()
         parts.time.advance(0)
     assert broker.reported == Outages(offline=frozenset({broker.in_a}))
-    assert [parts.replicas.partitions["t", index].role for index in range(2)] == [Role.OFFLINE] * 2
+    assert [parts.partitions.by_name["t", index].role for index in range(2)] == [Role.OFFLINE] * 2
     assert parts.fs.listdir("/b") and not {"t-0", "t-1"} & set(parts.fs.listdir("/b")), "no empty log is made"
 
 
@@ -213,9 +213,9 @@ def test_a_directory_is_used_again_when_an_operator_says_so(broker: Reporting) -
     parts.time.advance(0)
     assert broker.reported == NONE
     assert parts.logs.healthy == ["/a", "/b"]
-    assert parts.replicas.partitions["t", 0].role is Role.LEADING
+    assert parts.partitions.by_name["t", 0].role is Role.LEADING
     broker.append(0)
-    assert parts.replicas.partitions["t", 0].high_watermark == 2
+    assert parts.partitions.by_name["t", 0].high_watermark == 2
     assert alter(parts, "/a", 0) == ErrorCode.NONE, "it is in use"
     assert alter(parts, "/a", 1) == ErrorCode.INVALID_REQUEST, "it lies in the other directory"
     assert alter(parts, "/a", 7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

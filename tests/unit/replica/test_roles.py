@@ -121,7 +121,7 @@ class TestStates:
         found = topic.partitions[0]
         parts.topics._replace(topic, replace(topic, partitions=(replace(found, replicas=(2, 3)),)))
         result_of(parts.hosting.topic_changed("t"))
-        assert not parts.replicas.partitions
+        assert not parts.partitions.by_name
         assert not parts.logs.logs
 
 
@@ -325,4 +325,4 @@ class TestTooFewInSync:
     def test_the_only_replica_commits_alone(self, parts: Parts) -> None:
         parts.create("t", min_insync_replicas="2")
         parts.append("t")
-        assert parts.replicas.partitions["t", 0].high_watermark == 1
+        assert parts.partitions.by_name["t", 0].high_watermark == 1
