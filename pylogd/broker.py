@@ -187,7 +187,7 @@ class Broker:
         return self._listeners.advertised(listener)
 
     def read_certificates(self) -> None:
-        """Read the certificates of listeners again, if they have changed."""
+        """Read the certificate files of all listeners again if they have changed; new connections use them."""
         self._listeners.read_certificates()
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:

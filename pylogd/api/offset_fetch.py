@@ -41,7 +41,8 @@ _NOTHING = Committed(-1, NO_EPOCH, "", -1)
 _PARTITION_BYTES = 24  # of a partition in the answer, without its metadata
 
 _Offsets = Mapping[tuple[str, int], Committed]
-#: A topic of an answer, a partition of it, its offset, and an error instead of that.
+#: What to add to an answer: the entry of a topic, a partition's index, its committed offset, and an error code. With an
+#: error the offset is not sent.
 _Found = tuple[OffsetFetchResponseTopics, int, Committed, int]
 
 

@@ -30,7 +30,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 
 class PatternType(IntEnum):
-    """How a pattern's name selects resources. ANY and MATCH are for filters."""
+    """How a pattern's name selects resources. ANY and MATCH occur only in filters."""
 
     ANY = 1
     MATCH = 2
@@ -39,7 +39,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an entry does. ANY is for filters."""
+    """Whether an ACL allows or denies. ANY occurs only in filters, where it matches both."""
 
     ANY = 1
     DENY = 2
@@ -77,7 +77,7 @@ class AclBinding(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Selects bindings. None, ANY: whatever it is.
+    """Selects bindings. A field that is None or ANY selects every value.
 
     pattern: MATCH selects the patterns that cover the resource `name`, the others compare names.
     principal: as text, since clients may ask for what is no principal.

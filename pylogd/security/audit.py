@@ -43,7 +43,7 @@ Client: TypeAlias = tuple[str, str]
 
 
 class _Window:
-    """What one client repeats, from a moment on."""
+    """The events of one client since a time, to count those that repeat."""
 
     def __init__(self, since: float) -> None:
         self.since = since

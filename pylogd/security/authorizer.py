@@ -33,7 +33,7 @@ class AclOperation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """A kind of resource. ANY is for filters."""
+    """A kind of resource. ANY occurs only in filters of ACLs, where it matches every kind."""
 
     ANY = 1
     TOPIC = 2

@@ -50,7 +50,10 @@ class Identity(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """What a listener shows, and whom it trusts. `print` identifies the contents."""
+    """The certificates that a listener presents, and the authorities that it trusts.
+
+    print: identifies the contents.
+    """
 
     identities: tuple[Identity, ...]
     trusted: tuple[x509.Certificate, ...]

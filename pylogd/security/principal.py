@@ -18,7 +18,7 @@ class Principal(NamedTuple):
         return f"{self.kind}:{self.name}"
 
 
-#: A connection that has not said who it is: one of a PLAINTEXT listener, or of an SSL one without a certificate.
+#: The principal of clients that do not authenticate: all on PLAINTEXT listeners, those without a certificate on SSL.
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 
 

@@ -136,7 +136,10 @@ class AclAuthorizer:
     """Decides by an index of bindings. `changed` has to be called after each change of the index."""
 
     def __init__(self, index: AclIndex, super_users: Iterable[Principal] = (), allow_if_no_acl: bool = False) -> None:
-        """super_users: who may do everything. allow_if_no_acl: `allow.everyone.if.no.acl.found`."""
+        """super_users: principals who may do everything, whatever the ACLs say.
+
+        allow_if_no_acl: whether everyone may use a resource that has no ACL (`allow.everyone.if.no.acl.found`).
+        """
         self.index = index
         self.super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl

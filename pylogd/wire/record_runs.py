@@ -230,7 +230,10 @@ def encode_run(
     base_timestamp: int,
     encode_headers: Callable[[Sequence[Header]], bytes],
 ) -> bytes:
-    """Encode the records of a batch, without header and compression. They are tuples with the fields of NewRecord."""
+    """Encode the records of a batch, without header and compression.
+
+    records: tuples with the fields of `NewRecord`.
+    """
     parts: list[bytes] = []
     extend = parts.extend
     ready, heads = _varints(), _value_heads

@@ -81,6 +81,6 @@ class PlainClient:
         return encode_text(f"{_NUL}{self._user}{_NUL}{password}")
 
     def step(self, challenge: bytes) -> None:
-        """The broker has nothing to say."""
+        """End the conversation. Raises ServerNotTrusted if the broker sent a challenge."""
         if challenge:
             raise ServerNotTrusted("the broker sent a challenge, which PLAIN does not have")

@@ -69,7 +69,10 @@ class ScramCredential:
 
 
 def salted_password(algorithm: Algorithm, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return Hi(password, salt, iterations). Takes milliseconds."""
+    """Return the salted password: Hi(password, salt, iterations) of RFC 5802.
+
+    It takes milliseconds, so a reactor should have it done in a thread.
+    """
     return hashlib.pbkdf2_hmac(algorithm.digest, password.encode("utf-8", "surrogatepass"), salt, iterations)
 
 
