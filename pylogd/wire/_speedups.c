@@ -205,10 +205,14 @@ decode_records(PyObject *self, PyObject *args)
     Py_ssize_t count;
     long long base_offset, base_timestamp;
     PyObject *topic, *partition, *stamp, *empty = NULL, *list = NULL;
+    PyObject *time; /* of the last record: records that follow each other often have the same */
     PyTypeObject *type;
     if (!PyArg_ParseTuple(args, "y*nLLOOO!O", &data, &count, &base_offset, &base_timestamp, &topic, &partition,
                           &PyType_Type, &type, &stamp))
         return NULL;
+    int own_times = stamp == Py_None;
+    uint64_t time_delta = 0;
+    time = own_times ? NULL : Py_NewRef(stamp);
     if (!PyType_IsSubtype(type, &PyTuple_Type)) {
         PyErr_SetString(PyExc_TypeError, "type must be a subclass of tuple");
         goto done;
@@ -226,7 +230,11 @@ decode_records(PyObject *self, PyObject *args)
         PyTuple_SET_ITEM(object, 0, Py_NewRef(topic));
         PyTuple_SET_ITEM(object, 1, Py_NewRef(partition));
         PyTuple_SET_ITEM(object, 2, to_sum(base_offset, (int64_t)record.delta));
-        PyTuple_SET_ITEM(object, 3, stamp != Py_None ? Py_NewRef(stamp) : to_sum(base_timestamp, unzigzag(record.stamp)));
+        if (own_times && (time == NULL || record.stamp != time_delta)) {
+            time_delta = record.stamp;
+            Py_XSETREF(time, to_sum(base_timestamp, unzigzag(record.stamp)));
+        }
+        PyTuple_SET_ITEM(object, 3, Py_XNewRef(time));
         PyTuple_SET_ITEM(object, 4, to_bytes(record.key, record.key_size));
         PyTuple_SET_ITEM(object, 5, to_bytes(record.value, record.value_size));
         PyTuple_SET_ITEM(object, 6, record.headers ? to_headers(&record) : Py_NewRef(empty));
@@ -240,6 +248,7 @@ decode_records(PyObject *self, PyObject *args)
 failed:
     Py_CLEAR(list);
 done:
+    Py_XDECREF(time);
     Py_XDECREF(empty);
     PyBuffer_Release(&data);
     return list;

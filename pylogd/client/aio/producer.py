@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pylogd.client.aio.cluster import Cluster
 from pylogd.client.core.errors import Closed
-from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
@@ -112,7 +112,7 @@ class Producer:
         if self._prepares:
             record = ProducerRecord(topic, value, key, partition, timestamp, headers)
             return await self._producer.send_prepared(record, on_delivery)
-        stamp = self._now_ms() if timestamp is None else timestamp
+        stamp = self._now_ms() if timestamp is None else check_timestamp(timestamp)
         taken = self._try_send(topic, value, key, partition, stamp, headers, on_delivery)
         if taken is not None:
             return taken

@@ -31,7 +31,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from pylogd.client.blocking.producer import Delivery, Producer
-from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Header, encode_headers
@@ -185,8 +185,6 @@ class AuditedProducer:
         self._sender = producer._sender
         self._accumulator = producer._accumulator
         self._partitions = producer._partitions
-        self._core = producer._core
-        self._limit = producer._limit
         self._begun = False  # whether a window has begun, so that there may be another one to report
         self._topics: dict[str, _Topic] = {}
         self._windows: list[_Window] = []  # that are not reported yet
@@ -211,16 +209,18 @@ class AuditedProducer:
     ) -> Delivery:
         """As `Producer.send`."""
         if partition is not None or headers or on_delivery is not None or self._prepares:
-            return self._stamping.send(
+            delivery = self._stamping.send(
                 topic, value, key, partition=partition, timestamp=timestamp, headers=headers, on_delivery=on_delivery
             )
+            if self._begun:
+                self._report_once()
+            return delivery
         # As `self._stamping.send` with `_add_stamped`, whose calls cost as much as all that auditing adds to a message.
         with self._lock:
-            if self._accumulator.buffered >= self._limit or self._core.failure is not None:
+            if self._accumulator.buffered >= self._accumulator.limit:
                 self._producer._make_room()
             count = self._partitions.get(topic) or self._producer._learn(topic)
-            if timestamp is None:
-                timestamp = self._now_ms()
+            timestamp = self._now_ms() if timestamp is None else check_timestamp(timestamp)
             state = self._topics.get(topic)
             if state is None:
                 state = self._topics[topic] = _Topic()
@@ -290,7 +290,7 @@ class AuditedProducer:
         start = now - now % self._window_ms
         state.window = window = _Window(topic, start, start + self._window_ms, state.number)
         self._windows.append(window)
-        self._begun, self._stamping._after_send = True, self._report_once
+        self._begun = True
 
     def _join(self, state: _Topic, batch: Batch, number: int) -> None:
         """The message of this number went to another batch than the one before it."""
@@ -305,7 +305,7 @@ class AuditedProducer:
         state.batch, state.numbers, state.first = batch, numbers, number
 
     def _report_once(self) -> None:
-        self._begun, self._stamping._after_send = False, None
+        self._begun = False
         self.report()
 
     def report(self, *, everything: bool = False) -> None:

@@ -126,13 +126,17 @@ class PollLoop:
                     return result
                 try:
                     while not waits_for.done:
-                        self.turn(_LONG)
+                        if self.turn(_LONG):
+                            self.happened()
                 except BaseException as interrupt:
                     self._after(interrupt)
                     error = interrupt
 
-    def turn(self, longest: float) -> None:
-        """Make the calls that are due, and wait for sockets, at most `longest` seconds."""
+    def turn(self, longest: float) -> bool:
+        """Make the calls that are due, and wait for sockets, at most `longest` seconds.
+
+        Returns whether anything was reported to a link; `happened` is for the caller to call.
+        """
         timers = self._timers
         while timers and (timers[0][2].call is None or timers[0][0] <= self.now()):
             call = heapq.heappop(timers)[2].call
@@ -142,15 +146,14 @@ class PollLoop:
         until = self.now() + longest
         if timers:
             until = min(until, timers[0][0])
-        if self._sockets.wait(until):
-            self.happened()
+        return self._sockets.wait(until)
 
     def background(self, stopped: threading.Event) -> None:
         """Do what can be done without waiting, unless another thread has the lock, or `stopped` is set."""
         if self.lock.acquire(blocking=False):
             try:
-                if not stopped.is_set():
-                    self.turn(0.0)
+                if not stopped.is_set() and self.turn(0.0):
+                    self.happened()
             except BaseException as interrupt:
                 self._after(interrupt)
                 raise

@@ -30,7 +30,7 @@ from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_re
 from pylogd.client.core.metadata import Metadata, parse_bootstrap
 from pylogd.client.core.network import Network
 from pylogd.client.core.options import ClientOptions
-from pylogd.client.core.producer.accumulator import Batch, as_new_records
+from pylogd.client.core.producer.accumulator import Batch, as_new_records, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
@@ -41,6 +41,7 @@ from pylogd.wire.records import NO_TIMESTAMP, Header, NewRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_new = object.__new__
 _ABANDON_SECONDS = 1.0  # the thread ends at once unless a callback is running
 
 
@@ -100,9 +101,7 @@ class Producer:
         self._prepares = self._hooks.prepares
         self._accumulator = sender.core.accumulator
         self._add: Callable[..., Batch] = self._accumulator.add
-        self._after_send: Callable[[], None] | None = None  # called by the next `send` before it returns
         self._partitions = sender.core.partitions
-        self._limit = self.options.buffer_memory
         self._now_ms = clock.now_ms
         self._monotonic = clock.monotonic
         self._told = threading.local()  # for each thread: failed records of which it has been told
@@ -144,23 +143,22 @@ class Producer:
             record = ProducerRecord(topic, value, key, partition, timestamp, headers)
             return self._send_prepared(record, on_delivery, serialize=True)
         sender = self._sender
+        accumulator = self._accumulator
         with sender.lock:  # the same as `_accept`, whose call costs as much as all this
-            if self._accumulator.buffered >= self._limit or self._core.failure is not None:
+            if accumulator.buffered >= accumulator.limit:
                 self._make_room()
             count = self._partitions.get(topic) or self._learn(topic)
             if partition is not None and not 0 <= partition < count:
                 count = self._learn(topic, partition)
-            batch = self._add(
-                topic, count, partition, key, value, self._now_ms() if timestamp is None else timestamp, headers
-            )
-            index = len(batch.records) - 1
-            delivery = Delivery(sender, batch, index)
+            stamp = self._now_ms() if timestamp is None else check_timestamp(timestamp)
+            batch = self._add(topic, count, partition, key, value, stamp, headers)
+            delivery = _new(Delivery)  # as `Delivery(sender, batch, index)`, whose call takes half as long again
+            delivery._sender, delivery._batch = sender, batch
+            delivery.index = index = len(batch.records) - 1
             if on_delivery is not None:
                 batch.listeners += (delivery, on_delivery)
             if not index or batch.count:  # opened, or sealed
                 sender.nudge(batch)
-        if self._after_send is not None:
-            self._after_send()
         return delivery
 
     def _adding_by(self, add: Callable[..., Batch]) -> Producer:
@@ -177,22 +175,19 @@ class Producer:
     ) -> Delivery:
         """Send a record as interceptors and serializers make it."""
         record = self._hooks.prepare(record, serialize=serialize)
-        stamp = self._now_ms() if record.timestamp is None else record.timestamp
 
         def add(partitions: int) -> tuple[Batch, int]:
+            stamp = self._now_ms() if record.timestamp is None else check_timestamp(record.timestamp)
             batch = self._add(
                 record.topic, partitions, record.partition, record.key, record.value, stamp, record.headers
             )
             return batch, len(batch.records) - 1
 
         try:
-            delivery = self._accept(record.topic, record.partition, add, on_delivery)
+            return self._accept(record.topic, record.partition, add, on_delivery)
         except Exception as error:
             self._hooks.refused(record, error)
             raise
-        if self._after_send is not None:
-            self._after_send()
-        return delivery
 
     def _accept(
         self,
@@ -204,7 +199,7 @@ class Producer:
         """Wait for space and metadata, then call `add(partitions)`, which returns a batch and an index in it."""
         sender = self._sender
         with sender.lock:
-            if self._accumulator.buffered >= self._limit or self._core.failure is not None:
+            if self._accumulator.buffered >= self._accumulator.limit:
                 self._make_room()
             count = self._partitions.get(topic) or self._learn(topic)
             if partition is not None and not 0 <= partition < count:
@@ -262,7 +257,8 @@ class Producer:
         try:
             if core.failure is None and not sender.wait(core.has_room, self.options.max_block):
                 raise BufferFull(
-                    f"{core.accumulator.buffered:,} bytes wait for the brokers; buffer_memory is {self._limit:,}"
+                    f"{core.accumulator.buffered:,} bytes wait for the brokers; "
+                    f"buffer_memory is {self.options.buffer_memory:,}"
                 )
         finally:
             sender.needing_room -= 1

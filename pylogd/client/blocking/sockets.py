@@ -345,10 +345,12 @@ class Sockets:
                 return
             if buffer is None:
                 link.received(data, now)
-                if size < _RECEIVE_SIZE and not transport.encrypted:
-                    return
+                rest = size == _RECEIVE_SIZE or link.receive_buffer() is not None
             else:
                 link.filled(size, now)
+                rest = False  # or little, for which `wait` comes back
+            if not rest and not transport.encrypted:
+                return
         if transport.has_decrypted:
             self._decrypted.add(transport)
 

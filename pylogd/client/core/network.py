@@ -121,19 +121,24 @@ class Network:
         due = self._rebootstrap_due()
         if self.metadata.rebootstrap_required or (due is not None and now >= due):
             self._rebootstrap(now)
-        for link in self.links:
-            late = link.late(now)
-            if late is not None:
-                self.link_failed(link, late, now)
-                continue
-            link.expire_waiting(now)
-            if link.ready and not link.in_flight and now >= link.used_at + self.options.connections_max_idle:
-                self.abandon_link(link, now)
+        idle = self.options.connections_max_idle
+        for link in [link for link in self._links.values() if now >= link.next_time(idle)]:
+            self._link_due(link, now)
         for call in [call for call in self._for_any_broker if now >= call.deadline]:
             self._for_any_broker.remove(call)
             call.failed(RequestTimedOut("no broker could be reached in time"), now)
         if self._for_any_broker and now >= self._next_candidate_at:
             self._try_next(now)
+
+    def _link_due(self, link: Link, now: float) -> None:
+        """Close a connection on which something took too long, or which is idle; fail calls that waited too long."""
+        late = link.late(now)
+        if late is not None:
+            self.link_failed(link, late, now)
+            return
+        link.expire_waiting(now)
+        if link.ready and not link.in_flight and now >= link.used_at + self.options.connections_max_idle:
+            self.abandon_link(link, now)
 
     def next_time(self) -> float | None:
         """When `tick` has something to do, unless something happens before."""

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
 
 from pylogd.client.core.errors import Closed
-from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
@@ -99,7 +99,7 @@ class Producer:
         if self._prepares:
             record = ProducerRecord(topic, value, key, partition, timestamp, headers)
             return Deferred.fromCoroutine(self._producer.send_prepared(record, on_delivery))
-        stamp = self._now_ms() if timestamp is None else timestamp
+        stamp = self._now_ms() if timestamp is None else check_timestamp(timestamp)
         taken = self._producer.try_send(topic, value, key, partition, stamp, headers, on_delivery)
         if taken is not None:
             return succeed(taken)

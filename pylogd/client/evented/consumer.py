@@ -443,7 +443,6 @@ class EventedConsumer:
             if chunks:
                 return chunks
             if not self._driver.turning:
-                self._driver.turn()
                 self.pump()
             self._check_open()  # `pump` may have consumed the wake-up of `close`
             if self._woken or self._loop.now() >= deadline:
@@ -454,7 +453,8 @@ class EventedConsumer:
                 await self._notifier.wait(deadline if wakes else min(deadline, self._loop.now() + _LOOK_SECONDS))
 
     def pump(self) -> None:
-        """Process what was received, on a loop that runs only inside calls."""
+        """Do what is due."""
+        self._driver.turn()
 
     @property
     def _may_hand_out(self) -> bool:

@@ -112,11 +112,14 @@ class Driver:
             for _ in range(_MOST_ROUNDS):
                 self._again = False
                 now = self._turned_at = self.loop.now()
+                if self._timer is not None and self._wakes_at <= now:
+                    self._timer.cancel()
+                    self._timer = None
                 self.network.tick(now)
                 for machine in list(self._machines):
                     for call in machine.turn(now):
                         self.network.send(call, now)
-                        self._again = True
+                        self._again |= not call.sent  # it may have failed
                 self._perform()
                 for machine in list(self._machines):
                     machine.settle()

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
-from pylogd.client.core.producer.accumulator import Batch, as_new_records
+from pylogd.client.core.producer.accumulator import Batch, as_new_records, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
@@ -113,8 +113,8 @@ class EventedProducer(Generic[D]):
         """Add a record as interceptors and serializers make it, as soon as that is possible."""
         record = self._hooks.prepare(record, serialize=serialize)
         topic, value, key, partition, timestamp, headers = record
-        stamp = self._loop.now_ms() if timestamp is None else timestamp
         try:
+            stamp = self._loop.now_ms() if timestamp is None else check_timestamp(timestamp)
             taken = self.try_send(topic, value, key, partition, stamp, headers, on_delivery)
             if taken is None:
                 taken = await self.send_later(topic, value, key, partition, stamp, headers, on_delivery)

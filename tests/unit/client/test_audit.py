@@ -34,7 +34,7 @@ class ListProducer(Producer):
         super().__init__("nowhere:1")
         self._accumulator = Accumulator(
             batch_bytes=1 << 20, batch_records=batch_records, linger=1.0, delivery_timeout=9.0, partitioner="murmur2",
-            monotonic=lambda: 0.0,
+            monotonic=lambda: 0.0, buffer_memory=1 << 30,
         )  # fmt: skip
         self._sender.nudge = lambda batch: None  # type: ignore[method-assign]
         self.reports: list[dict[str, Any]] = []

@@ -19,6 +19,7 @@ threads. `buffered` includes Python's objects, so that a limit on it limits memo
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -55,12 +56,13 @@ MAX_TIMESTAMP = (1 << 63) - 1
 Fields = tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]
 
 
-def check_timestamp(timestamp: Any) -> None:
-    """Raise TypeError or ValueError unless `timestamp` is an int of 64 bits."""
+def check_timestamp(timestamp: Any) -> int:
+    """Return `timestamp`. Raises TypeError or ValueError unless it is an int of 64 bits."""
     if not isinstance(timestamp, int):
         raise TypeError(f"a timestamp is a whole number of milliseconds since 1970, not {timestamp!r}")
     if not -MAX_TIMESTAMP - 1 <= timestamp <= MAX_TIMESTAMP:
         raise ValueError(f"timestamp {timestamp} does not fit into 64 bits")
+    return timestamp
 
 
 def check_headers(headers: Sequence[Header]) -> list[Header]:
@@ -172,7 +174,8 @@ class Batch:
 class Accumulator:
     """Open and sealed batches of one producer.
 
-    `buffered` counts bytes; `unfinished` are all batches without a result, by number; `next_number` is the next one's.
+    `buffered` counts bytes; from `limit` on, which is -1 once the producer is closed, callers wait before they add, or
+    fail. `unfinished` are all batches without a result, by number; `next_number` is the next one's.
     """
 
     def __init__(
@@ -184,6 +187,7 @@ class Accumulator:
         delivery_timeout: float,
         partitioner: str | Partitioner,
         monotonic: Callable[[], float],
+        buffer_memory: float = math.inf,
         adaptive: bool = True,
         availability_timeout: float = 0.0,
         with_leader: Callable[[str], Sequence[int] | None] = lambda _topic: None,
@@ -191,8 +195,8 @@ class Accumulator:
     ) -> None:
         """Times in seconds. A record that is larger than `batch_bytes` gets a batch of its own.
 
-        adaptive, with_leader: see `StickyPartitions`. Records without a key avoid partitions with a batch that has
-        waited for `availability_timeout`, unless that is 0.
+        buffer_memory: the first `limit`. adaptive, with_leader: see `StickyPartitions`. Records without a key avoid
+        partitions with a batch that has waited for `availability_timeout`, unless that is 0.
         """
         self._batch_bytes = batch_bytes
         self._batch_records = batch_records
@@ -211,6 +215,7 @@ class Accumulator:
         self.open: dict[TopicPartition, Batch] = {}
         self.sealed: list[Batch] = []
         self.buffered = 0
+        self.limit = buffer_memory
         self.unfinished: dict[float, Batch] = {}
         self.next_number = 0
 
@@ -222,6 +227,7 @@ class Accumulator:
     ) -> Batch:  # fmt: skip
         """Take a record of a topic that has so many `partitions`. Returns the batch, whose last record it is.
 
+        A `timestamp` that is not of the clock has passed `check_timestamp`.
         `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError, ValueError.
         """
         size = _RECORD_OVERHEAD
@@ -233,8 +239,6 @@ class Accumulator:
             if key.__class__ is not bytes:
                 key = to_bytes(key, "a key")
             size += len(key)
-        if timestamp.__class__ is not int or not -1 <= timestamp <= MAX_TIMESTAMP:
-            check_timestamp(timestamp)
         if headers:
             try:
                 encoded = _encode_headers(headers)

@@ -99,6 +99,7 @@ class ProducerCore:
             batch_records=options.batch_records,
             linger=options.linger_ms / 1000,
             delivery_timeout=options.delivery_timeout,
+            buffer_memory=options.buffer_memory,
             partitioner=options.partitioner,
             adaptive=options.partitioner_adaptive,
             availability_timeout=options.partitioner_availability_timeout,
@@ -145,6 +146,7 @@ class ProducerCore:
         """Accept no more records."""
         if self.failure is None:
             self.failure = reason
+            self.accumulator.limit = -1
 
     def stop(self, reason: PylogdError) -> None:
         """Fail every batch that has no result with `reason`, and do nothing more."""
