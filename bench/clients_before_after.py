@@ -23,6 +23,7 @@ from bench.machine import machine
 from bench.peers import running
 
 HERE = Path(__file__).parent
+SCALE = 3.0  # of the messages of `bench.clients`, so that no row takes less than a second
 
 Pair = tuple[Sample, Sample]  # after, before
 Pairs = dict[tuple[str, str], list[Pair]]
@@ -43,12 +44,12 @@ def run(earlier: Path, rounds: int, folder: Path, say: Callable[[str], None]) ->
     sides: list[tuple[str, Path]] = [(sys.executable, HERE.parent), (str(earlier / ".venv/bin/python"), earlier)]
     for number in range(rounds):
         with running("pylogd", folder) as peer:
-            pylogd_produce(peer.address, max(client.messages for client in ROLES["consume"]))
+            pylogd_produce(peer.address, int(SCALE * max(client.messages for client in ROLES["consume"])))
             for role, client in rows(earlier):
                 pair: dict[int, Sample] = {}
                 for side in (0, 1) if number % 2 else (1, 0):
                     python, checkout = sides[side]
-                    command = child_command(role, client, peer.address, 1.0, python)
+                    command = child_command(role, client, peer.address, SCALE, python)
                     pair[side] = measure(role, client, command, checkout)
                 found[role, client.name].append((pair[0], pair[1]))
                 say(f"{number + 1}/{rounds} {role}, {client.name}: {pair[0].rate / pair[1].rate:.2f}")
