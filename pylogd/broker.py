@@ -76,6 +76,7 @@ class Broker:
     _stopping: Deferred[None] | None = None
     _leaving: Deferred[None] | None = None  # while other brokers take over what this one leads
     _may_hand_over = True
+    _forget_settings: Callable[[], None]
 
     def __init__(
         self, settings: Settings, reactor: Any, fs: FileSystem | None = None, open_files: int = sys.maxsize
@@ -157,7 +158,7 @@ class Broker:
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=fs, now_ms=wall_ms,
             node_id=self.node_id, recovery_threads=integer("num.recovery.threads.per.data.dir"),
             checkpoint_ms=integer("log.flush.offset.checkpoint.interval.ms"), boot_id=machine_boot_id(),
-            partition_limit=partition_limit,
+            partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
         )  # fmt: skip
         logs.on_directory_failed = lambda _path, keys: self._reactor.callFromThread(self._directory_failed, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
@@ -246,8 +247,9 @@ class Broker:
         await self._register()
         self.groups.start()
         await self.replica_parts.start()
+        self._forget_settings = self.settings.subscribe(self._settings_changed)
         self.outages.start()
-        self._undo.append(self.outages.stop)
+        self._undo.append(self._stop_outages)
         self.cleaner.start()
         self._undo.append(lambda: self.in_thread(self.cleaner.stop))
         self.replication.start(self.cluster_id)
@@ -278,7 +280,7 @@ class Broker:
         broker = BrokerInfo(
             self.node_id, self._listeners.endpoints, self.settings.text("broker.rack"),
             directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
-            proof=self._secret.digest,
+            proof=self._secret.digest, outages=self.outages.at_registration(),
         )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)
@@ -296,8 +298,13 @@ class Broker:
 
     def _directory_failed(self, keys: list[tuple[str, int]]) -> None:
         self.hosting.went_offline(keys)
+        self.outages.changed()  # even without partitions: the others may all be cordoned
         if not self.logs.healthy and self.logs.directories:
             self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
+
+    def _settings_changed(self, names: frozenset[str]) -> None:
+        if "cordoned.log.dirs" in names:
+            self.outages.changed()
 
     def _directory_full(self) -> None:
         self.outages.changed()
@@ -360,6 +367,10 @@ class Broker:
         if self._leaving is not None:
             self._leaving.cancel()
         self._listeners.abort()
+
+    async def _stop_outages(self) -> None:
+        self._forget_settings()
+        await self.outages.stop()
 
     async def _stop_smooth_joins(self) -> None:
         self.smooth_joins.stop()

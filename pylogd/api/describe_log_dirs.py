@@ -3,7 +3,8 @@
 Behaviour: sizes are bytes of segments; from version 4 on the volume's total and usable bytes. Null topics means all
 partitions; otherwise those of the request that this broker has; every directory is listed in any case. An offline
 directory is listed with KAFKA_STORAGE_ERROR and without partitions. The sizes are read in a thread.
-Gaps: replicas are never moved between directories, so there are no future replicas; no directory is cordoned.
+From version 5 on it says whether a directory is cordoned.
+Gaps: replicas are never moved between directories, so there are no future replicas.
 """
 
 from __future__ import annotations
@@ -57,4 +58,5 @@ def _directory(usage: DirectoryUsage, wanted: set[tuple[str, int]] | None) -> De
         topics=list(topics.values()),
         total_bytes=usage.total_bytes,
         usable_bytes=usage.usable_bytes,
+        is_cordoned=usage.cordoned,
     )

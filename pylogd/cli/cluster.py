@@ -23,6 +23,9 @@ _CHECK_SECONDS = 0.2
 _NOT_ELIGIBLE = EligibleReplicas((), ())
 
 
+CORDONED = "cordoned.log.dirs"
+
+
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @json_option
 @bootstrap_option
@@ -30,13 +33,15 @@ _NOT_ELIGIBLE = EligibleReplicas((), ())
 def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
     """Show the brokers of a cluster and their data directories, or run one of the commands below.
 
-    In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes, online or offline.
+    In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes, and online, offline
+    or cordoned (online, but without new partitions).
 
     \b
     pylogd cluster                              brokers and data directories
     pylogd cluster describe                     leaders, and replicas that are not in sync
     pylogd cluster elect                        let the preferred replicas lead again
     pylogd cluster reopen 2 /data/b             use a repaired log directory again
+    pylogd cluster cordon 2                     place no new replicas on broker 2
     pylogd cluster up -n 3 --data /tmp/cluster  run a test cluster on this machine
     """
     if ctx.invoked_subcommand is not None:
@@ -59,7 +64,7 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
     for d in directories:
         total = sum(d.sizes.values())
         size: object = format_bytes(total) if sys.stdout.isatty() else total
-        state = "online" if d.error is None else "offline"
+        state = "offline" if d.error is not None else "cordoned" if d.cordoned else "online"
         host, port = brokers[d.broker].host, str(brokers[d.broker].port)
         rows.append([str(d.broker), host, port, d.path, len(d.sizes), size, state])
     print_table([">broker", "host", ">port", "directory", ">partitions", ">size", "state"], rows)
@@ -146,6 +151,39 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
     if found.error is not None:
         raise click.ClickException(f"broker {broker} can't use {directory} yet ({found.error}): see the broker's log")
     note(f"broker {broker} uses {directory}, with {len(found.sizes)} partitions")
+
+
+@cluster.command()
+@click.argument("broker", type=int)
+@click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
+@bootstrap_option
+def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
+    """Place no new partitions in data directories of a BROKER, or, without any, on the broker.
+
+    Those that are there stay in use. For a disk or a broker that is to be emptied; see `pylogd reassign`.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        if directories:
+            admin.alter_configs("broker", str(broker), {}, append={CORDONED: ",".join(directories)})
+        else:
+            admin.alter_configs("broker", str(broker), {CORDONED: "*"})
+    what = f"data directories {', '.join(directories)}" if directories else "all data directories"
+    click.echo(f"broker {broker}: new partitions will not be placed in {what}", err=True)
+
+
+@cluster.command()
+@click.argument("broker", type=int)
+@click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
+@bootstrap_option
+def uncordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
+    """Place new partitions again in data directories of a BROKER, or, without any, in all of its directories."""
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        if directories:
+            admin.alter_configs("broker", str(broker), {}, subtract={CORDONED: ",".join(directories)})
+        else:
+            admin.alter_configs("broker", str(broker), {CORDONED: None})
+    what = f"data directories {', '.join(directories)}" if directories else "all data directories"
+    click.echo(f"broker {broker}: new partitions may be placed in {what} again", err=True)
 
 
 @cluster.command()
@@ -265,4 +303,5 @@ def _directory(d: LogDir) -> dict[str, Any]:
     return {
         "broker": d.broker, "path": d.path, "error": d.error, "partitions": len(d.sizes),
         "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,
+        "cordoned": d.cordoned,
     }  # fmt: skip

@@ -32,6 +32,7 @@ from pylogd.config.listeners import (
 )
 from pylogd.config.lookup import ListenerValues, TypedValues, known, known_broker_setting
 from pylogd.config.source import read_file
+from pylogd.config.storage import check_cordoned, cordoned_directories
 from pylogd.config.tls import TlsOptions, check_tls_values, tls_options
 from pylogd.config.topic import TOPIC_SETTINGS, fallback_value
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
@@ -259,6 +260,11 @@ class Settings(TypedValues):
             checked[name] = setting.format(setting.parse(raw)) or ""
         return checked
 
+    @property
+    def cordoned_directories(self) -> frozenset[str]:
+        """The absolute paths of the data directories that take no new partitions (`cordoned.log.dirs`)."""
+        return cordoned_directories(self._effective)
+
     def set_dynamic(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
         """Replace the dynamic layers and notify subscribers. Return the names whose effective value changed.
 
@@ -355,6 +361,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
     _check_lag(values, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
     check_connections(values)
     check_tls_values(values)
+    check_cordoned(values)
     for listener in _listeners(values):
         if listener.protocol.tls:
             tls_options(ListenerValues(values, listener.name).__getitem__, listener.name)

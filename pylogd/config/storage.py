@@ -5,9 +5,11 @@ A part of the table in `broker`, which says how to read it. Most of these have a
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from collections.abc import Mapping
+from typing import Any, Final
 
-from pylogd.config.values import LONG_MAX, ConfigType, Mode, Setting
+from pylogd.config.values import LONG_MAX, ConfigError, ConfigType, Mode, Setting
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
@@ -16,6 +18,8 @@ _DYNAMIC: Final = Mode.DYNAMIC
 MIB: Final = 1024 * 1024
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
+#: A value of `cordoned.log.dirs`.
+ALL_DIRECTORIES: Final = "*"
 CODECS: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 _LOG: Final = "Log"
@@ -31,6 +35,16 @@ _LOG_SETTINGS: Final = [
         "Data directories, ideally one per disk. A new partition goes to the directory with the fewest partitions. "
         "(Kafka's default is /tmp/kafka-logs.)",
         _LOG,
+    ),
+    Setting(
+        "cordoned.log.dirs",
+        _LIST,
+        (),
+        "Data directories, of those in `log.dirs`, that take no new partitions; those that they have stay in use. `*` "
+        "stands for all: the broker then gets no new replicas. For a disk or a broker that is to be emptied "
+        "(KIP-1066).",
+        _LOG,
+        mode=_DYNAMIC,
     ),
     Setting(
         "message.max.bytes",
@@ -381,3 +395,21 @@ _COMPACTION_SETTINGS: Final = [
 
 #: In the order of the manual.
 STORAGE_SETTINGS: Final = (*_LOG_SETTINGS, *_RETENTION_SETTINGS, *_FLUSH_SETTINGS, *_COMPACTION_SETTINGS)
+
+
+def cordoned_directories(values: Mapping[str, Any]) -> frozenset[str]:
+    """Return the absolute paths of the data directories that take no new partitions."""
+    cordoned = values["cordoned.log.dirs"]
+    return frozenset(map(os.path.abspath, values["log.dirs"] if ALL_DIRECTORIES in cordoned else cordoned))
+
+
+def check_cordoned(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a directory is cordoned that is not in `log.dirs`."""
+    known = {os.path.abspath(path) for path in values["log.dirs"]}
+    for path in values["cordoned.log.dirs"]:
+        if path != ALL_DIRECTORIES and os.path.abspath(path) not in known:
+            raise ConfigError(
+                f"cordoned.log.dirs names {path}, which is not in log.dirs: name data directories of this broker, "
+                f"or {ALL_DIRECTORIES} for all",
+                "cordoned.log.dirs",
+            )

@@ -26,6 +26,7 @@ from pylogd.metadata.errors import (
     BadVersion,
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
+    IneligibleReplica,
     InvalidChange,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -90,8 +91,8 @@ class PartitionAdmin:
         when every group has read that far, or after this time. Refused for internal and compacted topics, whose state
         would be lost. keep_factor: refuse to change the number of replicas.
 
-        Fires with an outcome for each: None, `InvalidReplicaAssignment`, `InvalidReplicationFactor`,
-        `NoReassignmentInProgress`, `UnknownTopic` or `InvalidChange`.
+        Fires with an outcome for each: None, `InvalidReplicaAssignment`, `IneligibleReplica` for a cordoned broker,
+        `InvalidReplicationFactor`, `NoReassignmentInProgress`, `UnknownTopic` or `InvalidChange`.
         """
         until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
         needed = {name for name, _ in targets if until is not None and self._needs_all(name)}
@@ -203,6 +204,11 @@ class PartitionAdmin:
         for broker in target:
             if broker not in state.replicas and broker not in self._cluster.brokers:
                 raise InvalidReplicaAssignment(f"broker {broker} is not alive")
+            if broker not in state.replicas and self._cluster.brokers[broker].outages.cordoned:
+                raise IneligibleReplica(
+                    f"broker {broker} is cordoned: it takes no new replicas while all of its data directories are in "
+                    "cordoned.log.dirs"
+                )
             if broker not in state.replicas and self._room_on(broker) == 0:
                 raise InvalidReplicaAssignment(
                     f"broker {broker} already has as many partitions as its limit of open files allows"

@@ -70,13 +70,17 @@ class PartitionUsage:
 
 @dataclass(slots=True, frozen=True)
 class DirectoryUsage:
-    """The partitions in a data directory, and the size of its volume in bytes (-1 if unknown)."""
+    """The partitions in a data directory, and the size of its volume in bytes (-1 if unknown).
+
+    failed: it is offline. cordoned: it takes no new partitions.
+    """
 
     path: str
     total_bytes: int
     usable_bytes: int
     partitions: list[PartitionUsage]
     failed: bool = False
+    cordoned: bool = False
 
 
 @dataclass(slots=True)
@@ -251,16 +255,16 @@ class LogDirectory:
         self.unlock()
         return open_directory(self.fs, self.path, known.node_id, known.cluster_id, boot_id)
 
-    def usage(self, logs: Iterable[Log]) -> DirectoryUsage:
+    def usage(self, logs: Iterable[Log], cordoned: bool = False) -> DirectoryUsage:
         """Return the sizes of those logs that are in this directory, and of its volume."""
         if self.failure is not None:
-            return DirectoryUsage(self.path, -1, -1, [], failed=True)
+            return DirectoryUsage(self.path, -1, -1, [], failed=True, cordoned=cordoned)
         try:
             total, usable = self.fs.space(self.path)
         except OSError:
             total, usable = -1, -1
         partitions = [PartitionUsage(log.topic, log.partition, log.size) for log in logs if self.holds(log)]
-        return DirectoryUsage(self.path, total, usable, partitions)
+        return DirectoryUsage(self.path, total, usable, partitions, cordoned=cordoned)
 
 
 def machine_boot_id() -> str | None:

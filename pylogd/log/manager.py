@@ -57,6 +57,7 @@ class LogManager:
     checkpoint_ms: the time between two checkpoints.
     boot_id: that of the machine, see `log_directory.open_directory`.
     partition_limit: how many logs may be open. May be changed until `load`.
+    cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class LogManager:
         checkpoint_ms: int = _CHECKPOINT_MS,
         boot_id: str | None = None,
         partition_limit: int = sys.maxsize,
+        cordoned: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
         self.storage = Storage(self.fs, seconds=seconds)
         self.config = LogConfig() if config is None else config
         self.partition_limit = partition_limit
+        self._cordoned = cordoned
         self._now_ms = now_ms
         self._seconds = seconds
         self._reopening = threading.Lock()
@@ -115,6 +118,11 @@ class LogManager:
     def healthy(self) -> list[str]:
         """The paths of the data directories that are not offline."""
         return [entry.path for entry in self._directories.online]
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether all data directories that are not offline are cordoned, so that the broker gets no new replicas."""
+        return bool(self.healthy) and self._cordoned().issuperset(self.healthy)
 
     @property
     def high_watermarks(self) -> dict[TopicPartition, int]:
@@ -252,10 +260,7 @@ class LogManager:
                 raise offline.error
             if len(self.logs) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
                 raise TooManyPartitions(self.partition_limit)
-            online = self._directories.online
-            if not online:
-                raise NoLogDirectory("all data directories are offline")
-            entry = min(online, key=lambda entry: (entry.full, entry.open_logs))
+            entry = self._choose_directory(topic, partition)
             path = os.path.join(entry.path, f"{topic}-{partition}")
             try:
                 if self.fs.islink(path):
@@ -271,6 +276,24 @@ class LogManager:
             self.logs[key] = log
             entry.open_logs += 1
             return log
+
+    def _choose_directory(self, topic: str, partition: int) -> LogDirectory:
+        """Return the directory for a new partition. Raises NoLogDirectory.
+
+        A cordoned one is taken only if there is no other: the replica was assigned before the cluster heard of it.
+        """
+        online = self._directories.online
+        if not online:
+            raise NoLogDirectory("all data directories are offline")
+        cordoned = self._cordoned()
+        entry = min(online, key=lambda entry: (entry.path in cordoned, entry.full, entry.open_logs))
+        if entry.path in cordoned:
+            _log.warning(
+                "%s-%d is created in %s although that is cordoned: all data directories that are not offline are "
+                "(cordoned.log.dirs), and the replica was assigned to this broker before the others knew",
+                topic, partition, entry.path,
+            )  # fmt: skip
+        return entry
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a log: its name is available at once, its files are removed later. Ignores an unknown partition.
@@ -400,7 +423,8 @@ class LogManager:
 
     def usage(self) -> list[DirectoryUsage]:
         """Return the bytes used by directory and partition."""
-        return [entry.usage(self._registry.open_logs()) for entry in self.directories]
+        cordoned = self._cordoned()
+        return [entry.usage(self._registry.open_logs(), entry.path in cordoned) for entry in self.directories]
 
     # Housekeeping --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ Must not know: topics, stores, chance. The caller chooses `start`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from pylogd.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
 
@@ -22,15 +22,18 @@ def assign_replicas(
 ) -> list[Replicas]:
     """Return the replicas of partitions `first` to `first + partitions - 1`, each with the preferred leader first.
 
-    racks: the rack of each live broker, by id; ignored unless all have one. factor: the number of replicas. start: the
-    index of the broker of partition 0. Raises `InvalidPartitions` or `InvalidReplicationFactor`.
+    racks: the rack of each broker that may get replicas, by id; ignored unless all have one. factor: the number of
+    replicas. start: the index of the broker of partition 0. Raises `InvalidPartitions` or `InvalidReplicationFactor`.
     """
     if partitions < 1:
         raise InvalidPartitions(f"a topic has at least 1 partition, not {partitions}")
     if factor < 1:
         raise InvalidReplicationFactor(f"the replication factor is at least 1, not {factor}")
     if factor > len(racks):
-        raise InvalidReplicationFactor(f"replication factor {factor} is more than the {len(racks)} brokers alive")
+        raise InvalidReplicationFactor(
+            f"replication factor {factor} is more than the {len(racks)} brokers that are alive "
+            "and take new partitions (those with cordoned.log.dirs = * do not)"
+        )
     aware = all(rack is not None for rack in racks.values())
     order = _alternate_racks(racks) if aware else sorted(racks)
     rack_of = {broker: (racks[broker] if aware else None) or "" for broker in order}
@@ -46,12 +49,16 @@ def assign_replicas(
 
 
 def check_assignment(
-    assignment: Mapping[int, Sequence[int]], live: Mapping[int, object], *, first: int = 0
+    assignment: Mapping[int, Sequence[int]],
+    live: Container[int],
+    *,
+    first: int = 0,
+    cordoned: Container[int] = (),
 ) -> list[Replicas]:
     """Return a client's assignment as a list.
 
     Raises `InvalidReplicaAssignment` if partition numbers are missing, if replica lists are empty or differ in length,
-    or if a broker is named twice or not alive.
+    or if a broker is named twice, not alive or cordoned.
     """
     if sorted(assignment) != list(range(first, first + len(assignment))):
         raise InvalidReplicaAssignment(f"the assignment has to name all partitions from {first} on, without gaps")
@@ -66,6 +73,8 @@ def check_assignment(
         for broker in brokers:
             if broker not in live:
                 raise InvalidReplicaAssignment(f"partition {index}: broker {broker} is not alive")
+            if broker in cordoned:
+                raise InvalidReplicaAssignment(f"partition {index}: broker {broker} is cordoned (cordoned.log.dirs)")
     return replicas
 
 

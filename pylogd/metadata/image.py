@@ -150,14 +150,16 @@ ReplicaKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Outages:
-    """The replicas of a live broker that can't be used because of their data directories.
+    """What a live broker can't be used for because of its data directories.
 
-    offline: the directory has failed, or the log could not be opened; they count as replicas of a failed broker.
-    full: the volume has no room; they can be read but not appended to.
+    offline: replicas whose directory has failed, or whose log could not be opened; they count as replicas of a failed
+    broker. full: replicas whose volume has no room; they can be read but not appended to. cordoned: the broker gets no
+    new replicas, since all directories that are not offline are cordoned (KIP-1066).
     """
 
     offline: frozenset[ReplicaKey] = frozenset()
     full: frozenset[ReplicaKey] = frozenset()
+    cordoned: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.offline or self.full)
@@ -172,7 +174,7 @@ class Broker:
     that directory may replace the registration.
     epoch: grows with each registration (KIP-903): the version of the broker's node below `BROKER_EPOCHS`, -1 before
     the first. directories: ids of the data directories in use. fenced: the broker is still finding out which of its
-    copies are lost, and is not live. outages: replicas that can't be used. partition_limit: the most partitions that it
+    copies are lost, and is not live. outages: what it can't be used for. partition_limit: the most partitions that it
     may hold, None if unknown. proof: the digest of the secret that its connections to other brokers begin with, None
     for a release without it (`security.peers`).
     """

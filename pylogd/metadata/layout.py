@@ -256,6 +256,7 @@ def encode_broker(broker: Broker) -> bytes:
             "fenced": broker.fenced,
             "offline_replicas": _by_topic(broker.outages.offline),
             "full_replicas": _by_topic(broker.outages.full),
+            "cordoned": broker.outages.cordoned,
             "partition_limit": broker.partition_limit,
             "proof": broker.proof,
         }
@@ -283,7 +284,8 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
             bool(document.get("stopping")), document.get("directory_id"), int(document.get("epoch", -1)),
             tuple(map(str, document.get("directories", ()))), bool(document.get("fenced")),
             outages=Outages(
-                _replica_keys(document.get("offline_replicas", {})), _replica_keys(document.get("full_replicas", {}))
+                _replica_keys(document.get("offline_replicas", {})), _replica_keys(document.get("full_replicas", {})),
+                bool(document.get("cordoned")),
             ),
             partition_limit=None if document.get("partition_limit") is None else int(document["partition_limit"]),
             proof=None if document.get("proof") is None else str(document["proof"]),

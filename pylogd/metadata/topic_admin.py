@@ -189,14 +189,20 @@ class TopicAdmin:
             if partitions not in (None, -1) or factor not in (None, -1):
                 raise InvalidChange("give either an assignment or numbers of partitions and replicas, not both")
             self._check_count(len(assignment))
-            return check_assignment(assignment, live)
+            return check_assignment(assignment, live, cordoned=self._cordoned())
         count = self._settings.integer("num.partitions") if partitions in (None, -1) else partitions
         copies = self._settings.integer("default.replication.factor") if factor in (None, -1) else factor
         assert count is not None and copies is not None
         if name not in INTERNAL_TOPICS:  # the limit is for requests; brokers create these
             self._check_count(count)
-        racks = {broker.node_id: broker.rack for broker in live.values()}
-        return assign_replicas(racks, count, copies, start=_start(name))
+        return assign_replicas(self._racks(), count, copies, start=_start(name))
+
+    def _racks(self) -> dict[int, str | None]:
+        """Return the racks of the brokers that may get new replicas, by id."""
+        return {node: broker.rack for node, broker in self._cluster.brokers.items() if not broker.outages.cordoned}
+
+    def _cordoned(self) -> set[int]:
+        return {node for node, broker in self._cluster.brokers.items() if broker.outages.cordoned}
 
     def _check_count(self, count: int) -> None:
         most = self._settings.integer("max.partitions.per.request")
@@ -269,14 +275,13 @@ class TopicAdmin:
         if assignment is not None:
             if len(assignment) != total - have:
                 raise InvalidChange(f"{total - have} partitions are added, but {len(assignment)} are assigned")
-            assigned = check_assignment(dict(enumerate(assignment, have)), live, first=have)
+            assigned = check_assignment(dict(enumerate(assignment, have)), live, first=have, cordoned=self._cordoned())
             if len(assigned[0]) != len(replicas[0]):
                 raise InvalidChange(
                     f"partitions of this topic have {len(replicas[0])} replicas, not {len(assigned[0])}"
                 )
             return assigned
-        racks = {broker.node_id: broker.rack for broker in live.values()}
-        return assign_replicas(racks, total - have, len(replicas[0]), start=_start(name), first=have)
+        return assign_replicas(self._racks(), total - have, len(replicas[0]), start=_start(name), first=have)
 
     async def _write_configs(
         self, name: str, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str | None], dry: bool

@@ -1,9 +1,10 @@
-"""Failed and full log directories: found by a periodic check, and reported to the cluster.
+"""Failed, full and cordoned log directories: found by a periodic check, and reported to the cluster.
 
 Strategy: a broker's registration names the replicas that its disks keep from serving (`metadata.image.Outages`), as
-Kafka's brokers tell their controller of failed log directories (KIP-112, KIP-858). The controller then moves leaders
-away and takes the replicas out of in-sync sets; see `controller.decisions`. A directory is looked at whenever it is
-used, and every `log.dir.check.interval.ms` in a thread, so that a failure under idle replicas is found too.
+Kafka's brokers tell their controller of failed log directories (KIP-112, KIP-858), and whether it takes new replicas
+(KIP-1066). The controller then moves leaders away and takes the replicas out of in-sync sets; see
+`controller.decisions`. A directory is looked at whenever it is used, and every `log.dir.check.interval.ms` in a thread,
+so that a failure under idle replicas is found too.
 
 Rules: what changes together is reported together. A report that the store refused is sent again until it is there. The
 check costs a `stat` of each directory; only every tenth one writes a byte, which is left to the page cache.
@@ -67,6 +68,11 @@ class OutageReporter:
         self._next_check: IDelayedCall | None = None
         self._checking: Deferred[None] | None = None  # one under way
 
+    def at_registration(self) -> Outages:
+        """Return what the broker registers with, before its partitions are hosted; `start` reports the rest."""
+        self._reported = Outages(cordoned=self._logs.cordoned)
+        return self._reported
+
     def start(self) -> None:
         """Report the present outages, and each change. The partitions have to be hosted."""
         self._running = True
@@ -104,6 +110,7 @@ class OutageReporter:
                 if one.role is Role.OFFLINE and one.key not in lost
             ),
             frozenset((one.topic_id, one.index) for one in full),
+            cordoned=self._logs.cordoned,
         )  # fmt: skip
 
     def _send(self) -> None:
@@ -125,7 +132,8 @@ class OutageReporter:
                 offline=len(found.offline), full=len(found.full),
             )  # fmt: skip
         else:
-            log.info("reported to the cluster: no replica of this broker is offline or on a full volume any more")
+            log.info("reported to the cluster: no replica of this broker is offline or on a full volume{cordoned}",
+                     cordoned="; all data directories are cordoned" if found.cordoned else "")  # fmt: skip
         self.changed()
 
     def _not_sent(self, failure: Failure) -> None:

@@ -150,6 +150,7 @@ class Parts:
         self.logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms,
             seconds=self.time.seconds, node_id=NODE, recovery_threads=1,
+            cordoned=lambda: self.settings.cordoned_directories,
         )  # fmt: skip
         self.logs.on_directory_failed = lambda _path, keys: self.hosting.went_offline(keys)
         self.logs.load()

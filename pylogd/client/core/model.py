@@ -157,7 +157,10 @@ class OffsetSpec:
 
 
 class LogDir(NamedTuple):
-    """A data directory of a broker: sizes in bytes, -1 where not known; `error` is a code's name or None."""
+    """A data directory of a broker: sizes in bytes, -1 where not known; `error` is a code's name or None.
+
+    cordoned: it takes no new partitions; False too if the broker can't tell.
+    """
 
     broker: int
     path: str
@@ -165,6 +168,7 @@ class LogDir(NamedTuple):
     total_bytes: int
     usable_bytes: int
     sizes: dict[TopicPartition, int]
+    cordoned: bool = False
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -82,8 +82,9 @@ def test_impossible_numbers() -> None:
         ({0: [1, 1]}, "twice"),
         ({0: [1], 1: [1, 2]}, "differ"),
         ({0: [9]}, "not alive"),
+        ({0: [1, 3]}, "broker 3 is cordoned"),
     ],
 )
 def test_impossible_assignments(assignment: dict[int, list[int]], reason: str) -> None:
     with pytest.raises(InvalidReplicaAssignment, match=reason):
-        check_assignment(assignment, {1: None, 2: None})
+        check_assignment(assignment, {1, 2, 3}, cordoned={3})

@@ -233,7 +233,8 @@ class Operations(GroupOperations, PartitionOperations, AclOperations, QuotaOpera
                     for partition in topic.partitions
                 }
                 error = error_for(answer.error_code).name if answer.error_code else None
-                found.append(LogDir(node, answer.log_dir, error, answer.total_bytes, answer.usable_bytes, sizes))
+                space = answer.total_bytes, answer.usable_bytes
+                found.append(LogDir(node, answer.log_dir, error, *space, sizes, answer.is_cordoned))
         return found
 
     async def reopen_log_dir(self, broker: int, path: str) -> LogDir:
