@@ -188,8 +188,7 @@ def thousands(scale: Scale) -> list[Figure]:
     """5,000 connections from 30 addresses at a broker with max.connections=1000; each served one stays for a second.
 
     Beside them a client that was there before them (latencies as in the row above), and an operator who connects anew
-    by the listener between brokers, ten times in each round. A connection counts as overtaken if one that came by more
-    than 100 later was served before it: the order in which connections arrive is the kernel's.
+    by the listener between brokers, ten times in each round. If the order is fair, all wait for about the same time.
     """
     found = Samples()
     seconds = min(scale.seconds, 10.0)
@@ -214,7 +213,9 @@ def thousands(scale: Scale) -> list[Figure]:
         found.add("an operator's connection and first answer, the slowest", "s", max(times), at_most=1)
         found.add("the broker's memory grew by", "MB", memory, at_most=64)
         found.add("connections served", "/s", crowd["served"] / seconds)
-        found.add("connections overtaken", "", crowd["overtaken"], at_most=0)
+        waited = crowd["waited"]
+        found.add("seconds until a connection is served, median", "s", waited[len(waited) // 2])
+        found.add("the longest beside the median", "", waited[-1] / waited[len(waited) // 2], at_most=1.5)
         found.add("connections refused", "", crowd["refused"])
     return found.list()
 
@@ -254,7 +255,10 @@ def heartbeats(scale: Scale) -> list[Figure]:
     found = Samples()
     with one_broker(scale) as broker:
         make_topic(broker.address, "t")
-        client("produce", broker.address, topic="t", client_id="filler", seconds=1, bytes_per_second=20 * MB)
+        client(
+            "produce", broker.address, topic="t", client_id="filler", seconds=1, bytes_per_second=20 * MB,
+            batch_bytes=100_000,
+        )  # fmt: skip
         set_quota(broker.address, "member", consumer_byte_rate=20_000)
         result = client("member", broker.address, topic="t", client_id="member", seconds=max(scale.seconds / 2, 15))
     beats = [(float(at), float(ms)) for at, ms in _HEARTBEAT.findall(result["errors"])]
@@ -279,7 +283,7 @@ def request_time(scale: Scale) -> list[Figure]:
     """
     found = Samples()
     seconds = min(scale.seconds, 15.0)
-    for percent in (None, 40.0, 10.0):
+    for percent in (None, 5.0, 2.0):
         with one_broker(scale) as broker:
             make_topic(broker.address, "t")
             set_quota(broker.address, "bench", request_percentage=percent)
@@ -287,7 +291,7 @@ def request_time(scale: Scale) -> list[Figure]:
             result = client("flood", broker.address, topic="t", seconds=seconds)
             used = 100 * (process_seconds(broker.pid) - before) / seconds
         _note_time(found, "requests of one record", percent, used, "requests/s", result["requests"] / seconds)
-    for percent in (None, 20.0):
+    for percent in (None, 10.0):
         with tls_broker(scale) as (broker, tls, authority):
             make_topic(broker.address, "t")
             client("produce", broker.address, topic="t", client_id="filler", seconds=3, bytes_per_second=_FILL_RATE)
@@ -308,7 +312,11 @@ def _note_time(found: Samples, what: str, percent: float | None, used: float, un
 
 
 def mutations(scale: Scale) -> list[Figure]:
-    """A client creates topics of one partition with a quota of 5 a second; the first 55 may come at once."""
+    """A client creates topics of one partition with a quota of 5 a second; the first 55 may come at once.
+
+    librdkafka's version of CreateTopics is one that a broker answers after the deed and mutes; those of later versions
+    are refused instead (`tests/unit/api/test_client_quotas.py`).
+    """
     found = Samples()
     rate, seconds = 5, max(min(scale.seconds, 25.0), 20.0)
     with one_broker(scale) as broker:
@@ -318,7 +326,6 @@ def mutations(scale: Scale) -> list[Figure]:
     later = [at for at in made if at > seconds / 2]
     found.add("created at once", "partitions", sum(at < 2 for at in made))
     found.add("then in a second", "partitions", (len(later) - 1) / (later[-1] - later[0]), at_least=4.9, at_most=5.1)
-    found.add("refused with THROTTLING_QUOTA_EXCEEDED", "requests", result["refused"], at_least=1)
     return found.list()
 
 

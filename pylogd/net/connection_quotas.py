@@ -33,6 +33,8 @@ _limited = LimitedLog(log)
 
 UNLIMITED: Final = 2**31 - 1
 _ROUNDING: Final = 1e-6  # seconds
+#: How many connections a port accepts in one turn of the reactor: as many as take it some milliseconds.
+_AT_ONCE: Final = 20
 _LOG_SECONDS: Final = 60.0  # between two lines that say that a listener is full
 
 
@@ -187,10 +189,13 @@ class Admission:
         self._told_at = float("-inf")
         self._closed = False
         self._timer: IDelayedCall | None = None
+        self._slowing: IDelayedCall | None = None
         quotas.listeners.append(self)
 
     def arrived(self, connection: Candidate) -> Verdict:
         """Decide on a new connection, which counts if it is taken."""
+        if self._slowing is None and self.port is not None:
+            self._slowing = self._clock.callLater(0, self._accept_few)
         quotas, host = self._quotas, connection.host
         reason = quotas.refusal(host)
         if reason is None and not quotas.admit_address(host):
@@ -286,6 +291,7 @@ class Admission:
     def open(self, port: Any) -> None:
         """Begin to accept the connections of a port."""
         self.port = port
+        port.numberAccepts = _AT_ONCE
         if self._accepting:
             port.startReading()
 
@@ -293,9 +299,16 @@ class Admission:
         """Accept no more: the port is closed."""
         self.port = None
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for call in (self._timer, self._slowing):
+            if call is not None:
+                call.cancel()
+        self._timer = self._slowing = None
+
+    def _accept_few(self) -> None:
+        """Undo what Twisted does after each turn in which many came: it lets the port accept more in the next one."""
+        self._slowing = None
+        if self.port is not None:
+            self.port.numberAccepts = _AT_ONCE
 
     def _look_again(self) -> None:
         self._timer = None

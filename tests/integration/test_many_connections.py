@@ -101,7 +101,8 @@ def alter(broker: BrokerProcess, name: str, value: str) -> None:
     """Change a setting by the listener between brokers."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    for done in AdminClient({"bootstrap.servers": broker.address}).incremental_alter_configs([resource]).values():
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for done in admin.incremental_alter_configs([resource]).values():
         done.result(PATIENCE)
 
 

@@ -27,6 +27,7 @@ class Port:
 
     connected = True
     accepting = False
+    numberAccepts = 100
 
     def stopReading(self) -> None:
         self.accepting = False
@@ -230,6 +231,21 @@ def test_the_rate_of_the_broker_is_shared_but_not_by_an_exempt_listener() -> Non
     assert [one.connect(), one.connect(), between.connect(), between.connect()] == ["served", "waits"] + ["served"] * 2
     quotas.set_limits(QuotaLimits())
     assert one.served == [0, 1]
+
+
+def test_a_port_accepts_few_in_one_turn_however_many_come() -> None:
+    """Twisted raises the number after each turn in which all of them came."""
+    one = Listener(ConnectionQuotas())
+    few = one.port.numberAccepts
+    assert few < 100
+    for _ in range(few):
+        one.connect()
+    one.port.numberAccepts += 20
+    one.reactor.advance(0)
+    assert one.port.numberAccepts == few
+    one.connect()
+    one.factory.admission.close()
+    assert not one.reactor.getDelayedCalls()
 
 
 def test_a_stop_closes_those_that_wait() -> None:
