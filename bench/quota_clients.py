@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import selectors
 import socket
 import struct
@@ -18,6 +19,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -47,7 +49,7 @@ def main() -> None:
     parser.add_argument("--bytes-per-second", type=float, default=1e9, help="to size requests and queues by")
     parser.add_argument("--batch-bytes", type=int, default=0, help="the most in a batch (by the bytes a second)")
     parser.add_argument("--rate", type=float, default=200.0, help="records, topics or connections in a second")
-    parser.add_argument("--hold", type=float, default=1.0, help="how long a connection of a crowd stays")
+    parser.add_argument("--hold", type=float, default=1.0, help="how long a connection of a crowd stays, on average")
     parser.add_argument("--authority", default="", help="connect by TLS, and trust this file (consume)")
     parser.add_argument("--source", default="127.0.0.1", help="the address to connect from")
     options = parser.parse_args()
@@ -364,7 +366,8 @@ class Crowd:
         self._address = host, int(port)
         self._hold = options.hold
         self._selector = selectors.DefaultSelector()
-        self._leaving: deque[tuple[float, socket.socket]] = deque()
+        self._leaving: list[tuple[float, int, socket.socket]] = []  # a heap by when
+        self._chance = random.Random(0)  # or they would come and go in waves
         self._opened = 0
         self.waited: list[float] = []  # seconds from coming to being served
         self.refused = 0
@@ -394,9 +397,10 @@ class Crowd:
             if answered:
                 self.waited.append(time.monotonic() - key.data)
             self.refused += not answered
-            self._leaving.append((time.monotonic() + self._hold, one))
+            leaves = time.monotonic() + self._hold * self._chance.uniform(0.5, 1.5)
+            heappush(self._leaving, (leaves, key.fd, one))
         while self._leaving and self._leaving[0][0] <= time.monotonic():
-            self._leaving.popleft()[1].close()
+            heappop(self._leaving)[2].close()
             self.come()
 
 
