@@ -22,7 +22,8 @@ from twisted.python.threadpool import ThreadPool
 from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
-from pylogd.clock import wall_ms
+from pylogd.api.metering import charge_connection
+from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
@@ -41,6 +42,7 @@ from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.page_cache import read_into_page_cache
 from pylogd.net.pipeline import RequestHandler
 from pylogd.net.sender import Slice
+from pylogd.net.work_meter import WorkMeter
 from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
@@ -151,6 +153,13 @@ class Broker:
             make_principal_builder(self.settings),
         )  # fmt: skip
         self._listeners.connections.admit_address = self.client_quotas.admit_connection
+        self.client_quotas.subscribe(self._quotas_changed)
+
+    def _quotas_changed(self, _active: bool) -> None:
+        """Measure what connections cost only while a quota limits that."""
+        quotas = self.client_quotas
+        meter = WorkMeter(quotas.seconds, lambda: quotas.handled, partial(charge_connection, self))
+        self._listeners.measure_work(meter if quotas.times_requests else None)
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer
@@ -193,7 +202,7 @@ class Broker:
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         """Run `function` in a thread of the broker's own; its result, or its failure."""
-        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, function, *args)
+        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, timed(function), *args)
         return deferred
 
     def _in_login_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:

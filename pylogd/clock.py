@@ -8,14 +8,22 @@ runs on somebody else's reactor wraps it instead (`pylogd.net.steady`).
 
 Rules: `tests/unit/test_time.py` refuses `time.time`, `datetime.now` and their like anywhere else. Code with time stamps
 takes a `now_ms` parameter, code that waits takes a reactor (`IReactorTime`) or `seconds`; never one for the other.
+
+`WorkTime` measures work that is done in several turns of the reactor and in threads. Whoever begins the work makes it
+the current one (a context variable, which coroutines keep); `timed` counts a call for the current one.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar
 
-__all__ = ["use_monotonic_time", "wall_ms"]
+__all__ = ["WorkTime", "timed", "use_monotonic_time", "wall_ms"]
+
+T = TypeVar("T")
 
 
 def wall_ms() -> int:
@@ -37,3 +45,44 @@ def use_monotonic_time(reactor: Any) -> None:
         left = call.getTime() - before
         call.seconds = time.monotonic
         call.reset(max(left, 0.0))
+
+
+class WorkTime:
+    """How long something has been worked on. seconds: the sum so far; elapsed time, as Kafka measures its threads."""
+
+    __slots__ = ("_clock", "seconds")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: a monotonic clock in seconds, of all threads."""
+        self._clock = clock
+        self.seconds = 0.0
+
+    def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, in any thread, and add the time that it takes."""
+        begun = self._clock()
+        try:
+            return function(*args)
+        finally:
+            self.seconds += self._clock() - begun
+
+    def begin(self, function: Callable[..., T], *args: Any) -> T:
+        """As `run`, for the call that begins the work: what it starts in threads with `timed` is added later."""
+        before = _current.set(self)
+        try:
+            return self.run(function, *args)
+        finally:
+            _current.reset(before)
+
+    def take(self) -> float:
+        """Return the sum, and begin anew."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+_current: ContextVar[WorkTime | None] = ContextVar("pylogd_work_time", default=None)
+
+
+def timed(function: Callable[..., T]) -> Callable[..., T]:
+    """Return a function whose time is added to the work that is measured now; the function itself if none is."""
+    work = _current.get()
+    return function if work is None else partial(work.run, function)

@@ -28,6 +28,7 @@ from pylogd.net.proxy_protocol import ProxiedFactory
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
+from pylogd.net.work_meter import WorkMeter
 from pylogd.security.inter_broker import BrokerLogin, login_between_brokers
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
@@ -71,6 +72,7 @@ class Listeners:
         self.bound: tuple[Listener, ...] = ()
         self.connections = ConnectionQuotas()
         self.memory = RequestMemory(reactor)
+        self._work_meter: WorkMeter | None = None
         self._advertised: dict[str, tuple[str, int]] = {}
         self._ports: list[Any] = []
         self._factories: list[BrokerFactory] = []
@@ -159,6 +161,7 @@ class Listeners:
             self._reactor, handler, self._warm, self._limits(listener.name), listener.name, security,
             self.connections, self.memory,
         )  # fmt: skip
+        factory.measure_work(self._work_meter)
         outer: Any = factory
         if certificates is not None:
             from pylogd.net.tls import TlsFactory  # noqa: PLC0415 - imports OpenSSL
@@ -171,7 +174,6 @@ class Listeners:
             description += f":backlog={self._settings.integer('socket.listen.backlog.size')}"
         port: Any = await serverFromString(self._reactor, description).listen(outer)
         port.stopReading()  # connections wait in the backlog until the broker has started
-        factory.port = port
         self._ports.append(port)
         self._factories.append(factory)
         number = getattr(port.getHost(), "port", listener.port)
@@ -197,8 +199,14 @@ class Listeners:
 
     def accept(self) -> None:
         """Begin to accept connections."""
-        for port in self._ports:
-            port.startReading()
+        for factory, port in zip(self._factories, self._ports, strict=True):
+            factory.admission.open(port)
+
+    def measure_work(self, meter: WorkMeter | None) -> None:
+        """Measure the work for all connections with `meter`; None to measure it no more."""
+        self._work_meter = meter
+        for factory in self._factories:
+            factory.measure_work(meter)
 
     async def stop(self) -> None:
         """Listen no more. Connections stay open."""
@@ -208,7 +216,7 @@ class Listeners:
             self._check.stop()
         ports, self._ports = self._ports, []
         for factory in self._factories:
-            factory.port = None
+            factory.admission.close()
         for port in ports:
             await maybeDeferred(port.stopListening)
 
@@ -247,19 +255,21 @@ class Listeners:
 
     def _apply_limits(self) -> None:
         settings = self._settings
-        self.connections.limits = QuotaLimits(
-            settings.integer("max.connections"),
-            settings.integer("max.connections.per.ip"),
-            parse_overrides(settings.words("max.connections.per.ip.overrides")),
-            settings.integer("max.connection.creation.rate"),
-        )
         self.memory.limit = settings.integer("queued.max.request.bytes")
         self.memory.patience = settings.integer("request.receive.timeout.ms") / 1000
         self.memory.check()
         between = settings.inter_broker_listener.name
         for factory in self._factories:
             factory.limits = self._limits(factory.listener)
-            factory.exempt = factory.listener == between and len(self._factories) > 1
+            factory.admission.exempt = factory.listener == between and len(self._factories) > 1
+        self.connections.set_limits(
+            QuotaLimits(
+                settings.integer("max.connections"),
+                settings.integer("max.connections.per.ip"),
+                parse_overrides(settings.words("max.connections.per.ip.overrides")),
+                settings.integer("max.connection.creation.rate"),
+            )
+        )
 
     def _limits(self, listener: str) -> ServerLimits:
         values = self._settings.for_listener(listener)

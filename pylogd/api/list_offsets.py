@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -79,7 +80,8 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
             return None
         broker = context.broker
         with_epoch = context.version >= _FIRST_WITH_EPOCH
-        done: Deferred[None] = broker.replicas.look_ups.run(broker.in_thread, _look_up_cold, cold, with_epoch)
+        run = copy_context().run  # or a search that waits for another one would count as that one's
+        done: Deferred[None] = broker.replicas.look_ups.run(run, broker.in_thread, _look_up_cold, cold, with_epoch)
         return done
 
     return in_slices(

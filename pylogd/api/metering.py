@@ -6,9 +6,14 @@ that were read and `throttle_time_ms`; no further request is taken from its conn
 answers a throttled fetch without records instead, which makes a consumer read them twice.
 
 Rules: what is charged for producing is the size of the request, for fetching the size of the records; for any request
-how long the reactor worked on it, until its handler returned. The longest wait counts. Followers are never charged. A
-fetch returns at most what an idle client may fetch at once, so that one large answer does not mute a client for long.
+how long was worked on it: by its handler, in threads, and in the later slices of a long answer. What its connection
+cost besides (`net.work_meter`: receiving, decrypting, parsing, encoding, encrypting and sending) is counted when it is
+known, and has nobody wait by itself, as with Kafka. The longest wait counts. Brokers are never charged. A fetch returns
+at most what an idle client may fetch at once, so that one large answer does not mute a client for long.
 `MutationQuota` is for the handlers of requests that create or delete partitions (KIP-599).
+
+Gaps: answers to requests that waited, such as long polls, are encoded and begun to be sent in a turn of the reactor
+that something else began; that time is counted for whoever began it, or for nobody.
 """
 
 from __future__ import annotations
@@ -17,13 +22,14 @@ import copy
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
 from pylogd.api.registry import HANDLERS, Handler
+from pylogd.clock import WorkTime
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.quotas.limits import QuotaKind
 from pylogd.wire.exceptions import RemoteProtocolError
@@ -40,6 +46,12 @@ _PERCENT: Final = 100.0
 _MOST_MS: Final = (1 << 31) - 1
 
 
+class ServedConnection(Connection, Protocol):
+    """A connection that keeps the context of its last request."""
+
+    context: RequestContext | None
+
+
 def metered_handlers() -> Mapping[int, Handler]:
     """Return all handlers, by API key, as they are while quotas are set."""
     return {key: partial(_metered, key, handler) for key, handler in HANDLERS.items()}
@@ -47,7 +59,7 @@ def metered_handlers() -> Mapping[int, Handler]:
 
 def _metered(api_key: int, handler: Handler, context: RequestContext, request: Any) -> Any:
     """Answer a request as its handler does, and charge the client for it."""
-    if _is_follower(context, request):
+    if _is_broker(context, request):
         return handler(context, request)
     quotas, size = context.broker.client_quotas, 0
     if api_key == ProduceRequest.API_KEY:
@@ -56,15 +68,20 @@ def _metered(api_key: int, handler: Handler, context: RequestContext, request: A
         most = quotas.most_at_once(QuotaKind.FETCH, context.principal.name, context.client_id)
         if most is not None:
             request.max_bytes = min(request.max_bytes, int(most))
-    start = quotas.seconds()
-    result = handler(context, request)
-    charge = partial(_charge, api_key, context, size, (quotas.seconds() - start) * _PERCENT)
+    work = None
+    if quotas.times_requests:
+        work = WorkTime(quotas.seconds)
+        result = work.begin(handler, context, request)
+        quotas.handled += work.seconds
+    else:
+        result = handler(context, request)
+    charge = partial(_charge, api_key, context, size, work)
     return result.addCallback(charge) if isinstance(result, Deferred) else charge(result)
 
 
-def _charge(api_key: int, context: RequestContext, size: int, percent: float, response: Any) -> Any:
+def _charge(api_key: int, context: RequestContext, size: int, work: WorkTime | None, response: Any) -> Any:
     quotas, user, client_id = context.broker.client_quotas, context.principal.name, context.client_id
-    owed = quotas.charge(QuotaKind.REQUEST, user, client_id, percent)
+    owed = 0.0 if work is None else quotas.charge(QuotaKind.REQUEST, user, client_id, work.seconds * _PERCENT)
     if api_key == ProduceRequest.API_KEY:
         owed = max(owed, quotas.charge(QuotaKind.PRODUCE, user, client_id, size))
     elif api_key == FetchRequest.API_KEY:
@@ -87,14 +104,14 @@ def metered_batch(
         return NOT_ANSWERED  # whoever parses the request says what is wrong
     if quotas.charge(QuotaKind.PRODUCE, user, client_id, 0) > 0:
         most = 1
-    at, start = session.unread()[1], quotas.seconds()
-    reply = answer_batch(broker, connection, frame, session, most)
+    at, work = session.unread()[1], WorkTime(quotas.seconds)
+    reply = work.run(answer_batch, broker, connection, frame, session, most)
+    quotas.handled += work.seconds
     if not reply.replies:
         return reply
-    percent = (quotas.seconds() - start) * _PERCENT
     size = len(frame) + max(reply.end - at, 0)
     owed = max(
-        quotas.charge(QuotaKind.REQUEST, user, client_id, percent),
+        quotas.charge(QuotaKind.REQUEST, user, client_id, work.seconds * _PERCENT),
         quotas.charge(QuotaKind.PRODUCE, user, client_id, size),
     )
     if owed <= 0:
@@ -121,9 +138,21 @@ def _mute(connection: Connection, seconds: float) -> int:
     return throttle_ms
 
 
-def _is_follower(context: RequestContext, request: Any) -> bool:
-    """Return whether a broker of the cluster sent a request, to copy its leader's logs."""
-    state = getattr(request, "replica_state", None)
+def charge_connection(broker: BrokerParts, connection: ServedConnection, seconds: float) -> None:
+    """Charge a client for what its connection cost besides the work of handlers. It waits with its next request."""
+    if connection.claim is not None and broker.peers.is_peer(connection.claim):
+        return
+    context = connection.context
+    client_id = None if context is None else context.client_id
+    broker.client_quotas.charge(QuotaKind.REQUEST, connection.principal.name, client_id, seconds * _PERCENT)
+
+
+def _is_broker(context: RequestContext, request: Any) -> bool:
+    """Return whether a broker of the cluster sent a request."""
+    claim = context.connection.claim
+    if claim is not None and context.broker.peers.is_peer(claim):
+        return True
+    state = getattr(request, "replica_state", None)  # brokers of earlier releases prove nothing
     node_id = max(getattr(request, "replica_id", -1), -1 if state is None else state.replica_id)
     return node_id >= 0 and context.is_broker(node_id)
 

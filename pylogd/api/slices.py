@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.clock import timed
 from pylogd.limits.answers import AnswerBudget
 from pylogd.wire import schema
 
@@ -58,7 +59,8 @@ async def _continue(
     finish: Callable[[], Deferred[Any] | None],
 ) -> bytes:
     await next_turn(context)
-    while not _run_slice(steps):
+    run_slice = timed(_run_slice)
+    while not run_slice(steps):
         await next_turn(context)
     waits = finish()
     if waits is not None:

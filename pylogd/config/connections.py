@@ -25,11 +25,11 @@ CONNECTION_SETTINGS: Final = [
         "max.connections",
         _INT,
         INT_MAX,
-        "Most client connections of the broker at a time; further ones are closed at once. For a single listener, "
-        "`listener.name.<listener>.max.connections` is a limit in addition. The inter-broker listener is exempt from "
-        "the broker's limit if there are other listeners. (Kafka accepts 0, with which nobody can change it back. If "
-        "a value set at run time shuts operators out, start the broker with "
-        "`--set ignored.dynamic.settings=max.connections`.)",
+        "Most client connections of the broker at a time; further ones wait until others end, in their order. For a "
+        "single listener, `listener.name.<listener>.max.connections` is a limit in addition. The inter-broker listener "
+        "is exempt from the broker's limit if there are other listeners: the connections of those that have been idle "
+        "for longest are closed for it. (Kafka accepts 0, with which nobody can change it back. If a value set at run "
+        "time shuts operators out, start the broker with `--set ignored.dynamic.settings=max.connections`.)",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,
@@ -39,8 +39,8 @@ CONNECTION_SETTINGS: Final = [
         PER_IP,
         _INT,
         INT_MAX,
-        "Most client connections at a time from one address. 0 refuses all addresses that "
-        "`max.connections.per.ip.overrides` does not name.",
+        "Most client connections at a time from one address; further ones are closed at once. 0 refuses all addresses "
+        "that `max.connections.per.ip.overrides` does not name.",
         _GROUP,
         minimum=0,
         mode=_DYNAMIC,
@@ -58,9 +58,10 @@ CONNECTION_SETTINGS: Final = [
         "max.connection.creation.rate",
         _INT,
         INT_MAX,
-        "Most connections accepted in a second, of all listeners together. Further ones wait in the kernel's queue "
-        "(`socket.listen.backlog.size`). For a single listener, `listener.name.<listener>.max.connection.creation.rate`"
-        " is a limit in addition. The inter-broker listener is exempt from the broker's limit.",
+        "Most connections taken in a second, of all listeners together; further ones wait, most of them in the "
+        "kernel's queue (`socket.listen.backlog.size`). For a single listener, "
+        "`listener.name.<listener>.max.connection.creation.rate` is a limit in addition. The inter-broker listener is "
+        "exempt from the broker's limit.",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,

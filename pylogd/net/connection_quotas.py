@@ -1,18 +1,62 @@
-"""Limits on connections over all listeners of a broker: how many, how many from one address, how many in a second.
+"""Limits on connections: which new ones are taken, which have to wait for their turn, and which are refused.
 
-Strategy: one `ConnectionQuotas` per broker counts; each listener asks it before it takes a connection, and has limits
-of its own in addition. Rates are kept by a `ConnectionRate`, which says how long to accept nothing: what came too early
-is made up for by a longer pause, so the rate holds on average.
+Strategy: as Kafka. Where `max.connections` or a rate is reached, a listener accepts nothing further: new connections
+wait in the kernel's queue. A port accepts several in one turn of the reactor; those that there is no room for wait
+here, unread, and go before those in the kernel's queue. So connections of all listeners are taken in the order in which
+they were accepted. An address over a limit of its own is refused at once, so that it does not keep others waiting.
+
+The listener between brokers is exempt from the limits of the broker: should its connections exceed `max.connections`,
+the ones of the other listeners that have been idle for longest are closed.
+
+One `ConnectionQuotas` per broker has what is counted over all listeners; each listener has an `Admission`. Limits may
+be changed at any time; `ConnectionQuotas.set_limits` puts them into effect for all listeners.
+
+Source: Kafka's ConnectionQuotas in SocketServer; KIP-402, KIP-612.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from enum import Enum
+from heapq import nsmallest
+from typing import Any, Final, Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from pylogd.limits.log_lines import LimitedLog
+
+log = Logger()
+_limited = LimitedLog(log)
 
 UNLIMITED: Final = 2**31 - 1
+_ROUNDING: Final = 1e-6  # seconds
+#: How many connections a port accepts in one turn of the reactor: as many as take it some milliseconds.
+_AT_ONCE: Final = 20
+_LOG_SECONDS: Final = 60.0  # between two lines that say that a listener is full
+
+
+class Candidate(Protocol):
+    """A connection, new or taken. host: the client's address. last_active: when it last received something."""
+
+    host: str
+    last_active: float
+
+    def admitted(self) -> None:
+        """Serve the client: it has waited, and it is its turn."""
+
+    def give_up(self, reason: str) -> None:
+        """Close the connection at once."""
+
+
+class Verdict(Enum):
+    """What becomes of a new connection."""
+
+    TAKEN = "It is served."
+    WAITS = "It is not read from until `admitted` is called."
+    REFUSED = "It has to be closed."
 
 
 @dataclass(slots=True, frozen=True)
@@ -26,22 +70,28 @@ class QuotaLimits:
 
 
 class ConnectionRate:
-    """How soon the next connection may be accepted, at `rate` in a second."""
+    """How soon the next connection may be taken, at a rate per second. What was not used in one second may be later."""
+
+    __slots__ = ("_due",)
 
     def __init__(self) -> None:
-        self._due = 0.0
+        self._due = float("-inf")  # when the last one would have been taken at an even rate
 
-    def accept(self, now: float, rate: int) -> float:
-        """Count a connection. Return for how many seconds to accept no further one."""
-        if rate >= UNLIMITED:
-            return 0.0
-        self._due = max(self._due, now - 1.0) + 1.0 / rate  # what was not used in the last second may be used now
-        return max(0.0, self._due - now)
+    def delay(self, now: float, rate: int) -> float:
+        """Return for how many seconds to take no connection."""
+        delay = 0.0 if rate >= UNLIMITED else self._due + 1.0 / rate - now
+        return delay if delay > _ROUNDING else 0.0
+
+    def take(self, now: float, rate: int) -> None:
+        """Count a connection."""
+        if rate < UNLIMITED:
+            self._due = max(self._due + 1.0 / rate, now - 1.0 + 1.0 / rate)
 
 
 class ConnectionQuotas:
-    """The connections of all listeners, by the address of their clients.
+    """The connections of all listeners.
 
+    limits: those of the broker. count: how many connections are taken. waiting: those that wait, the oldest first.
     admit_address: counts a new connection of an address; returns whether their rate is within its quota.
     """
 
@@ -50,30 +100,228 @@ class ConnectionQuotas:
         self.rate = ConnectionRate()
         self.count = 0
         self.admit_address: Callable[[str], bool] = lambda _: True
+        self.waiting: OrderedDict[Candidate, Admission] = OrderedDict()
+        self.listeners: list[Admission] = []
         self._by_host: Counter[str] = Counter()
+        self._closing: set[Candidate] = set()  # to make room
 
-    def admit(self, host: str, exempt: bool) -> str | None:
-        """Count a connection from the address `host`. Return None, or why it has to be refused; it does not count then.
+    def set_limits(self, limits: QuotaLimits) -> None:
+        """Replace the limits of the broker, and put them and those of the listeners into effect."""
+        self.limits = limits
+        self._close_excess()
+        self.serve()
 
-        exempt: whether the limit of the broker does not hold for its listener.
-        """
-        if not self.admit_address(host):
-            return "the quota connection_creation_rate of its address is exceeded"
+    @property
+    def full(self) -> bool:
+        """Whether `max.connections` is reached."""
+        return self.count >= self.limits.connections
+
+    def refusal(self, host: str) -> str | None:
+        """Return why an address may have no further connection, None if it may."""
         limits = self.limits
-        if self.count >= limits.connections and not exempt:
-            return f"max.connections={limits.connections} is reached"
         most = limits.per_host_overrides.get(host)
         name = "max.connections.per.ip" if most is None else "max.connections.per.ip.overrides"
         most = limits.per_host if most is None else most
-        if self._by_host[host] >= most:
-            return f"{name}={most} is reached"
-        self.count += 1
-        self._by_host[host] += 1
-        return None
+        return f"{name}={most} is reached" if self._by_host[host] >= most else None
 
-    def release(self, host: str) -> None:
-        """Count a connection no more."""
+    def take(self, connection: Candidate) -> None:
+        """Count a connection."""
+        self.count += 1
+        self._by_host[connection.host] += 1
+        if self.full:
+            self._close_excess()
+            for listener in self.listeners:
+                listener.update()
+
+    def release(self, connection: Candidate) -> None:
+        """Count a connection no more, and let another one have its place."""
+        was_full, host = self.full, connection.host
         self.count -= 1
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
+        self._closing.discard(connection)
+        if was_full or self.waiting:
+            self.serve()
+
+    def serve(self) -> None:
+        """Take those that wait and may be taken, in their order; then accept further ones where there is room."""
+        for connection, listener in list(self.waiting.items()):
+            if connection in self.waiting and listener.may_take():
+                del self.waiting[connection]
+                listener.begin(connection)
+        for listener in self.listeners:
+            listener.update()
+
+    def _close_excess(self) -> None:
+        """Close what listeners have that are not exempt if there are more connections than `max.connections`."""
+        most = self.limits.connections
+        excess = self.count - len(self._closing) - most
+        if excess <= 0:
+            return
+        others = (one for listener in self.listeners if not listener.exempt for one in listener.taken)
+        idle = nsmallest(excess, (one for one in others if one not in self._closing), key=lambda one: one.last_active)
+        self._closing.update(idle)
+        for connection in idle:
+            connection.give_up(f"max.connections={most} is exceeded, and it has been idle for longest")
+
+
+class Admission:
+    """The connections of one listener.
+
+    taken: those that are served. exempt: whether the limits of the broker do not hold for it. port: what accepts its
+    connections, once there is one.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, quotas: ConnectionQuotas, name: str, limits: Callable[[], tuple[int, int]]
+    ) -> None:
+        """`limits`: returns the most connections of the listener, and how many may come in a second."""
+        self._clock = clock
+        self._quotas = quotas
+        self._name = name
+        self._limits = limits
+        self.taken: set[Any] = set()
+        self.exempt = False
+        self.port: Any = None
+        self._rate = ConnectionRate()
+        self._accepting = True
+        self._told_at = float("-inf")
+        self._closed = False
+        self._timer: IDelayedCall | None = None
+        self._slowing: IDelayedCall | None = None
+        quotas.listeners.append(self)
+
+    def arrived(self, connection: Candidate) -> Verdict:
+        """Decide on a new connection, which counts if it is taken."""
+        if self._slowing is None and self.port is not None:
+            self._slowing = self._clock.callLater(0, self._accept_few)
+        quotas, host = self._quotas, connection.host
+        reason = quotas.refusal(host)
+        if reason is None and not quotas.admit_address(host):
+            reason = "the quota connection_creation_rate of its address is exceeded"
+        if reason is not None:
+            self.refuse(connection, reason)
+            return Verdict.REFUSED
+        if self._waiting or not self.may_take():
+            quotas.waiting[connection] = self
+            self.update()
+            return Verdict.WAITS
+        self._take(connection)
+        return Verdict.TAKEN
+
+    def refuse(self, connection: Candidate, reason: str) -> None:
+        """Log why a connection is refused."""
+        _limited.warn("Refused a connection from {host}: {reason}", host=connection.host, reason=reason)
+
+    def begin(self, connection: Candidate) -> None:
+        """Take a connection that has waited, unless its address has too many meanwhile."""
+        reason = self._quotas.refusal(connection.host)
+        if reason is not None:
+            connection.give_up(reason)
+            return
+        self._take(connection)
+        connection.admitted()
+
+    def _take(self, connection: Candidate) -> None:
+        now = self._clock.seconds()
+        self.taken.add(connection)
+        self._rate.take(now, self._limits()[1])
+        if not self.exempt:
+            self._quotas.rate.take(now, self._quotas.limits.rate)
+        self._quotas.take(connection)
+        self.update()
+
+    def dismiss(self, connection: Candidate) -> bool:
+        """Forget a connection that has ended. Return whether it had been taken."""
+        if connection not in self.taken:
+            self._quotas.waiting.pop(connection, None)
+            self.update()
+            return False
+        self.taken.discard(connection)
+        self._quotas.release(connection)
+        if len(self.taken) + 1 >= self._limits()[0]:
+            self._quotas.serve()
+        return True
+
+    def give_up_waiting(self, reason: str) -> None:
+        """Close the connections that wait."""
+        for connection in self._waiting:
+            del self._quotas.waiting[connection]
+            connection.give_up(reason)
+
+    @property
+    def _waiting(self) -> list[Candidate]:
+        waiting = self._quotas.waiting
+        return [one for one, listener in waiting.items() if listener is self] if waiting else []
+
+    def _delay(self) -> float:
+        """Return for how many seconds the rates allow no further connection."""
+        now, quotas = self._clock.seconds(), self._quotas
+        delay = self._rate.delay(now, self._limits()[1])
+        return delay if self.exempt else max(delay, quotas.rate.delay(now, quotas.limits.rate))
+
+    def _has_room(self) -> bool:
+        return len(self.taken) < self._limits()[0] and (self.exempt or not self._quotas.full)
+
+    def may_take(self) -> bool:
+        """Return whether the limits of listener and broker allow one more connection now."""
+        return self._has_room() and self._delay() == 0
+
+    def update(self) -> None:
+        """Accept connections, or leave them in the kernel's queue, as the limits say; look again when a rate allows."""
+        if self._closed:
+            return
+        room, delay = self._has_room(), self._delay()
+        if room and delay > 0 and self._timer is None:
+            self._timer = self._clock.callLater(delay, self._look_again)
+        accepting = room and delay == 0 and not self._waiting
+        if accepting == self._accepting:
+            return
+        self._accepting = accepting
+        if not room:
+            self._tell()
+        port = self.port
+        if port is not None and port.connected:
+            if accepting:
+                port.startReading()
+            else:
+                port.stopReading()
+
+    def open(self, port: Any) -> None:
+        """Begin to accept the connections of a port."""
+        self.port = port
+        port.numberAccepts = _AT_ONCE
+        if self._accepting:
+            port.startReading()
+
+    def close(self) -> None:
+        """Accept no more: the port is closed."""
+        self.port = None
+        self._closed = True
+        for call in (self._timer, self._slowing):
+            if call is not None:
+                call.cancel()
+        self._timer = self._slowing = None
+
+    def _accept_few(self) -> None:
+        """Undo what Twisted does after each turn in which many came: it lets the port accept more in the next one."""
+        self._slowing = None
+        if self.port is not None:
+            self.port.numberAccepts = _AT_ONCE
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._quotas.serve()
+
+    def _tell(self) -> None:
+        """Log that the listener is full, unless that was logged a short time ago."""
+        now, own = self._clock.seconds(), self._limits()[0]
+        if now - self._told_at < _LOG_SECONDS:
+            return
+        self._told_at = now
+        limit = f"max.connections={self._quotas.limits.connections}"
+        if len(self.taken) >= own:
+            limit = f"listener.name.{self._name.lower()}.max.connections={own}"
+        log.warn("New connections to listener {name} wait until others end: {limit} is reached",
+                 name=self._name, limit=limit)  # fmt: skip

@@ -13,6 +13,7 @@ Must not know: frames, transports; `Holder` pauses and resumes a connection.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
@@ -102,7 +103,10 @@ class RequestMemory:
         self.used = 0
         self._numbers = count(1)
         self._shares: dict[MemoryShare, None] = {}  # of requests that are there in part or wait, the oldest first
+        self._going: dict[MemoryShare, None] = {}  # of these, those that do not wait
         self._waiting: dict[MemoryShare, int] = {}  # the bytes wanted
+        self._turns: dict[int, MemoryShare] = {}  # those that wait, by number
+        self._order: list[int] = []  # a heap of their numbers, and of some that no longer wait
 
     def share(self, holder: Holder) -> MemoryShare:
         """Return a share for a connection that has begun to receive a large request."""
@@ -120,6 +124,7 @@ class RequestMemory:
         if share not in self._shares:
             self._shares[share] = None
             share.number, share.began = next(self._numbers), self.clock.seconds()
+            self._going[share] = None
         self._charge(share, held)
         oldest = self._oldest_waiting()
         behind = oldest is not None and oldest.number < share.number
@@ -128,6 +133,9 @@ class RequestMemory:
             return True
         share.waits_since = self.clock.seconds()
         self._waiting[share] = wanted
+        del self._going[share]
+        self._turns[share.number] = share
+        heappush(self._order, share.number)
         share.pause()
         self._serve()
         return share not in self._waiting
@@ -135,8 +143,10 @@ class RequestMemory:
     def release(self, share: MemoryShare) -> None:
         """See `MemoryShare.release`."""
         if self._waiting.pop(share, None) is not None:
+            del self._turns[share.number]
             share.waits_since = None
         self._shares.pop(share, None)
+        self._going.pop(share, None)
         self._charge(share, 0)
         self._serve()
 
@@ -164,13 +174,16 @@ class RequestMemory:
         share.charged = size
 
     def _others_receive(self, share: MemoryShare) -> bool:
-        return any(one.receiving for one in self._shares if one is not share)
+        return any(one.receiving for one in self._going if one is not share)
 
     def _fits(self, share: MemoryShare, wanted: int) -> bool:
         return self.limit < 0 or self.used - share.charged + wanted <= self.limit
 
     def _oldest_waiting(self) -> MemoryShare | None:
-        return min(self._waiting, key=lambda share: share.number) if self._waiting else None
+        order = self._order
+        while order and order[0] not in self._turns:
+            heappop(order)
+        return self._turns[order[0]] if order else None
 
     def _serve(self) -> None:
         """Let those continue whose turn it is."""
@@ -178,7 +191,8 @@ class RequestMemory:
             wanted = self._waiting[share]
             if not self._fits(share, wanted) and self._others_receive(share):
                 return
-            del self._waiting[share]
+            del self._waiting[share], self._turns[share.number]
+            self._going[share] = None
             share.waits_since = None
             self._charge(share, wanted)
             share.resume()

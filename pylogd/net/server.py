@@ -27,13 +27,14 @@ from zope.interface import implementer
 from pylogd.errors import CloseConnection
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
 from pylogd.limits.log_lines import LimitedLog
-from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, ConnectionRate
+from pylogd.net.connection_quotas import UNLIMITED, Admission, ConnectionQuotas, Verdict
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
 from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
+from pylogd.net.work_meter import WorkMeter
 from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
@@ -109,6 +110,7 @@ class BrokerProtocol(Protocol):
     progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
+    _early: list[bytes]  # what was received while it waits for its turn
 
     def __init__(self, factory: BrokerFactory, peer: IAddress | None = None) -> None:
         """`peer`: the client's address; None for that of the transport."""
@@ -124,14 +126,32 @@ class BrokerProtocol(Protocol):
     def connectionMade(self) -> None:
         transport: Any = self.transport
         self.host = getattr(self._peer or transport.getPeer(), "host", "") or ""  # a Unix socket has none
-        factory = self.factory
-        if not factory.admit(self):
-            self.dataReceived = _ignore  # type: ignore[assignment, method-assign] # what came behind a proxy's header
+        self.last_active = self.factory.clock.seconds()
+        verdict = self.factory.admit(self)
+        if verdict is Verdict.TAKEN:
+            self._begin()
+        elif verdict is Verdict.WAITS:
+            self._early = []
+            # What comes nevertheless was received with a proxy's header.
+            self.dataReceived = self._early.append  # type: ignore[assignment, method-assign]
+            self.pause_reading()
+        else:
+            self.dataReceived = _ignore  # type: ignore[assignment, method-assign]
             transport.abortConnection()
-            return
-        _tune(transport, factory.limits)
+
+    def admitted(self) -> None:
+        """Serve the client: it has waited for others to end."""
+        early = self._early
+        del self.dataReceived, self._early
+        self._begin()
+        self.resume_reading()
+        for data in early if self.served else ():
+            self.dataReceived(data)
+
+    def _begin(self) -> None:
+        factory, security = self.factory, self.factory.security
+        _tune(self.transport, factory.limits)
         self.last_active = factory.clock.seconds()
-        security = factory.security
         if security.tls or security.sasl:
             factory.handshakes.begin(self)
         if not security.tls and (security.sasl or self._accept_as(ANONYMOUS)):
@@ -172,6 +192,8 @@ class BrokerProtocol(Protocol):
             max_unsent=limits.max_unsent_bytes,
         )
         self.pipeline = Pipeline(self, self.session, factory.handler, sender, limits.max_in_flight, factory.hangups)
+        if factory.work_meter is not None:
+            factory.work_meter.add(self)
 
     def _accept_as(self, principal: Principal, certificate: Any = None) -> bool:
         """Set who the client is. Return False, with the connection closed, if `principal.builder.class` refuses it."""
@@ -219,8 +241,10 @@ class BrokerProtocol(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         factory = self.factory
         factory.handshakes.end(self)
+        factory.hangups.forget(self.transport)
+        if factory.work_meter is not None:
+            factory.work_meter.remove(self)
         if factory.dismiss(self):
-            factory.hangups.forget(self.transport)
             self.context = self.authentication = None  # they refer to us
             if self.served:
                 self.pipeline.lost()
@@ -329,7 +353,8 @@ def _descriptors_left(transport: Any) -> bool:
 class BrokerFactory(ServerFactory):
     """Makes the connections of one listener, limits them, and closes those that are idle or too slow.
 
-    limits, exempt: may be replaced at any time. exempt: whether the limits of the broker do not hold for this listener.
+    limits: may be replaced at any time; then call `set_limits` of the `ConnectionQuotas`. admission: decides which
+    connections are taken. connections: those. work_meter: measures the work for them; None if that is not wanted.
     """
 
     noisy = False
@@ -357,15 +382,25 @@ class BrokerFactory(ServerFactory):
         self.security = security or ListenerSecurity()
         self.quotas = quotas or ConnectionQuotas()
         self.memory = memory or RequestMemory(clock)
-        self.exempt = False
-        self.port: Any = None  # which accepts the connections
-        self.connections: set[BrokerProtocol] = set()
+        self.admission = Admission(
+            clock, self.quotas, listener, lambda: (self.limits.max_connections, self.limits.connection_rate)
+        )
+        self.connections: set[BrokerProtocol] = self.admission.taken
         self.hangups = HangupWatch(clock)
         self.handshakes = Handshakes(clock, lambda: (self.limits.max_handshakes, self.limits.handshake_ms / 1000))
-        self._rate = ConnectionRate()
         self._sweep = LoopingCall(self._close_slow)
         self._sweep.clock = clock
         self._drained: Deferred[None] | None = None
+        self.work_meter: WorkMeter | None = None
+
+    def measure_work(self, meter: WorkMeter | None) -> None:
+        """Measure the work for all connections, present and future, with `meter`; None to measure it no more."""
+        before, self.work_meter = self.work_meter, meter
+        for connection in self.connections:
+            if before is not None:
+                before.remove(connection)
+            if meter is not None and connection.served:
+                meter.add(connection)
 
     def buildProtocol(self, addr: IAddress | None) -> BrokerProtocol:  # type: ignore[override]
         return BrokerProtocol(self, addr)
@@ -380,48 +415,19 @@ class BrokerFactory(ServerFactory):
         if self._sweep.running:
             self._sweep.stop()
 
-    def admit(self, connection: BrokerProtocol) -> bool:
-        """Return whether the limits allow `connection`, which then counts."""
-        limits = self.limits
-        self._pause_accepting()
-        if len(self.connections) >= limits.max_connections:
-            return self._refuse(
-                connection, f"listener.name.{self.listener.lower()}.max.connections={limits.max_connections} is reached"
-            )
+    def admit(self, connection: BrokerProtocol) -> Verdict:
+        """Decide whether the limits allow `connection`."""
         if not _descriptors_left(connection.transport):
-            return self._refuse(
+            self.admission.refuse(
                 connection, "the file descriptors left are kept for files; raise LimitNOFILE or ulimit -n"
             )
-        reason = self.quotas.admit(connection.host, self.exempt)
-        if reason is not None:
-            return self._refuse(connection, reason)
-        self.connections.add(connection)
-        return True
-
-    def _refuse(self, connection: BrokerProtocol, reason: str) -> bool:
-        _limited.warn("Refused a connection from {host}: {reason}", host=connection.host, reason=reason)
-        return False
-
-    def _pause_accepting(self) -> None:
-        """Accept nothing for a while if connections come faster than they may."""
-        port, now = self.port, self.clock.seconds()
-        seconds = self._rate.accept(now, self.limits.connection_rate)
-        if not self.exempt:
-            seconds = max(seconds, self.quotas.rate.accept(now, self.quotas.limits.rate))
-        if seconds > 0 and port is not None:
-            port.stopReading()
-            self.clock.callLater(seconds, self._accept_again)
-
-    def _accept_again(self) -> None:
-        if self.port is not None and self.port.connected:
-            self.port.startReading()
+            return Verdict.REFUSED
+        return self.admission.arrived(connection)
 
     def dismiss(self, connection: BrokerProtocol) -> bool:
         """Remove `connection`. Return whether it had been admitted."""
-        if connection not in self.connections:
+        if not self.admission.dismiss(connection):
             return False
-        self.connections.discard(connection)
-        self.quotas.release(connection.host)
         if self._drained is not None and not self.connections:
             self.hangups.close()
             drained, self._drained = self._drained, None
@@ -431,6 +437,7 @@ class BrokerFactory(ServerFactory):
     def drain(self) -> Deferred[None]:
         """Take no more requests. The Deferred fires when all replies have been sent and all connections are closed."""
         done: Deferred[None] = Deferred()
+        self.admission.give_up_waiting("the broker stops")
         if not self.connections:
             self.hangups.close()
             done.callback(None)

@@ -87,13 +87,15 @@ class ClientQuotas:
     """What clients may use, and what they have used.
 
     active: whether any quota is set but those of IP addresses; checked before anything is counted.
+    times_requests: whether any quota of request time is set. handled: for how many seconds handlers have worked since.
     seconds: the monotonic clock that the rates are measured with.
     """
 
     def __init__(self, configs: EntityConfigs, settings: Settings, seconds: Callable[[], float]) -> None:
         integer = settings.integer
         self.seconds = seconds
-        self.active = False
+        self.active = self.times_requests = False
+        self.handled = 0.0
         self._configs = configs
         self._windows = Windows(integer("quota.window.num"), integer("quota.window.size.seconds"))
         changes = Windows(integer("controller.quota.window.num"), integer("controller.quota.window.size.seconds"))
@@ -110,7 +112,7 @@ class ClientQuotas:
         self._changed(())
 
     def subscribe(self, listener: Callable[[bool], object]) -> None:
-        """Call `listener` with `active` whenever it changes."""
+        """Call `listener` with `active` whenever that or `times_requests` changes."""
         self._listeners.append(listener)
 
     def charge(self, kind: QuotaKind, user: str, client_id: str | None, amount: float) -> float:
@@ -192,8 +194,9 @@ class ClientQuotas:
             if table != self._kinds[kind].table:
                 self._kinds[kind].replace(table)
         active = any(table for kind, table in tables.items() if not kind.of_address)
-        if active != self.active:
-            self.active = active
+        times_requests = bool(tables[QuotaKind.REQUEST])
+        if (active, times_requests) != (self.active, self.times_requests):
+            self.active, self.times_requests = active, times_requests
             for listener in self._listeners:
                 listener(active)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 #: Appends of all partitions that are looked into at the same time.
 AT_ONCE = 2
 
-#: Records, acks=all, whether a short inspection may be done on the reactor's thread, and the caller's Deferred.
-Append = tuple["Buffer", bool, bool, "Deferred[AppendResult]"]
+#: Records, acks=all, whether a short inspection may be done on the reactor's thread, the caller's Deferred, and the
+#: context of its request, to which the thread's time is charged.
+Append = tuple["Buffer", bool, bool, "Deferred[AppendResult]", Context]
 
 
 class InspectedAppends:
@@ -54,18 +56,18 @@ class InspectedAppends:
         done: Deferred[AppendResult] = Deferred()
         queue = self.queues.get(partition)
         if queue is not None:
-            queue.append((records, acks_all, at_once, done))
+            queue.append((records, acks_all, at_once, done, copy_context()))
         else:
-            queue = self.queues[partition] = deque([(records, acks_all, at_once, done)])
+            queue = self.queues[partition] = deque([(records, acks_all, at_once, done, copy_context())])
             Deferred.fromCoroutine(self._work_off(partition, queue))
         return done
 
     async def _work_off(self, partition: Partition, queue: deque[Append]) -> None:
         while queue:
-            records, acks_all, at_once, done = queue[0]
+            records, acks_all, at_once, done, context = queue[0]
             outcome: Any
             try:
-                outcome = await self._make(partition, records, acks_all, at_once)
+                outcome = await self._make(partition, records, acks_all, at_once, context)
             except Exception as error:
                 outcome = error
             queue.popleft()
@@ -76,15 +78,17 @@ class InspectedAppends:
             else:
                 done.callback(outcome)
 
-    async def _make(self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool) -> AppendResult:
+    async def _make(
+        self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool, context: Context
+    ) -> AppendResult:
         inspections = None
         if not at_once:
-            inspections = await self._inspect(partition, records)
+            inspections = await self._inspect(partition, records, context)
         while True:  # settings may change meanwhile, and with them what has to be known
             try:
                 return self._append(partition, records, acks_all, inspections)
             except InspectionNeeded:
-                inspections = await self._inspect(partition, records)
+                inspections = await self._inspect(partition, records, context)
 
-    def _inspect(self, partition: Partition, records: Buffer) -> Deferred[Any]:
-        return self._slots.run(self._in_thread, partition.log.inspect, records)
+    def _inspect(self, partition: Partition, records: Buffer, context: Context) -> Deferred[Any]:
+        return self._slots.run(context.run, self._in_thread, partition.log.inspect, records)

@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,35 +186,30 @@ def test_a_change_to_a_certificate_that_can_not_be_used_is_refused(secured: Secu
 
 
 def test_limits_hold_as_soon_as_they_are_changed(secured: Secured) -> None:
-    def open_now() -> int:
-        """How many further connections the TLS listener takes."""
-        taken: list[ssl.SSLSocket] = []
-        try:
-            while len(taken) < 5:
-                taken.append(secured.connect())
-        except OSError:
-            pass
-        finally:
-            for connection in taken:
-                connection.close()
-        return len(taken)
-
-    assert open_now() == 5
     secured.alter("listener.name.ssl.max.connections", "2")
-    wait_until(lambda: open_now() == 2, "the limit")
-    secured.alter("listener.name.ssl.max.connections", "100")
-    wait_until(lambda: open_now() == 5, "no limit")
+    with secured.connect() as first, secured.connect(), ThreadPoolExecutor(2) as pool:
+        third, fourth = pool.submit(secured.connect), pool.submit(secured.connect)
+        said = "New connections to listener SSL wait until others end: listener.name.ssl.max.connections=2 is reached"
+        wait_until(lambda: said in secured.broker.log(), "a line in the log")
+        assert not third.done() and not fourth.done()
+        first.close()
+        wait_until(lambda: third.done() or fourth.done(), "one of those that wait")
+        secured.alter("listener.name.ssl.max.connections", "100")
+        for waited in (third, fourth):
+            waited.result(PATIENCE).close()
 
 
 def test_an_operator_gets_in_by_the_listener_between_brokers(secured: Secured) -> None:
-    secured.alter("max.connections", "1")
-    with RawClient(secured.plain) as one, RawClient(secured.plain) as two:
-        assert one.request(MetadataRequest([]), 12).brokers
-        assert two.request(MetadataRequest([]), 12).brokers
-        with pytest.raises(OSError):
-            secured.connect().recv(1)
-    secured.alter("max.connections", "100")
-    wait_until(lambda: secured.shown() == "first", "a connection")
+    with secured.connect() as idle:
+        secured.alter("max.connections", "1")
+        with RawClient(secured.plain) as one, RawClient(secured.plain) as two, ThreadPoolExecutor(1) as pool:
+            assert one.request(MetadataRequest([]), 12).brokers
+            assert two.request(MetadataRequest([]), 12).brokers
+            with contextlib.suppress(ConnectionError):
+                assert idle.recv(1) == b"", "it was closed to make room"
+            waiting = pool.submit(secured.shown)
+            secured.alter("max.connections", "100")
+            assert waiting.result(PATIENCE) == "first"
 
 
 def test_handshakes_that_never_end_do_not_hold_up_others(tmp_path: Path, start_broker: StartBroker) -> None:

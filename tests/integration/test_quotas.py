@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kazoo.client import KazooClient
 
+from pylogd.client import NewTopic
+from pylogd.wire.messages.metadata import MetadataRequest
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import encode_batch
+from tests.clusters import BrokerCluster
 from tests.integration.conftest import Address, StartBroker
 from tests.integration.test_cli import ok, refused, run
+from tests.rawclient import PATIENCE, RawClient, create_topic, encode, frame
+
+StartCluster = Callable[..., BrokerCluster]
 
 SECONDS = 120.0
 RATE = 2_000_000
@@ -130,6 +139,23 @@ def test_a_producer_and_a_consumer_have_their_quotas(start_broker: StartBroker) 
     assert produce(broker, "u", COUNT) < COUNT * SIZE / RATE  # of another client id
 
 
+def test_the_answer_comes_at_once_and_the_next_one_after_the_throttle_time(broker: Address, topic: str) -> None:
+    quotas(broker, "set", "--client-id", "raw", "--producer-byte-rate", "5000")
+    with RawClient(broker.address) as client:
+        create_topic(client, topic)
+        records = encode_batch([(None, VALUE, int(time.time() * 1000), ())])
+        data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, records)])]
+        first = client.send_request(ProduceRequest(None, 1, 30_000, data), 9)
+        second = client.send_request(MetadataRequest([]), 12)
+        begun = time.monotonic()
+        answer = client.response(ProduceRequest.API_KEY, 9, first)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert answer.throttle_time_ms >= 3000
+        assert client.response(MetadataRequest.API_KEY, 12, second).brokers
+        assert time.monotonic() - begun >= 0.9 * answer.throttle_time_ms / 1000
+    quotas(broker, "remove", "--client-id", "raw", "--all")
+
+
 def test_an_address_may_open_so_many_connections(start_broker: StartBroker) -> None:
     broker = start_broker()
     quotas(broker, "set", "--ip", "127.0.0.1", "--connection-creation-rate", "1")
@@ -166,3 +192,46 @@ def test_a_member_whose_fetches_are_muted_stays_in_its_group(start_broker: Start
     assert [group["state"] for group in described] == ["Stable"]
     assert len(described[0]["members"]) == 1
     reader.consumer.close()
+
+
+def test_a_change_reaches_all_brokers_and_followers_are_never_throttled(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3)
+    cluster.ask(lambda admin: admin.create_topics([NewTopic("each", assignments={n: (n + 1,) for n in range(3)})]))
+    cluster.ask(lambda admin: admin.create_topic("copied", 1, 3))
+    for topic, count in (("each", 1), ("copied", 3)):
+        cluster.wait_for_isr(topic, count)
+
+    def throttled(node: int, client_id: bytes = b"raw") -> int:
+        """How long a client has to wait that sends 20 KB to a broker."""
+        records = encode_batch([(None, VALUE, int(time.time() * 1000), ())])
+        data = [TopicProduceData("each", partition_data=[PartitionProduceData(node - 1, records)])]
+        with RawClient(cluster.address(node)) as client:
+            body = encode(ProduceRequest(None, 1, 30_000, data), 9).replace(b"\0\3raw", b"\0\3" + client_id, 1)
+            client.send(frame(body))
+            answer = client.response(ProduceRequest.API_KEY, 9, 1)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        return int(answer.throttle_time_ms)
+
+    class First(NamedTuple):
+        address: str
+
+    first = First(cluster.address(1))
+    quotas(first, "set", "--client-id", "raw", "--producer-byte-rate", "1000")
+    for node in cluster.ports:
+        cluster.until(lambda node=node: throttled(node) > 1000, f"that broker {node} throttles")  # type: ignore[misc]
+        assert throttled(node, b"any") == 0
+    quotas(First(cluster.address(2)), "set", "--user", "ANONYMOUS", "--producer-byte-rate", "1GB")  # a higher level
+    for node in cluster.ports:
+        cluster.until(lambda node=node: throttled(node) == 0, f"that broker {node} does not")  # type: ignore[misc]
+    store = KazooClient(cluster.connect)
+    store.start(PATIENCE)
+    try:
+        assert json.loads(store.get("/config/clients/raw")[0])["config"] == {"producer_byte_rate": "1000"}
+        assert json.loads(store.get("/config/users/ANONYMOUS")[0])["config"] == {"producer_byte_rate": "1000000000"}
+    finally:
+        store.stop()
+        store.close()
+    # Brokers connect to each other as the same user.
+    quotas(first, "set", "--user", "ANONYMOUS", "--consumer-byte-rate", "1", "--request-percentage", "0.0001")
+    produce(First(cluster.bootstrap), "copied", 3, acks="all")
+    cluster.wait_for_isr("copied", 3)

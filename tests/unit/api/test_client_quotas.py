@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.api.dispatch import Dispatcher
+from pylogd.api.metering import charge_connection
+from pylogd.clock import timed
 from pylogd.errors import ErrorCode
 from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
+from pylogd.security.peers import PeerClaim
+from pylogd.wire.compression import CompressionType
 from pylogd.wire.fast.request_batch import with_throttle_time
 from pylogd.wire.messages import alter_client_quotas as alter
 from pylogd.wire.messages import describe_client_quotas as describe
@@ -180,9 +185,11 @@ class Client:
         return decoded(answer, request.API_KEY, version)
 
     def produce(self, size: int, acks: int = 1, version: int = 10) -> Any:
-        records = batch(b"v" * size, now_ms=self.parts.now_ms())
-        topic = TopicProduceData("t", partition_data=[PartitionProduceData(0, records)])
-        return self.ask(ProduceRequest(None, acks, 1000, [topic]), version)
+        return self.append(batch(b"v" * size, now_ms=self.parts.now_ms()), acks, version)
+
+    def append(self, records: bytes, acks: int = 1, version: int = 10, topic: str = "t") -> Any:
+        data = TopicProduceData(topic, partition_data=[PartitionProduceData(0, records)])
+        return self.ask(ProduceRequest(None, acks, 1000, [data]), version)
 
     def fetch(self, offset: int = 0, **fields: Any) -> Any:
         topic_id = self.parts.partitions.by_name["t", 0].topic_id
@@ -267,6 +274,43 @@ class TestThrottling:
         assert client.ask(MetadataRequest(topics=None), version).throttle_time_ms == 0
         assert client.ask(MetadataRequest(topics=None), version).throttle_time_ms == 1000
         assert client.muted == [1.0]
+
+    def test_time_that_a_thread_spends_counts(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Records that have to be decompressed are looked at in a thread; see `BrokerParts.in_thread`."""
+        now = [0.0]
+        limit(client, request_percentage=1.0)
+        monkeypatch.setattr(client.parts.client_quotas, "seconds", lambda: now[0])
+        inspected: Any = client.parts.replicas.append_in_turn
+        in_thread = inspected.__self__._in_thread
+
+        def slowly(function: Any, *args: Any) -> Any:
+            def work() -> Any:
+                now[0] += 0.5
+                return function(*args)
+
+            return in_thread(timed(work))
+
+        monkeypatch.setattr(inspected.__self__, "_in_thread", slowly)
+        client.parts.create("checked", message_timestamp_before_max_ms="1000000000000")
+        records = batch(random.Random(0).randbytes(20_000), compression=CompressionType.GZIP)
+        assert client.append(records, topic="checked").throttle_time_ms == 1000
+        assert client.muted == [1.0]
+
+    def test_what_a_connection_costs_makes_its_next_request_wait(self, client: Client) -> None:
+        limit(client, request_percentage=1.0)
+        client.ask(MetadataRequest(topics=None), 12)
+        charge_connection(client.parts, client.connection, 0.2)
+        assert client.muted == []
+        assert client.ask(MetadataRequest(topics=None), 12).throttle_time_ms == 1000
+
+    def test_no_request_of_a_broker_is_charged(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(client.parts.peers, "is_peer", lambda _: True)
+        limit(client, request_percentage=0.001, producer_byte_rate=1.0)
+        client.connection.claim = PeerClaim(2, "digest")
+        charge_connection(client.parts, client.connection, 100.0)
+        client.produce(10_000)
+        assert client.ask(MetadataRequest(topics=None), 12).throttle_time_ms == 0
+        assert client.muted == []
 
     def test_an_answer_kept_for_others_is_not_changed(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         limit(client, request_percentage=1.0)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from twisted.internet.task import Clock
 
+from pylogd.net.connection_quotas import Verdict
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
 
 
@@ -35,7 +36,7 @@ def sweep(max_idle_ms: int, *connections: FakeConnection) -> list[bool]:
     unused = cast(Any, None)
     factory = BrokerFactory(clock, unused, unused, limits)
     for connection in connections:
-        assert factory.admit(cast(BrokerProtocol, connection))
+        assert factory.admit(cast(BrokerProtocol, connection)) is Verdict.TAKEN
     factory.doStart()
     clock.pump([5.0] * 3)
     factory.doStop()

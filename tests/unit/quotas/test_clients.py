@@ -127,6 +127,20 @@ def test_a_changed_quota_holds_for_what_was_used_before() -> None:
     assert case.produce(1 << 40) == 0
 
 
+@pytest.mark.parametrize(("seconds", "number"), [(1, 11), (5, 11), (2, 3)])
+def test_the_windows_are_those_of_the_settings(seconds: int, number: int) -> None:
+    """A client may use the bytes of one window at once, and the request time of all windows but the present one."""
+    case = Case(quota_window_size_seconds=seconds, quota_window_num=number)
+    case.configs.put(Entity(user="ann"), producer_byte_rate=100, request_percentage=10)
+    assert case.produce(100 * seconds) == 0
+    assert case.produce(100) == pytest.approx(1)
+    percent = 10 * seconds * (number - 1)
+    assert case.quotas.charge(QuotaKind.REQUEST, "ann", "app", percent) == 0
+    assert case.quotas.charge(QuotaKind.REQUEST, "ann", "app", 5) == pytest.approx(0.5)
+    case.time.advance(seconds * number)
+    assert case.quotas.charge(QuotaKind.REQUEST, "ann", "app", percent) == 0
+
+
 def test_listeners_hear_when_counting_begins_and_ends() -> None:
     case = Case()
     heard: list[bool] = []
@@ -137,6 +151,11 @@ def test_listeners_hear_when_counting_begins_and_ends() -> None:
     case.configs.configs.clear()
     case.configs.tell()
     assert heard == [True, False]
+    case.configs.put(Entity(user="ann"), producer_byte_rate=50)
+    assert not case.quotas.times_requests
+    case.configs.put(Entity(user="bob"), request_percentage=50)
+    assert case.quotas.times_requests
+    assert heard == [True, False, True, True]
 
 
 def test_the_settings_limit_each_client_id_that_has_no_quota() -> None:
