@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-tls clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -145,6 +145,9 @@ bench-cluster: $(VENV)/.bench java ## time acks=all, a follower, failover and id
 
 bench-clients: $(VENV)/.bench ## compare Python clients; writes bench/CLIENTS.md and bench/clients.json
 	$(BIN)/python -m bench.clients $(BENCH_ARGS)
+
+bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
+	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
 
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
