@@ -29,11 +29,10 @@ from twisted.internet.ssl import (
     platformTrust,
     trustRootFromCertificates,
 )
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.net.tls import TlsTransport
+from pylogd.net.tls import TlsTransportFactory
 
 _VERSIONS = {"TLSv1.2": TLSVersion.TLSv1_2, "TLSv1.3": TLSVersion.TLSv1_3}
 _KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
@@ -108,12 +107,6 @@ class HostTls:
         return connection
 
 
-class _TlsFactory(TLSMemoryBIOFactory):
-    """Makes the TLS connection of an endpoint."""
-
-    protocol = TlsTransport
-
-
 @implementer(IStreamClientEndpoint)
 class TlsEndpoint:
     """Open connections by another endpoint, and run TLS over them on the given reactor.
@@ -129,7 +122,7 @@ class TlsEndpoint:
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         """Connect. Fires with the protocol; the TLS handshake goes on behind it."""
-        factory = _TlsFactory(self._creator, True, protocolFactory, self._reactor)
+        factory = TlsTransportFactory(self._creator, True, protocolFactory, self._reactor)
         outer: Deferred[Any] = self._endpoint.connect(factory)
         return outer.addCallback(lambda protocol: protocol.wrappedProtocol)
 

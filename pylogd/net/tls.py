@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IReactorTime
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
@@ -43,12 +43,28 @@ _DECRYPTED: Final = bytearray(1 << 18)
 class TlsTransport(TLSMemoryBIOProtocol):
     """A TLS connection: the transport of a protocol, and the protocol of a TCP transport."""
 
+    factory: TlsTransportFactory
     #: A large frame arrives: deliver one record only, and leave the rest to `receive_into`.
     in_place = False
     _left = 0  # bytes that may still be read from the socket in this turn
     _ended: tuple[Failure | None] | None = None  # the peer has closed TLS, or broken it
     _direct = False  # encrypted bytes go to the socket, as many as it takes
     _tail = b""  # those that it did not take
+
+    def makeConnection(self, transport: Any) -> None:
+        """Begin; called by the TCP transport. Its interfaces are not declared anew here, which nobody asks for."""
+        self._tlsConnection = self.factory._creatorCallable(self)
+        self._appSendBuffer: list[bytes] = []
+        Protocol.makeConnection(self, transport)
+        self.factory.registerProtocol(self)  # type: ignore[no-untyped-call]
+        self.wrappedProtocol.makeConnection(self)
+        if self.factory.begins:
+            self._checkHandshakeStatus()  # type: ignore[no-untyped-call]
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Tell the protocol that the TCP connection has ended. All that was received has been delivered before."""
+        self._lostTLSConnection = True
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     @property
     def bufferSize(self) -> int:
@@ -234,10 +250,19 @@ class _Creator:
         return SSL.Connection(self._context(), None)
 
 
-class TlsFactory(TLSMemoryBIOFactory):
-    """Makes the TLS connections of a listener, around the protocols of another factory."""
+class TlsTransportFactory(TLSMemoryBIOFactory):
+    """Makes TLS connections around the protocols of another factory. begins: whether this side says hello first."""
 
     protocol = TlsTransport
+
+    def __init__(self, creator: Any, begins: bool, factory: Factory, clock: IReactorTime) -> None:
+        """creator: makes OpenSSL's side of a connection, as Twisted has it."""
+        super().__init__(creator, begins, factory, clock)
+        self.begins = begins
+
+
+class TlsFactory(TlsTransportFactory):
+    """Makes the TLS connections of a listener."""
 
     def __init__(self, context: Callable[[], SSL.Context], factory: Factory, clock: IReactorTime) -> None:
         """`context` returns the context for a new connection."""

@@ -45,7 +45,8 @@ class Ends:
         accepted: Any = TlsFactory(lambda: context, Factory.forProtocol(lambda: self.broker), self.reactor)
         self._broker = PairTransport(accepted.buildProtocol(None), self.reactor)
         self._broker.protocol.makeConnection(self._broker)
-        TlsEndpoint(self.reactor, creator, self).connect(Factory.forProtocol(lambda: self.client))
+        endpoint: Any = self
+        TlsEndpoint(self.reactor, creator, endpoint).connect(Factory.forProtocol(lambda: self.client))
 
     def connect(self, factory: Any) -> Any:
         """Connect, as an endpoint does."""

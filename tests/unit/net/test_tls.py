@@ -356,6 +356,9 @@ class Frames(Protocol):
         if self.receiver.more():
             self._take()
 
+    def connectionLost(self, reason: Any = None) -> None:
+        self.lost = True
+
     def _take(self) -> None:
         while (frame := self.decoder.next_frame()) is not None:
             self.frames.append(bytes(frame))
@@ -419,6 +422,9 @@ def test_a_connection_that_ends_in_the_middle_of_a_large_frame(how: str) -> None
         assert protocol.frames == [bytes(1 << 20)]
     else:
         lose(pair)
+        assert protocol.lost
+        pair.close()
+        return
     pair.turns.turn()
     assert pair.tcp.disconnecting
     pair.close()
