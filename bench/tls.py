@@ -2,7 +2,7 @@
 
     python -m bench.tls [--rounds 12] [--megabytes 250] [--connections 150] [--brokers pylogd,kafka] [--write]
 
-pylogd and Apache Kafka run side by side, each with the listeners PLAINTEXT, SSL and SASL_SSL and the same certificate
+pylogd and Apache Kafka run side by side, each with the listeners PLAINTEXT, SSL, SASL_SSL and the same certificate
 (P-256). In each round every broker is written to and read from by every listener, in an order that is reversed each
 round, with bench/client.c (librdkafka, its default batches of up to 1 MB, messages of 4 KB, acks=all). `openssl speed`
 takes its turn in each round, with the cipher that librdkafka and the broker agreed on, and blocks of a TLS record.
@@ -204,7 +204,8 @@ class Page:
         yield ""
 
     def _connections(self) -> Iterator[str]:
-        yield f"| SASL_SSL connections | for a second of the broker's processor (target: {TARGET_CONNECTIONS}) | a second |"
+        target = f"for a second of the broker's processor (target: {TARGET_CONNECTIONS})"
+        yield f"| SASL_SSL connections | {target} | a second |"
         yield "| --- | --- | --- |"
         for name in self._names:
             for kind, text in (("resumed", "TLS session resumed"), ("full", "full handshake")):

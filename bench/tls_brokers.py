@@ -1,6 +1,6 @@
-"""pylogd and Apache Kafka with the same listeners: PLAINTEXT, SSL and SASL_SSL (SCRAM-SHA-512), one certificate, one user.
+"""pylogd and Apache Kafka with the same listeners: PLAINTEXT, SSL and SASL_SSL (SCRAM-SHA-512).
 
-Apache Kafka reads the same PEM file (`ssl.keystore.type=PEM`, KIP-651).
+They show the same certificate, and have one user. Apache Kafka reads the same PEM file (KIP-651).
 """
 
 from __future__ import annotations

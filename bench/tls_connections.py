@@ -63,7 +63,8 @@ def _authenticate(connection: ssl.SSLSocket) -> None:
 
 
 def _ask(connection: ssl.SSLSocket, session: ClientSession, request: Any, version: int) -> Any:
-    connection.sendall(b"".join(session.encode_request(request, version)))
+    parts: list[Any] = list(session.encode_request(request, version))
+    connection.sendall(b"".join(parts))
     (length,) = struct.unpack(">i", _exactly(connection, 4))
     session.receive_data(struct.pack(">i", length) + _exactly(connection, length))
     event = session.next_event()
