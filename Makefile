@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -148,6 +148,9 @@ bench-clients: $(VENV)/.bench ## compare Python clients; writes bench/CLIENTS.md
 
 bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients notice; writes bench/QUOTAS.md (13 minutes; BENCH_ARGS="--seconds 10": 5)
 	$(BIN)/python -m bench.quotas $(BENCH_ARGS)
+
+bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
+	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
 
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -45,12 +45,12 @@ def earlier(command: str) -> type[Pylogd]:
     return Before
 
 
-def interval(ratios: Sequence[float]) -> str:
-    """Return the median with its 95 % confidence interval."""
+def interval(ratios: Sequence[float], digits: int = 2) -> str:
+    """Return the median with its 95 % confidence interval, with so many digits behind the point."""
     chance = random.Random(1)
     medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
     low, high = medians[_RESAMPLES // 40], medians[-_RESAMPLES // 40]
-    return f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+    return f"{statistics.median(ratios):,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
 def table(results: Results, repeats: int, where: str) -> str:

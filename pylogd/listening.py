@@ -100,9 +100,9 @@ class Listeners:
         encrypt: Callable[[str], Any] | None = None
         conversation: Callable[[str], ClientConversation] | None = None
         if certificates is not None:
-            from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
+            from pylogd.net.client_tls import HostTls  # noqa: PLC0415 - imports OpenSSL
 
-            encrypt = lambda host: BrokerCreator(  # noqa: E731
+            encrypt = lambda host: HostTls(  # noqa: E731
                 certificates.context_between_brokers(), host, certificates.check_hostname
             )
         if listener.protocol.sasl:

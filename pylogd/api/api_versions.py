@@ -10,6 +10,7 @@ Gaps: no features are advertised, as there is no feature level to agree on.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import REGISTRATIONS, handles
@@ -39,5 +40,7 @@ def unsupported_api_versions() -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
 
 
+@cache
 def _served() -> list[ApiVersion]:
+    """Return what is served. All handlers are registered before the first request."""
     return [ApiVersion(key, found.advertise_from, found.last) for key, found in sorted(REGISTRATIONS.items())]

@@ -410,6 +410,8 @@ def connection_error(what: str, cause: BaseException | None) -> ClientError:
         failure = TlsFailed(f"{what}: the broker's certificate does not name this host; connect by a name that it has")
     elif module.startswith("OpenSSL") and cause is not None and cause.args and isinstance(cause.args[0], list):
         reasons = "; ".join(str(reason[-1]) for reason in cause.args[0]) or "the handshake failed"
+        if "wrong version number" in reasons:
+            return TlsFailed(f"{what}: the listener does not use TLS; check the protocol and the port")
         failure = TlsFailed(f"{what}: TLS failed: {reasons}; check both sides' certificates and their authorities")
     else:
         failure = BrokerUnavailable(f"{what}: {_text(cause)}")

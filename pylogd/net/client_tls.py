@@ -1,4 +1,9 @@
-"""TLS by pyOpenSSL for connections that this process opens with Twisted.
+"""TLS by pyOpenSSL for connections that this process opens with Twisted: those between brokers, and a client's.
+
+Strategy: `HostTls` has the options of one connection: a context, the host, and whether its certificate has to name the
+host. Brokers have a context already (`pylogd.security.certificates`); `ClientTls` makes one from a client's options.
+`TlsEndpoint` connects. The transport is that of a listener's connections (`pylogd.net.tls`), so large replies are
+decrypted into their own memory.
 
 Rules: certificates and keys are PEM data; whoever calls has read the files. Imported only where TLS is used, since
 pyOpenSSL and service-identity are optional.
@@ -12,6 +17,7 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificates
 from OpenSSL import SSL, crypto
+from service_identity.pyopenssl import verify_hostname, verify_ip_address
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IStreamClientEndpoint
@@ -20,12 +26,13 @@ from twisted.internet.ssl import (
     Certificate,
     CertificateOptions,
     TLSVersion,
-    optionsForClientTLS,
     platformTrust,
     trustRootFromCertificates,
 )
-from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
 from zope.interface import implementer
+
+from pylogd.net.tls import TlsTransportFactory
 
 _VERSIONS = {"TLSv1.2": TLSVersion.TLSv1_2, "TLSv1.3": TLSVersion.TLSv1_3}
 _KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
@@ -53,25 +60,51 @@ class ClientTls:
         self._check_hostname = check_hostname
         try:
             authorities = None if ca is None else [Certificate(found) for found in _certificates(ca)]
-            self._trust = platformTrust() if authorities is None else trustRootFromCertificates(authorities)
-            self._options: dict[str, Any] = {"raiseMinimumTo": _VERSIONS[min_version]}
+            trust = platformTrust() if authorities is None else trustRootFromCertificates(authorities)
+            options: dict[str, Any] = {"raiseMinimumTo": _VERSIONS[min_version], "trustRoot": trust}
             if ciphers:
-                self._options["acceptableCiphers"] = AcceptableCiphers.fromOpenSSLCipherString(ciphers)
+                options["acceptableCiphers"] = AcceptableCiphers.fromOpenSSLCipherString(ciphers)
             if certificate is not None:
                 own, *chain = _certificates(certificate)
-                self._options.update(certificate=own, extraCertChain=chain)
-                self._options["privateKey"] = _private_key(key or certificate, key_password)
+                options.update(certificate=own, extraCertChain=chain)
+                options["privateKey"] = _private_key(key or certificate, key_password)
+            self._context: SSL.Context = CertificateOptions(**options).getContext()
         except (SSL.Error, crypto.Error, TypeError) as error:
             raise ValueError(f"a certificate or key can't be used: {error}") from error
 
-    def __call__(self, host: str) -> IOpenSSLClientConnectionCreator:
+    def __call__(self, host: str) -> HostTls:
         """Return what `TlsEndpoint` takes for a connection to `host`."""
-        if self._check_hostname:
-            creator: IOpenSSLClientConnectionCreator = optionsForClientTLS(
-                host, trustRoot=self._trust, extraCertificateOptions=self._options
-            )
-            return creator
-        return _AnyName(host, CertificateOptions(trustRoot=self._trust, **self._options).getContext())
+        return HostTls(self._context, host, self._check_hostname)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class HostTls:
+    """The TLS options of a connection to one host."""
+
+    def __init__(self, context: SSL.Context, host: str, check_host: bool) -> None:
+        """`check_host`: whether the certificate has to name `host`."""
+        self._context = context
+        self._host = host
+        self._check_host = check_host
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        """Return OpenSSL's side of a connection, which sends the host's name (SNI); called by Twisted."""
+        connection = SSL.Connection(self._context, None)
+        address = isIPAddress(self._host) or isIPv6Address(self._host)
+        if not address:
+            connection.set_tlsext_host_name(self._host.encode("idna"))
+        verify = verify_ip_address if address else verify_hostname
+
+        def handshaken(one: SSL.Connection, where: int, _result: int) -> None:
+            if where & SSL.SSL_CB_HANDSHAKE_DONE:
+                try:
+                    verify(one, self._host)
+                except Exception:  # it must not pass through OpenSSL
+                    tlsProtocol.failVerification(Failure())
+
+        if self._check_host:
+            connection.set_info_callback(handshaken)
+        return connection
 
 
 @implementer(IStreamClientEndpoint)
@@ -89,25 +122,9 @@ class TlsEndpoint:
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         """Connect. Fires with the protocol; the TLS handshake goes on behind it."""
-        factory = TLSMemoryBIOFactory(self._creator, True, protocolFactory, self._reactor)
+        factory = TlsTransportFactory(self._creator, True, protocolFactory, self._reactor)
         outer: Deferred[Any] = self._endpoint.connect(factory)
         return outer.addCallback(lambda protocol: protocol.wrappedProtocol)
-
-
-@implementer(IOpenSSLClientConnectionCreator)
-class _AnyName:
-    """TLS options that accept a trusted certificate for any name."""
-
-    def __init__(self, host: str, context: SSL.Context) -> None:
-        self._host = host
-        self._context = context
-
-    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        """Return a connection that sends the host's name (SNI)."""
-        connection = SSL.Connection(self._context, None)
-        if not isIPAddress(self._host) and not isIPv6Address(self._host):
-            connection.set_tlsext_host_name(self._host.encode("idna"))
-        return connection
 
 
 def _certificates(data: bytes) -> list[crypto.X509]:

@@ -46,6 +46,7 @@ from pylogd.net.receiving import Receiver
 from pylogd.net.request_memory import MemoryShare
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
+from pylogd.wire.framing import TlsReceived
 from pylogd.wire.schema import Part
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
 
@@ -58,6 +59,8 @@ RECEIVE_BYTES = 1 << 18
 _GATHERED_REPLIES = 256
 _LARGE_REPLY_BYTES = 4096
 
+#: The answer to a client that begins with TLS: text, by which its TLS library sees at once that there is no TLS here.
+_NO_TLS = b"This listener does not use TLS.\n"
 _MAX_BATCH = 256  # requests that are answered together
 
 _READING, _PAUSED, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
@@ -311,6 +314,8 @@ class Pipeline:
                 if self._start(event):
                     self._batching = event.api_key << 16 | event.version in self._handler.batched
         except RemoteProtocolError as error:
+            if isinstance(error, TlsReceived) and not self._slots:
+                self._gather([_NO_TLS])
             self._end(str(error), None)
         finally:
             self._running = False

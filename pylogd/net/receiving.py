@@ -4,7 +4,8 @@ Strategy: the reactor reads a chunk and passes it to the protocol, as usual. If 
 next bytes are read from the socket at once, directly into the frame's memory. This saves allocating and copying a chunk
 in each turn. Meanwhile the reactor reads small chunks only. The memory of such frames is recycled (`MEMORY`).
 
-With TLS the socket's bytes are not the frame's: there the reactor's chunks are all that is received.
+With TLS the transport decrypts into the frame's memory (`pylogd.net.tls.TlsTransport.receive_into`), and reads the
+socket for it.
 
 Memory: before each further read of a large frame, the connection's `MemoryShare`, if it has one, says how much may be
 read; it pauses the connection if that is nothing.
@@ -16,6 +17,7 @@ reactor to detect.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet import tcp
@@ -42,7 +44,7 @@ class Receiver:
     small: whether the reactor reads smaller chunks, since a large frame is incomplete or was the last to arrive.
     """
 
-    __slots__ = ("_chunk", "_session", "_share", "_socket", "_transport", "small")
+    __slots__ = ("_chunk", "_read", "_session", "_share", "_tls", "_transport", "small")
 
     def __init__(self, transport: Any, session: ReceivingSession, chunk: int, share: MemoryShare | None = None) -> None:
         self._transport = transport
@@ -50,34 +52,43 @@ class Receiver:
         self._share = share
         self._chunk = transport.bufferSize = chunk
         self.small = False
-        # With TLS the bytes of the socket are not those that the protocol gets.
-        plain = isinstance(transport, tcp.Connection) and not transport.TLS
-        self._socket: socket.socket | None = transport.getHandle() if plain else None
+        #: reads at most so many bytes into memory, and returns how many; none if there are no more now
+        self._read: Callable[[memoryview, int], int] | None = getattr(transport, "receive_into", None)
+        self._tls = self._read is not None
+        if isinstance(transport, tcp.Connection) and not transport.TLS:
+            self._read = _socket_reader(transport.getHandle())
 
     def more(self) -> bool:
         """Read more of a partial frame; call this after each chunk. Return whether bytes arrived."""
         tail = self._session.receive_buffer()
         if tail is None:
             if self.small:
-                self.small, self._transport.bufferSize = False, self._chunk
+                self._receive_small(False)
             return False
-        self.small, self._transport.bufferSize = True, LARGE if self._socket is not None else self._chunk
+        if not self.small:
+            self._receive_small(True)
         most = MOST_BYTES if self._share is None else self._share.extend(MOST_BYTES)
-        if not most or self._socket is None:
+        read = self._read
+        if not most or read is None:
             return False
         left = most
         while left > 0 and tail is not None:
             with tail:
-                try:
-                    size = self._socket.recv_into(tail, min(len(tail), left))
-                except OSError:
-                    break
+                size = read(tail, left)
             if not size:
                 break
             self._session.filled(size)
             left -= size
             tail = self._session.receive_buffer()
         return left < most
+
+    def _receive_small(self, small: bool) -> None:
+        """Have the reactor read small chunks, and with TLS deliver small ones, while a large frame arrives."""
+        self.small = small
+        if self._read is not None:
+            self._transport.bufferSize = LARGE if small else self._chunk
+        if self._tls:
+            self._transport.in_place = small
 
     def settle(self) -> None:
         """Give back the memory of a frame that has been answered; call this when no request waits."""
@@ -88,3 +99,15 @@ class Receiver:
         """Give back all memory: the connection has ended, or no large frame arrives."""
         if self._share is not None:
             self._share.release()
+
+
+def _socket_reader(source: socket.socket) -> Callable[[memoryview, int], int]:
+    """Return what reads from a socket that does not block."""
+
+    def read(buffer: memoryview, most: int) -> int:
+        try:
+            return source.recv_into(buffer, min(len(buffer), most))
+        except OSError:  # there is nothing, or the connection is broken: the reactor finds out which
+            return 0
+
+    return read

@@ -48,6 +48,7 @@ _SWEEP_JITTER_SECONDS = 0.5  # or a time that is a multiple of the interval woul
 _MOST_MS = (1 << 31) - 1
 _DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
 _COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
+_NOT_TLS = ("wrong version number", "http request")  # what OpenSSL says of bytes that are not TLS
 #: An unfinished request has to receive so many bytes in each `request.receive.timeout.ms`.
 LEAST_PROGRESS_BYTES = 1 << 15
 
@@ -324,7 +325,10 @@ def _ignore(_data: bytes) -> None:
 def _explain(reason: Failure) -> str:
     from pylogd.security.certificates import explain  # noqa: PLC0415 - only if there is a TLS listener
 
-    return explain(reason.value)
+    text = explain(reason.value)
+    if any(sign in text for sign in _NOT_TLS):
+        text += ": the client does not use TLS; check its security protocol and the port"
+    return text
 
 
 def _tune(transport: Any, limits: ServerLimits) -> None:

@@ -6,8 +6,12 @@ chunk, like that of a plain connection; a write is encrypted as a whole; and a c
 the peer's answer to the closing alert. A pull producer is the TCP transport's own, so it is asked for more when all
 encrypted bytes have left, as on a plain connection.
 
+A large frame is decrypted into its own memory (`receive_into`, called by `pylogd.net.receiving`): no chunk is made of
+its records. Meanwhile the socket is read into memory that all connections share, at most `MOST_RECEIVED` bytes in one
+turn of the reactor.
+
 `TlsFactory` gives each new connection the context that is current then (`context`), so that certificates can be
-replaced while the broker runs.
+replaced while the broker runs. The other direction, connections that this process opens, is in `client_tls`.
 """
 
 from __future__ import annotations
@@ -16,29 +20,51 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from OpenSSL import SSL
-from service_identity.pyopenssl import verify_hostname, verify_ip_address
-from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.interfaces import (
-    IOpenSSLClientConnectionCreator,
-    IOpenSSLServerConnectionCreator,
-    IReactorTime,
-)
-from twisted.internet.protocol import Factory
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IReactorTime
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.net.tls_records import decrypt
+
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
 _OVERHEAD_BYTES: Final = 64  # at most, that a record has besides
 _HANDSHAKE_BYTES: Final = 1 << 15
+#: At most so many bytes are read from a socket in one turn of the reactor, and decrypted: in about 0.2 ms.
+MOST_RECEIVED: Final = 1 << 18
+#: What the sockets of large frames are read into. Used by the reactor's thread only, and empty between calls.
+_RECEIVED: Final = bytearray(1 << 17)
+#: What is decrypted before it becomes a chunk, likewise.
+_DECRYPTED: Final = bytearray(1 << 18)
 
 
 class TlsTransport(TLSMemoryBIOProtocol):
     """A TLS connection: the transport of a protocol, and the protocol of a TCP transport."""
 
+    factory: TlsTransportFactory
+    #: A large frame arrives: deliver one record only, and leave the rest to `receive_into`.
+    in_place = False
+    _left = 0  # bytes that may still be read from the socket in this turn
+    _ended: tuple[Failure | None] | None = None  # the peer has closed TLS, or broken it
     _direct = False  # encrypted bytes go to the socket, as many as it takes
     _tail = b""  # those that it did not take
+
+    def makeConnection(self, transport: Any) -> None:
+        """Begin; called by the TCP transport. Its interfaces are not declared anew here, which nobody asks for."""
+        self._tlsConnection = self.factory._creatorCallable(self)
+        self._appSendBuffer: list[bytes] = []
+        Protocol.makeConnection(self, transport)
+        self.factory.registerProtocol(self)  # type: ignore[no-untyped-call]
+        self.wrappedProtocol.makeConnection(self)
+        if self.factory.begins:
+            self._checkHandshakeStatus()  # type: ignore[no-untyped-call]
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Tell the protocol that the TCP connection has ended. All that was received has been delivered before."""
+        self._lostTLSConnection = True
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     @property
     def bufferSize(self) -> int:
@@ -121,31 +147,82 @@ class TlsTransport(TLSMemoryBIOProtocol):
                 sent = 0  # full, or broken: the TCP transport finds out which
             self._tail = data[sent:]
 
+    def dataReceived(self, bytes: Any) -> None:
+        """Take what the reactor has read from the socket."""
+        self._left = MOST_RECEIVED
+        super().dataReceived(bytes)  # type: ignore[no-untyped-call]
+
+    def receive_into(self, buffer: memoryview, most: int) -> int:
+        """Decrypt into `buffer`, at most `most` bytes, and read the socket for it. Called by the protocol.
+
+        Return how many bytes there were: none if the socket has no more, or this turn's share is used up. The end of
+        the connection, and errors, are left to the reactor.
+        """
+        got, most = 0, min(most, len(buffer))
+        while got < most and self._ended is None and not self._lostTLSConnection:
+            size, why = decrypt(self._tlsConnection, buffer[got:], most - got)
+            got += size
+            if why is not None and (not self._wants_more(why) or not self._read_socket()):
+                break
+        return got
+
+    def _wants_more(self, why: SSL.Error) -> bool:
+        """Return whether OpenSSL has decrypted all that it had; else note how the connection has ended."""
+        if isinstance(why, SSL.WantReadError):
+            return True
+        self._ended = (None if isinstance(why, SSL.ZeroReturnError) else Failure(why),)
+        return False
+
+    def _read_socket(self) -> bool:
+        """Give OpenSSL more of what the socket has. Return whether there was anything."""
+        if self._left <= 0:
+            return False
+        try:
+            size = self._tcp.socket.recv_into(_RECEIVED)
+        except OSError:
+            return False
+        if not size:
+            return False
+        self._left -= size
+        with memoryview(_RECEIVED)[:size] as received:
+            self._tlsConnection.bio_write(received)
+        return True
+
     def _flushReceiveBIO(self) -> None:
-        """Decrypt what was received, and deliver it in one chunk."""
-        chunks: list[bytes] = []
-        ended: tuple[Failure | None] | None = None
-        while not self._lostTLSConnection:
-            try:
-                chunks.append(self._tlsConnection.recv(_RECORD_BYTES))
-            except SSL.WantReadError:
+        """Decrypt what was received, and deliver it: in one chunk, unless a large frame arrives."""
+        delivered = False
+        while True:
+            whole = not self.in_place
+            data = self._decrypt()
+            if not data:
                 break
-            except SSL.ZeroReturnError:
-                ended = (None,)
+            delivered = True
+            if not self._aborted:
+                ProtocolWrapper.dataReceived(self, data)
+            if self._tlsConnection is None:
+                return
+            if whole and not self.in_place:
                 break
-            except SSL.Error:
-                ended = (Failure(),)
-                break
-        if chunks and not self._aborted:
-            ProtocolWrapper.dataReceived(self, b"".join(chunks) if len(chunks) > 1 else chunks[0])
-        if self._tlsConnection is None:
-            return
+        ended, self._ended = self._ended, None
         if ended is not None and not self._lostTLSConnection:
             if ended[0] is None:
                 self._shutdownTLS()
             self._tlsShutdownFinished(ended[0])
-        if not chunks:  # else what TLS itself has to send leaves with the next reply
+        if not delivered:  # else what TLS itself has to send leaves with the next reply
             self._flushSendBIO()
+
+    def _decrypt(self) -> bytes:
+        """Return what OpenSSL can decrypt, at most one record of it while a large frame arrives."""
+        most = _RECORD_BYTES if self.in_place else len(_DECRYPTED)
+        chunks: list[bytes] = []
+        while self._ended is None and not self._lostTLSConnection:
+            size, why = decrypt(self._tlsConnection, _DECRYPTED, most)
+            if size:
+                with memoryview(_DECRYPTED) as decrypted:
+                    chunks.append(bytes(decrypted[:size]))
+            if (why is not None and self._wants_more(why)) or self.in_place:
+                break
+        return b"".join(chunks) if len(chunks) != 1 else chunks[0]
 
     def _tlsShutdownFinished(self, reason: Failure | None) -> None:
         """Close the TCP connection: the peer has closed the TLS one, or broken it."""
@@ -173,40 +250,19 @@ class _Creator:
         return SSL.Connection(self._context(), None)
 
 
-@implementer(IOpenSSLClientConnectionCreator)
-class BrokerCreator:
-    """Makes OpenSSL's side of a connection to another broker, for `wrapClientTLS`."""
-
-    def __init__(self, context: SSL.Context, host: str, check_host: bool) -> None:
-        """`check_host`: whether the broker's certificate has to name `host`."""
-        self._context = context
-        self._host = host
-        self._check_host = check_host
-
-    def clientConnectionForTLS(self, protocol: Any) -> SSL.Connection:
-        """Return a connection; called by Twisted."""
-        connection = SSL.Connection(self._context, None)
-        address = isIPAddress(self._host) or isIPv6Address(self._host)
-        if not address:
-            connection.set_tlsext_host_name(self._host.encode("idna"))
-        verify = verify_ip_address if address else verify_hostname
-
-        def handshaken(one: SSL.Connection, where: int, _result: int) -> None:
-            if where & SSL.SSL_CB_HANDSHAKE_DONE:
-                try:
-                    verify(one, self._host)
-                except Exception:  # it must not pass through OpenSSL
-                    protocol.failVerification(Failure())
-
-        if self._check_host:
-            connection.set_info_callback(handshaken)
-        return connection
-
-
-class TlsFactory(TLSMemoryBIOFactory):
-    """Makes the TLS connections of a listener, around the protocols of another factory."""
+class TlsTransportFactory(TLSMemoryBIOFactory):
+    """Makes TLS connections around the protocols of another factory. begins: whether this side says hello first."""
 
     protocol = TlsTransport
+
+    def __init__(self, creator: Any, begins: bool, factory: Factory, clock: IReactorTime) -> None:
+        """creator: makes OpenSSL's side of a connection, as Twisted has it."""
+        super().__init__(creator, begins, factory, clock)
+        self.begins = begins
+
+
+class TlsFactory(TlsTransportFactory):
+    """Makes the TLS connections of a listener."""
 
     def __init__(self, context: Callable[[], SSL.Context], factory: Factory, clock: IReactorTime) -> None:
         """`context` returns the context for a new connection."""

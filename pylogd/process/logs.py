@@ -81,6 +81,7 @@ def log_to(stream: Any) -> None:
     """Write log events of level info and above to a text stream or a `LogFile`."""
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     levels.setLogLevelForNamespace("twisted.internet.base", LogLevel.warn)  # starts and ends of the main loop
+    levels.setLogLevelForNamespace("log_legacy", LogLevel.warn)  # Twisted's own lines on ports that open and close
     observer = FilteringLogObserver(file_observer(stream), [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 

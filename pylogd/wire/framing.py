@@ -25,11 +25,17 @@ LARGE = 1 << 16
 _LEAST_AHEAD = 1 << 12
 _MOST_AHEAD = 1 << 20
 _NOTHING = memoryview(b"")
+_TLS_RECORDS = (21, 22)  # alert and handshake (RFC 8446, 5.1)
+_TLS_VERSION = 3  # the first byte of the version in a record
 _UNIT = 1 << 20  # reusable memory is allocated in multiples of this, so that it fits later frames too
 
 
 class InvalidFrameLength(RemoteProtocolError):
     """A frame announced a negative length, or one over the limit."""
+
+
+class TlsReceived(InvalidFrameLength):
+    """TLS was received instead of a frame: only the other side of the connection uses it."""
 
 
 class FrameMemory:
@@ -56,6 +62,17 @@ class FrameMemory:
             self._kept.append(memory)
             if len(self._kept) > self._count:
                 del self._kept[0]
+
+
+def _refusal(length: int, most: int) -> InvalidFrameLength:
+    """Return the error for the length of a frame that is not accepted."""
+    kind, version, *_ = _LENGTH.pack(length)
+    if kind in _TLS_RECORDS and version == _TLS_VERSION:
+        return TlsReceived(
+            "the other side uses TLS on this connection and this side does not; check the security protocol of the "
+            "client, and of the listener behind the port"
+        )
+    return InvalidFrameLength(f"frame length {length} is outside 0..{most} (socket.request.max.bytes)")
 
 
 def _unseen(memory: bytearray) -> bool:
@@ -159,9 +176,7 @@ class FrameDecoder:
         (length,) = _LENGTH.unpack_from(chunk, at)
         at += _LENGTH_SIZE
         if not 0 <= length <= self._max_bytes:
-            raise InvalidFrameLength(
-                f"frame length {length} is outside 0..{self._max_bytes} (socket.request.max.bytes)"
-            )
+            raise _refusal(length, self._max_bytes)
         end = at + length
         if end <= len(chunk):
             self._at = end

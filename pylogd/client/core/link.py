@@ -22,11 +22,12 @@ from typing import Any, Protocol
 from pylogd.client.core.call import BrokerKey, Call
 from pylogd.client.core.connections import ConnectionOptions, UnreachableAddresses
 from pylogd.client.core.effects import Close, Open, Work, Write
-from pylogd.client.core.errors import BrokerUnavailable, ClientError, InvalidReply, RequestTimedOut
+from pylogd.client.core.errors import BrokerUnavailable, ClientError, InvalidReply, RequestTimedOut, TlsFailed
 from pylogd.client.core.metrics import NetworkMeters
 from pylogd.errors import PylogdError
 from pylogd.wire.authentication import Authentication
 from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.framing import TlsReceived
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
@@ -204,8 +205,14 @@ class Link:
         if self.state is LinkState.CLOSED:
             return
         if error is None:
-            error = BrokerUnavailable(f"{self.address}: the broker closed the connection")
+            error = BrokerUnavailable(f"{self.address}: the broker closed the connection{self._hint()}")
         self._network.link_failed(self, error, now, close=False)
+
+    def _hint(self) -> str:
+        """Return what may be wrong if the broker closes the connection before it has answered anything."""
+        if self.state is LinkState.NEGOTIATING and not self._network.options.security.uses_tls:
+            return " before it answered; if the listener uses TLS, set the protocol SSL or SASL_SSL"
+        return ""
 
     # What the network does
 
@@ -313,7 +320,8 @@ class Link:
                         self._network.metadata_answered()
                     call.answered(event.response, now)
         except RemoteProtocolError as error:
-            failure = InvalidReply(f"{self.address}: {error}")
+            kind = TlsFailed if isinstance(error, TlsReceived) else InvalidReply
+            failure = kind(f"{self.address}: {error}")
             failure.__cause__ = error
             self._network.link_failed(self, failure, now)
 

@@ -21,7 +21,7 @@ _SUFFIXES = (".pem", ".crt")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 #: OpenSSL's reasons for what retries do not help.
 _HOPELESS = (
-    "CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL",
+    "CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "UNSUPPORTED_PROTOCOL",
     "PROTOCOL_VERSION", "BAD_RECORD_TYPE", "NO_SHARED_CIPHER", "UNKNOWN_PSK", "HTTP_REQUEST", "RECORD_LAYER_FAILURE",
 )  # fmt: skip
 
@@ -96,6 +96,8 @@ def tls_error(address: str, error: BaseException) -> PylogdError:
     text = f"{address}: no TLS connection: {_reason(error)}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(f"{text}; check ssl_ca, and that the certificate names the host")
+    if isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in (error.reason or ""):
+        return TlsFailed(f"{address}: the listener does not use TLS; check the protocol and the port")
     if isinstance(error, ssl.SSLError) and any(hint in (error.reason or "") for hint in _HOPELESS):
         return TlsFailed(f"{text}; check that the listener uses TLS, and that it accepts ssl_certificate")
     return BrokerUnavailable(text)

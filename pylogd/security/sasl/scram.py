@@ -236,7 +236,7 @@ def signed_text(first: ClientFirst, server_first: ServerFirst, final: str) -> by
 
 def xor(first: bytes, second: bytes) -> bytes:
     """Return the exclusive or of two texts of the same length."""
-    return bytes(a ^ b for a, b in zip(first, second, strict=True))
+    return (int.from_bytes(first) ^ int.from_bytes(second)).to_bytes(len(first))
 
 
 def _escape(name: str) -> str:

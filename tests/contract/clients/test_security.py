@@ -198,6 +198,10 @@ def test_a_certificate_for_another_host(open_face: Callable[[str], Face], secure
     round_trip(face, replace(security, ssl_check_hostname=False))
 
 
+def test_a_client_with_tls_at_a_listener_without(open_face: Callable[[str], Face], secured: Secured) -> None:
+    refused(open_face("OPEN"), SecurityOptions(protocol="SSL", ssl_ca=secured.ca), TlsFailed, "does not use TLS")
+
+
 def test_sessions_are_renewed_on_the_same_connections(
     open_face: Callable[[str], Face], secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

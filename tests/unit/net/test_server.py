@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
@@ -9,6 +10,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
+from pylogd.client.evented.tls import tls_error
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fakes.transport import ManualReactor, PairTransport
@@ -85,3 +87,19 @@ def test_the_end_of_a_connection_is_told_once(rig: Rig) -> None:
     protocol.connectionLost()
     protocol.connectionLost()
     assert ended == ["lost"]
+
+
+def test_a_client_that_begins_with_tls_is_told_that_there_is_none(rig: Rig) -> None:
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+    protocol = rig.send(hello)
+    assert rig.handler.handled == 0
+    assert protocol.transport.received() == b"This listener does not use TLS.\n"
+    assert protocol.transport.disconnecting
+    assert "the other side uses TLS on this connection and this side does not" in rig.lines[-1]
+    client = ssl.create_default_context().wrap_bio(incoming := ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="a")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    incoming.write(b"This listener does not use TLS.\n")
+    with pytest.raises(ssl.SSLError) as caught:
+        client.do_handshake()
+    assert "does not use TLS" in str(tls_error("broker", caught.value)), "its library sees at once what is wrong"

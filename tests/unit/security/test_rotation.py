@@ -10,10 +10,11 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogd.config import ConfigError, TlsOptions
+from pylogd.local.authority import Authority
 from pylogd.security.certificates import fingerprint, read_credentials
 from pylogd.security.rotation import ListenerCertificates
 from tests.fakes.metadata import result_of
-from tests.fakes.tls import TlsPair, authority
+from tests.fakes.tls import TlsPair, authority, client_context, make_context, options
 
 
 class Case:
@@ -139,3 +140,14 @@ def test_certificates_in_any_order(tmp_path: Path) -> None:
     options = TlsOptions(key=identity.key, chain=other.chain + identity.chain)
     (read,) = read_credentials(options).identities
     assert read.names == ("localhost",)
+
+
+def test_authorities_from_a_directory(tmp_path: Path) -> None:
+    other = Authority("other")
+    (tmp_path / "one.pem").write_text(authority().certificate)
+    (tmp_path / "two.pem").write_text(other.certificate)
+    (tmp_path / "notes.txt").write_text("no certificate")
+    given = options(trusted=None, truststore=str(tmp_path), client_auth="required")
+    assert len(read_credentials(given).trusted) == 2
+    for signer in (authority(), other):
+        TlsPair(context=make_context(given), client=client_context(signer.issue("client"))).handshake().close()

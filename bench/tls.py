@@ -1,0 +1,270 @@
+"""What TLS costs, beside Apache Kafka and beside the cipher alone. Writes TLS.md with `--write`.
+
+    python -m bench.tls [--rounds 12] [--megabytes 250] [--connections 150] [--brokers pylogd,kafka] [--write]
+
+pylogd and Apache Kafka run side by side, each with the listeners PLAINTEXT, SSL, SASL_SSL and the same certificate
+(P-256). In each round every broker is written to and read from by every listener, in an order that is reversed each
+round, with bench/client.c (librdkafka, its default batches of up to 1 MB, messages of 4 KB, acks=all). `openssl speed`
+takes its turn in each round, with the cipher that librdkafka and the broker agreed on, and blocks of a TLS record.
+
+Measured are processor seconds of the broker's process for a GB (10^9 bytes of values), all threads, user and system; and
+MB/s, which the client bounds: it encrypts and decrypts as much as the broker, in one thread.
+
+What TLS costs is read in two ways: the processor time with TLS minus that of the plain listener in the same round, and
+all of the processor time with TLS. The target, at most twice `openssl speed`, is for the first: without TLS the broker
+needs processor time too.
+
+SASL_SSL connections are opened one after the other by a Python client: TCP, TLS, ApiVersions, SCRAM-SHA-512 (4,096
+iterations), and closed. Their number for a second of the broker's processor time is reported, with TLS sessions resumed
+and without.
+
+All figures are medians over the rounds with their 95 % confidence interval (bootstrap over rounds); ratios are medians
+of the rounds' ratios. No time is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import confluent_kafka
+from confluent_kafka.admin import NewTopic
+
+from bench.before_after import interval
+from bench.loads.base import Said, run_all
+from bench.loads.kafka import CLIENT, build
+from bench.machine import machine
+from bench.memory import warm_pages
+from bench.tls_brokers import BROKERS, Secured, add_user, admin, make_certificates
+from bench.tls_connections import Opener
+from conformance import checks
+from pylogd.local.broker import HOST
+
+REPORT: Final = Path(__file__).with_name("TLS.md")
+DATA: Final = ("PLAINTEXT", "SSL")
+VERBS: Final = ("produce", "fetch")
+SIZE: Final = 4096
+GB: Final = 1e9
+TARGET: Final = 2.0
+TARGET_CONNECTIONS: Final = 500
+_LIMIT: Final = 120.0
+_WARM_ROUNDS: Final = 2  # for Java's compiler
+_RECORD: Final = 16384  # bytes in a full TLS record
+_CIPHERS: Final = {"AES_256_GCM": "aes-256-gcm", "AES_128_GCM": "aes-128-gcm", "CHACHA20": "chacha20-poly1305"}
+
+#: What was measured, by (broker, listener or kind of handshake, verb, measure); a value for each round.
+Samples = dict[tuple[str, ...], list[float]]
+
+
+class Bench:
+    """The brokers that run, and what was measured of them."""
+
+    def __init__(self, brokers: dict[str, Secured], authority: Path, count: int, connections: int) -> None:
+        """count: messages of a round. connections: of each kind in a round. authority: the certificate to trust."""
+        self._brokers = brokers
+        self._authority = authority
+        self._count = count
+        self._connections = connections
+        self._openers = {
+            name: Opener(HOST, broker.ports["SASL_SSL"], str(authority)) for name, broker in brokers.items()
+        }
+        self.samples: Samples = defaultdict(list)
+
+    def round(self, number: int, folder: Path) -> None:
+        """Measure everything once."""
+        turns = [(name, listener) for name in self._brokers for listener in DATA]
+        for name, listener in turns if number % 2 else reversed(turns):
+            self._data(name, listener, f"round-{number}-{listener.lower()}", folder)
+        for verb in VERBS:
+            self.samples["openssl", "", verb, "seconds"].append(openssl_seconds(self.cipher(), verb == "produce"))
+        names = list(self._brokers)
+        for name in names if number % 2 else reversed(names):
+            for resume in (False, True):
+                self._open(name, resume)
+
+    def cipher(self) -> str:
+        """Return the cipher that librdkafka's OpenSSL and the first broker agree on."""
+        broker = next(iter(self._brokers.values()))
+        return negotiated(broker.ports["SSL"], self._authority)
+
+    def _data(self, name: str, listener: str, topic: str, folder: Path) -> None:
+        broker = self._brokers[name]
+        clients = admin(broker)
+        config = {"file.delete.delay.ms": "1000"}
+        clients.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(_LIMIT)
+        warm_pages(folder, self._count * SIZE)
+        address = f"{HOST}:{broker.ports[listener]}"
+        options = [] if listener == "PLAINTEXT" else ["security.protocol=ssl", f"ssl.ca.location={self._authority}"]
+        sizes = {"produce": [str(self._count), str(SIZE)], "fetch": [str(self._count)]}
+        for verb in VERBS:
+            word = "consume" if verb == "fetch" else verb
+            command = [str(CLIENT), word, address, topic, *sizes[verb], *options]
+            before = broker.cpu_seconds()
+            [said] = run_all([command], _LIMIT)
+            self._keep(name, listener, verb, said, broker.cpu_seconds() - before)
+        clients.delete_topics([topic])[topic].result(_LIMIT)
+
+    def _keep(self, name: str, listener: str, verb: str, said: Said, spent: float) -> None:
+        size = self._count * SIZE
+        self.samples[name, listener, verb, "cpu"].append(spent / size * GB)
+        self.samples[name, listener, verb, "rate"].append(said.bytes / said.seconds / 1e6)
+
+    def _open(self, name: str, resume: bool) -> None:
+        broker, opener = self._brokers[name], self._openers[name]
+        if opener.session is None:
+            opener.open(resume=False)
+        before, begun = broker.cpu_seconds(), time.monotonic()
+        for _ in range(self._connections):
+            opener.open(resume)
+        spent, took = broker.cpu_seconds() - before, time.monotonic() - begun
+        kind = "resumed" if resume else "full"
+        self.samples[name, kind, "connect", "rate"].append(self._connections / spent)
+        self.samples[name, kind, "connect", "wall"].append(self._connections / took)
+
+
+def negotiated(port: int, authority: Path) -> str:
+    """Return the cipher of TLS that a listener agrees on, by the name of the TLS standard."""
+    context = ssl.create_default_context(cafile=authority)
+    with socket.create_connection((HOST, port)) as plain, context.wrap_socket(plain, server_hostname=HOST) as tls:
+        chosen = tls.cipher()
+        return chosen[0] if chosen else ""
+
+
+def openssl_seconds(cipher: str, decrypt: bool) -> float:
+    """Return the processor seconds that `openssl speed` needs for a GB in blocks of a TLS record."""
+    name = next((known for part, known in _CIPHERS.items() if part in cipher), "aes-256-gcm")
+    program = checks.tool("openssl", "openssl")
+    command = [program, "speed", "-mr", "-seconds", "1", "-bytes", str(_RECORD), "-evp", name, *["-decrypt"] * decrypt]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^\+F:\d+:[^:]+:([\d.]+)", said, re.M)
+    assert found is not None, said
+    return GB / float(found[1])
+
+
+class Page:
+    """The page of results."""
+
+    def __init__(self, samples: Samples, names: Sequence[str]) -> None:
+        self._samples = samples
+        self._names = names
+
+    def _values(self, *key: str) -> list[float]:
+        return self._samples[key]
+
+    def _ratios(self, one: Sequence[float], other: Sequence[float]) -> list[float]:
+        return [mine / theirs for mine, theirs in zip(one, other, strict=True)]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the tables."""
+        yield from self._data()
+        yield from self._cost()
+        yield from self._connections()
+
+    def _data(self) -> Iterator[str]:
+        both = "kafka" in self._names and "pylogd" in self._names
+        columns = [f"{name}, {listener}" for name in self._names for listener in DATA]
+        yield "| | " + " | ".join([*columns, *["pylogd : kafka, SSL"] * both]) + " |"
+        yield "| --- |" + " ---: |" * len(columns) + " --- |" * both
+        for verb in VERBS:
+            for measure, unit, digits in (("rate", "MB/s", 0), ("cpu", "broker's processor, s/GB", 2)):
+                cells = [
+                    interval(self._values(name, listener, verb, measure), digits)
+                    for name in self._names
+                    for listener in DATA
+                ]
+                if both:
+                    pairs = [self._values(name, "SSL", verb, measure) for name in ("pylogd", "kafka")]
+                    cells.append(interval(self._ratios(*pairs)))
+                yield f"| {verb}, {unit} | " + " | ".join(cells) + " |"
+        yield ""
+
+    def _cost(self) -> Iterator[str]:
+        yield (
+            f"| | TLS minus plain, s/GB | openssl speed, s/GB | ratio (target: at most {TARGET:g}) "
+            "| all with TLS : openssl speed |"
+        )
+        yield "| --- | ---: | ---: | --- | --- |"
+        for name in self._names:
+            for verb in VERBS:
+                alone = self._values("openssl", "", verb, "seconds")
+                plain, tls = (self._values(name, listener, verb, "cpu") for listener in DATA)
+                more = [after - before for after, before in zip(tls, plain, strict=True)]
+                cells = [interval(more), interval(alone), interval(self._ratios(more, alone))]
+                yield f"| {name}, {verb} | " + " | ".join([*cells, interval(self._ratios(tls, alone))]) + " |"
+        yield ""
+
+    def _connections(self) -> Iterator[str]:
+        target = f"for a second of the broker's processor (target: {TARGET_CONNECTIONS})"
+        yield f"| SASL_SSL connections | {target} | a second |"
+        yield "| --- | --- | --- |"
+        for name in self._names:
+            for kind, text in (("resumed", "TLS session resumed"), ("full", "full handshake")):
+                cells = [interval(self._values(name, kind, "connect", measure), 0) for measure in ("rate", "wall")]
+                yield f"| {name}, {text} | " + " | ".join(cells) + " |"
+        yield ""
+
+
+def page(bench: Bench, brokers: dict[str, Secured], rounds: int, megabytes: int, cipher: str) -> str:
+    """Return the page."""
+    openssl = subprocess.run(["openssl", "version"], capture_output=True, text=True, check=True).stdout.strip()
+    where = ", ".join(f"{key} {value}" for key, value in machine(confluent_kafka.libversion()[0]).items())
+    return "\n".join(
+        [
+            "# What TLS costs",
+            "",
+            f"By `make bench-tls` ({rounds} rounds of {megabytes} MB, {time.strftime('%Y-%m-%d')}); the docstring of "
+            "bench/tls.py explains the method. Each figure is the median over the rounds, and in brackets its 95 % "
+            f"confidence interval. The cipher is {cipher}.",
+            "",
+            *Page(bench.samples, list(brokers)).lines(),
+            "Brokers: " + "; ".join(f"{name}: {broker.version()}" for name, broker in brokers.items()) + ". "
+            f"`openssl speed -evp -bytes {_RECORD}` of {openssl}, decrypting for produce and encrypting for fetch.",
+            "",
+            f"Measured on {where}.",
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Run the rounds."""
+    parser = argparse.ArgumentParser(description="what TLS costs")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--megabytes", type=int, default=250, help="what is written and read in a round (250)")
+    parser.add_argument("--connections", type=int, default=150, help="connections of each kind in a round (150)")
+    parser.add_argument("--brokers", default="pylogd,kafka", help="which brokers (pylogd,kafka)")
+    parser.add_argument("--write", action="store_true", help="write TLS.md")
+    options = parser.parse_args()
+    build()
+    with tempfile.TemporaryDirectory(prefix="tls-", dir=CLIENT.parent) as name, ExitStack() as stack:
+        folder = Path(name)
+        keystore, authority = make_certificates(folder)
+        brokers: dict[str, Secured] = {}
+        for each in options.brokers.split(","):
+            broker = brokers[each] = BROKERS[each](folder, keystore)
+            stack.callback(broker.stop)
+            broker.start()
+            add_user(broker)
+        bench = Bench(brokers, authority, options.megabytes * 1_000_000 // SIZE, options.connections)
+        for number in range(-_WARM_ROUNDS if "kafka" in brokers else -1, options.rounds):
+            if number == 0:
+                bench.samples.clear()
+            bench.round(number, folder)
+        text = page(bench, brokers, options.rounds, options.megabytes, bench.cipher())
+    print(text)
+    if options.write:
+        REPORT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
