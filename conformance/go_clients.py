@@ -18,13 +18,19 @@ def version() -> str:
 _CLIENTS = ("franz-go", "sarama")
 
 
-def suite(address: str) -> list[Check]:
-    """Build and run conformance/go."""
+def build() -> str:
+    """Build conformance/go. Return the path of the program. Raises Missing."""
     go = checks.tool("go", "golang-go")
     folder = CACHE / "go"
     shutil.rmtree(folder / "source", ignore_errors=True)
     shutil.copytree(HERE / "go", folder / "source")
     environment = {"GOPATH": str(folder / "path"), "GOFLAGS": "-modcacherw -buildvcs=false"}
-    build = [go, "build", "-o", str(folder / "conformance"), "."]
-    checks.fetched(build, "the Go clients", folder=folder / "source", environment=environment)
-    return checks.program([str(folder / "conformance"), address], seconds=300)
+    program = str(folder / "conformance")
+    command = [go, "build", "-o", program, "."]
+    checks.fetched(command, "the Go clients", folder=folder / "source", environment=environment)
+    return program
+
+
+def suite(address: str) -> list[Check]:
+    """Build and run conformance/go."""
+    return checks.program([build(), address], seconds=300)

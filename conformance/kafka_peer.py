@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,29 +31,37 @@ group.initial.rebalance.delay.ms=0
 
 
 @contextmanager
-def running(folder: Path, more: str = "") -> Iterator[str]:
-    """Run a Kafka broker on an empty directory, with `more` properties, and yield its address."""
+def running(
+    folder: Path,
+    more: Mapping[str, str] | None = None,
+    listeners: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
+) -> Iterator[str]:
+    """Run a Kafka broker on an empty directory and yield the address of its listener PLAINTEXT.
+
+    more: further properties. listeners: addresses of further listeners, by name. options: of the Java machine.
+    """
     java = java_tools.java()
     port, controller = free_ports(2)
     properties = folder / "server.properties"
     text = PROPERTIES.format(
         node=0, voters=f"0@127.0.0.1:{controller}", port=port, controller=controller, folder=folder
     )
-    properties.write_text(text + more)
+    extra = dict(more or {})  # of a property that is there twice the second counts
+    if listeners:
+        own = f"PLAINTEXT://127.0.0.1:{port}"
+        others = "".join(f",{name}://{address}" for name, address in listeners.items())
+        extra["listeners"] = f"{own},CONTROLLER://127.0.0.1:{controller}{others}"
+        extra["advertised.listeners"] = own + others
+    properties.write_text(text + "".join(f"{name}={value}\n" for name, value in extra.items()))
     storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
     checks.fetched(storage, "a formatted Kafka directory", seconds=60)
     with (folder / "kafka.log").open("wb") as log:
-        process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [java[0], *options, *java[1:], "kafka.Kafka", str(properties)], stdout=log, stderr=log
+        )
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise checks.Missing("Apache Kafka did not start here") from None
-                time.sleep(0.1)
+        _wait(process, port)
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -62,3 +70,16 @@ def running(folder: Path, more: str = "") -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until the broker listens. Raises Missing."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise checks.Missing("Apache Kafka did not start here") from None
+            time.sleep(0.1)

@@ -1,7 +1,9 @@
 """kafka-python's own integration suite, from its source distribution.
 
 Two files of the suite are not in the distribution: `test/__init__.py`, and `test/service.py`, which starts brokers.
-They are replaced by stubs, and its Kafka by an empty folder, since the broker runs already.
+They are replaced by stubs, and its Kafka by an empty folder, since the broker runs already. It has an authorizer, as
+the suite's own broker has. For SASL and TLS the suite starts brokers itself: `conformance.kafka_python_broker` lets it
+start pylogd. With Apache Kafka those tests are not run.
 """
 
 from __future__ import annotations
@@ -9,13 +11,23 @@ from __future__ import annotations
 import shutil
 import sys
 import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from conformance import checks
-from conformance.checks import CACHE, FAILED, Check, Missing
+from conformance import brokers, checks
+from conformance.checks import CACHE, FAILED, HERE, Check, Missing
 
 VERSION = "3.0.12"
 KAFKA_VERSION = "4.0.0"
+#: As the suite's own broker has it.
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "allow.everyone.if.no.acl.found": "true",
+}
+_FOLDER = "test/integration"
+_OWN = (f"{_FOLDER}/test_sasl_integration.py", f"{_FOLDER}/test_ssl_integration.py")
+_SHARED = (_FOLDER, *(f"--ignore={name}" for name in _OWN))
 SERVICE = '''"""Stands in for the file of this name that the source distribution leaves out."""
 
 
@@ -63,19 +75,28 @@ def _prepare() -> Path:
     return folder
 
 
-def suite(address: str) -> list[Check]:
+def suite(kind: str, folder: Path) -> list[Check]:
     """Each of its tests is a check."""
-    folder = _prepare()
-    results = folder / "results.xml"
-    command = [sys.executable, "-m", "pytest", "test/integration", "-q", "-p", "no:cacheprovider", "--timeout=60"]
+    source = _prepare()
+    with brokers.running(kind, folder, AUTHORIZER) as address:
+        found = _tests(source, "broker", _SHARED, {"KAFKA_URI": f"kafka://{address}"})
+    if kind == "pylogd":
+        shutil.copy(HERE / "kafka_python_broker.py", source)
+        found += _tests(source, "own", ["-p", "kafka_python_broker", *_OWN], {})
+    return found
+
+
+def _tests(source: Path, title: str, words: Sequence[str], environment: Mapping[str, str]) -> list[Check]:
+    results = source / f"{title}.xml"
+    command = [sys.executable, "-m", "pytest", *words, "-q", "-p", "no:cacheprovider", "--timeout=60"]
     done = checks.run(
         [*command, "--timeout-method=signal", f"--junitxml={results}"],
         seconds=2400,
-        folder=folder,
-        environment={"KAFKA_VERSION": KAFKA_VERSION, "KAFKA_URI": f"kafka://{address}"},
+        folder=source,
+        environment={"KAFKA_VERSION": KAFKA_VERSION, **environment},
     )
     if not results.exists():
-        return [Check("runs to its end", FAILED, checks.last_line(done.stderr or done.stdout))]
+        return [Check(f"{title}: runs to its end", FAILED, checks.last_line(done.stderr or done.stdout))]
     return checks.from_junit(results, _name)
 
 

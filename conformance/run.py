@@ -1,8 +1,8 @@
 """`make conformance`: run other projects' clients and suites against a broker. Writes conformance/RESULTS.md.
 
-Each suite gets a fresh broker. conformance/known.toml lists known failures with their reasons. A failure that is not
-listed makes the run fail, and so does a listed one that passes. What is not available on a machine is reported as
-missing, never as passed.
+Each suite gets a fresh broker; that of clients over secured listeners has users and ACLs. conformance/known.toml lists
+known failures with their reasons. A failure that is not listed makes the run fail, and so does a listed one that
+passes. What is not available on a machine is reported as missing, never as passed.
 
     python -m conformance.run [--peer pylogd|kafka] [--only SUITE]
 
@@ -19,71 +19,78 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from conformance import (
+    brokers,
     client_contract,
     go_clients,
     java_tools,
-    kafka_peer,
+    kafka_commands,
     kafka_python_suite,
     kafkajs_client,
     kcat,
     pylogd_client,
+    secure_clients,
 )
+from conformance.brokers import say
 from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
-from pylogd.local.broker import BrokerProcess, free_ports
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite: its title, how to run it, and its version."""
+    """A suite: its title, how to run it, its version, and which kinds of brokers it is for.
+
+    run(kind, folder): start a broker of that kind, with its data below the folder, and return what came of each check.
+    """
 
     title: str
-    run: Callable[[str], list[Check]]
+    run: Callable[[str, Path], list[Check]]
     version: Callable[[], str]
+    kinds: tuple[str, ...] = ("pylogd", "kafka")
+
+
+def with_default_settings(suite: Callable[[str], list[Check]]) -> Callable[[str, Path], list[Check]]:
+    """Return how to run a suite that takes the address of a broker."""
+
+    def run(kind: str, folder: Path) -> list[Check]:
+        with brokers.running(kind, folder) as address:
+            return suite(address)
+
+    return run
 
 
 SUITES = {
-    "kcat": Suite("kcat (Debian)", kcat.suite, kcat.version),
-    "kafkajs": Suite("kafkajs (npm)", kafkajs_client.suite, kafkajs_client.version),
-    "java": Suite("Apache Kafka's Java client and tools (Maven Central)", java_tools.suite, java_tools.version),
-    "go": Suite("Go clients", go_clients.suite, go_clients.version),
-    "kafka-python": Suite("kafka-python's own integration suite", kafka_python_suite.suite, kafka_python_suite.version),
-    "pylogd": Suite("pylogd's own client", pylogd_client.suite, pylogd_client.version),
-    "contract": Suite("pylogd's client: its contract suite", client_contract.suite, client_contract.version),
+    "kcat": Suite("kcat (Debian)", with_default_settings(kcat.suite), kcat.version),
+    "kafkajs": Suite("kafkajs (npm)", with_default_settings(kafkajs_client.suite), kafkajs_client.version),
+    "java": Suite(
+        "Apache Kafka's Java client and tools (Maven Central)",
+        with_default_settings(java_tools.suite),
+        java_tools.version,
+    ),
+    "go": Suite("Go clients", with_default_settings(go_clients.suite), go_clients.version),
+    "kafka-python": Suite(
+        "kafka-python's own integration suite",
+        kafka_python_suite.suite,
+        kafka_python_suite.version,
+    ),
+    "secure": Suite("Clients over SASL_SSL, by each mechanism", secure_clients.suite, secure_clients.version),
+    "commands": Suite(
+        "Apache Kafka's commands, their answers compared with those of Apache Kafka",
+        lambda _, folder: kafka_commands.suite(folder),
+        java_tools.version,
+        kinds=("pylogd",),
+    ),
+    "pylogd": Suite("pylogd's own client", with_default_settings(pylogd_client.suite), pylogd_client.version),
+    "contract": Suite(
+        "pylogd's client: its contract suite", with_default_settings(client_contract.suite), client_contract.version
+    ),
 }
 Results = dict[str, Any]  # suite -> {"version": ..., "checks": [...]}, as in results/*.json
 PEERS = {"pylogd": "pylogd", "kafka": "Apache Kafka"}
-
-
-def say(text: str) -> None:
-    """Print progress on standard error."""
-    print(f"conformance: {text}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def peer_running(peer: str, folder: Path) -> Iterator[str]:
-    """Run a fresh broker of either kind, and yield its address. Raise at the end if pylogd logged a traceback."""
-    if peer == "kafka":
-        with kafka_peer.running(folder) as address:
-            yield address
-        return
-    # Node 0 with an advertised address, as in Apache Kafka's example settings: kafka-python's suite expects it.
-    [port] = free_ports(1)
-    options = ["--node-id", "0", "--advertised", f"127.0.0.1:{port}"]
-    broker = BrokerProcess(folder / "data", folder / "log", arguments=options, port=port)
-    try:
-        yield broker.address
-        broker.stop()
-    finally:
-        broker.kill()
-        if "Traceback" in broker.log():
-            say(f"the broker logged a traceback:\n{broker.log()[-6000:]}")
 
 
 def run_suite(name: str, peer: str) -> Results:
@@ -92,8 +99,8 @@ def run_suite(name: str, peer: str) -> Results:
     begun = time.monotonic()
     try:
         version = suite.version()
-        with tempfile.TemporaryDirectory(prefix="conformance-") as folder, peer_running(peer, Path(folder)) as address:
-            checks = suite.run(address)
+        with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+            checks = suite.run(peer, Path(folder))
     except Missing as missing:
         version, checks = "", [Check("the whole suite", MISSING, str(missing))]
     for check in checks:
@@ -171,8 +178,10 @@ def table(results: dict[str, Results], known: Known) -> str:
         "# Conformance",
         "",
         "Written by `make conformance`. Every suite but the last two is another project's client, unmodified, each run "
-        "against one fresh broker with its default settings. The columns of Apache Kafka are the same run against the "
-        f"original ({java_tools.version()}, `python -m conformance.run --peer kafka`).",
+        "against one fresh broker, with its default settings unless its title says otherwise. The columns of Apache "
+        f"Kafka are the same run against the original ({java_tools.version()}, "
+        "`python -m conformance.run --peer kafka`). "
+        "Skipped is what a client or a suite does not have; it counts neither as passed nor as failed.",
         "",
         *_summary(results),
     ]
@@ -191,7 +200,7 @@ def main() -> int:
     folder.mkdir(exist_ok=True)
     kept = folder / f"{options.peer}.json"
     found: Results = json.loads(kept.read_text()) if kept.exists() else {}
-    ran = {name: run_suite(name, options.peer) for name in options.only or SUITES}
+    ran = {name: run_suite(name, options.peer) for name in options.only or SUITES if options.peer in SUITES[name].kinds}
     found.update(ran)
     text = json.dumps({name: found[name] for name in SUITES if name in found}, indent=1)
     kept.write_text(text.replace(f"{HERE.parent}/", "") + "\n")  # keeps paths of this machine out of the results

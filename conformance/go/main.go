@@ -1,4 +1,5 @@
-// franz-go and sarama against a broker: conformance HOST:PORT. Prints `ok NAME` and `not ok NAME: REASON` lines.
+// franz-go and sarama against a broker: conformance HOST:PORT; franz-go with a file of tasks: conformance --tasks FILE.
+// Prints `ok NAME` and `not ok NAME: REASON` lines.
 package main
 
 import (
@@ -36,6 +37,10 @@ func check(name string, seconds int, work func(context.Context) error) {
 }
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "--tasks" {
+		secured(os.Args[2])
+		return
+	}
 	address := os.Args[1]
 	suffix := fmt.Sprintf("%x", time.Now().UnixNano())
 	franz(address, "franz-"+suffix)

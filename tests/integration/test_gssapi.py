@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from pylogd.local.broker import free_ports
 from pylogd.security.principal import USER, Principal
-from pylogd.security.sasl.conversation import Challenge, MechanismUnavailable, SaslError, Success
+from pylogd.security.sasl.conversation import AuthenticationFailed, Challenge, MechanismUnavailable, SaslError, Success
 from pylogd.security.sasl.gssapi import GssapiClient, GssapiMechanism
 from tests.integration.conftest import StartBroker
 
@@ -36,6 +36,7 @@ def realm() -> Iterator[Any]:
     made = k5test.K5Realm(start_kadmind=False)
     made.addprinc(f"kafka/{HOST}")
     made.extract_keytab(f"kafka/{HOST}", made.keytab)
+    made.addprinc(f"other/{HOST}")
     made.addprinc("mallory", "password")
     os.environ.update(made.env)
     yield made
@@ -107,13 +108,19 @@ def test_garbage_is_refused(realm: Any, message: bytes) -> None:
         client.step(b"garbage")
 
 
+def test_a_ticket_for_another_service_is_refused(realm: Any) -> None:
+    """The client is told that authentication failed, and the failure is counted; Kerberos's own error is not sent."""
+    with pytest.raises(AuthenticationFailed, match="Kerberos refuses"):
+        mechanism_of(realm).start().step(GssapiClient("other", HOST).first())
+
+
 def test_what_is_missing_is_said(realm: Any, tmp_path: Any) -> None:
     with pytest.raises(MechanismUnavailable, match="keys in"):
         GssapiMechanism(str(tmp_path / "nothing"), f"kafka/{HOST}@{realm.realm}", None, [])
     with pytest.raises(MechanismUnavailable, match=r"to\.local\.rules"):
         mechanism_of(realm, "nonsense")
     with pytest.raises(SaslError):
-        GssapiClient("other", HOST).first()
+        GssapiClient("unknown", HOST).first()
 
 
 @pytest.fixture
