@@ -266,7 +266,10 @@ class Pipeline:
         if state in _ENDED:
             return
         peer = self._connection.transport.getPeer()
-        _limited.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
+        _limited.warn(
+            "Closing the connection from {peer}: {reason}", event="connections closed by the broker", peer=peer,
+            reason=reason,
+        )  # fmt: skip
         self._follow(PipelineEvent.CLOSE)
         self._cancel_all()
         self._flush()
