@@ -51,7 +51,8 @@ _PATIENCE: Final = 300.0
 _WIDE: Final = "wide"
 _PARTITIONS: Final = 10_000
 _ELEMENTS: Final = 19_990  # `request.max.elements`, less those around them
-_GROUPS: Final = 5_000
+_GROUPS: Final = 2_000
+_ENTITIES: Final = 1_000  # of quotas and credentials, each of which takes some milliseconds to write
 _SETTINGS: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -196,12 +197,12 @@ def fill(client: RawClient, count: int) -> Iterator[Extreme]:
     yield encoded(CreateAclsRequest(acls), 3, f"{count:,} for different topics")
     yield encoded(DescribeAclsRequest(1, None, 1, None, None, 1, 1), 3, "all")
     quotas = [
-        EntryData([EntityData("user", f"user-{n}")], [OpData("producer_byte_rate", 1e6)]) for n in range(count // 4)
+        EntryData([EntityData("user", f"user-{n}")], [OpData("producer_byte_rate", 1e6)]) for n in range(_ENTITIES)
     ]
-    yield encoded(AlterClientQuotasRequest(quotas), 1, f"{count // 4:,} users")
+    yield encoded(AlterClientQuotasRequest(quotas), 1, f"{_ENTITIES:,} users")
     yield encoded(DescribeClientQuotasRequest(), 1, "all")
-    users = [ScramCredentialUpsertion(f"user-{n}", 2, 16_384, bytes(16), bytes(64)) for n in range(count)]
-    yield encoded(AlterUserScramCredentialsRequest(upsertions=users), 0, f"{count:,} users")
+    users = [ScramCredentialUpsertion(f"user-{n}", 2, 16_384, bytes(16), bytes(64)) for n in range(_ENTITIES)]
+    yield encoded(AlterUserScramCredentialsRequest(upsertions=users), 0, f"{_ENTITIES:,} users, 16,384 iterations")
     yield encoded(DescribeUserScramCredentialsRequest(None), 0, "all")
     for number in range(_GROUPS):
         offsets = [OffsetCommitRequestPartition(0, 1)]
