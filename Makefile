@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls held strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -119,8 +119,14 @@ fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (
 acls: install ## compare decisions by 100,000 random sets of ACLs with a plain oracle (a minute)
 	PYLOGD_ACL_SETS=100000 $(PYTEST) tests/property/test_acl_rules.py
 
-fuzz-requests: install ## well-formed extreme requests beside a client that must not notice (2 minutes; EXTREME_ARGS="--seconds 3600")
-	$(BIN)/python -m tests.extreme $(EXTREME_ARGS)
+fuzz-requests: install ## well-formed extreme requests beside a client that must not notice; writes tests/extreme/RESULTS.md (2 minutes; EXTREME_ARGS="--seconds 3600")
+	$(BIN)/python -m tests.extreme --results tests/extreme/RESULTS.md $(EXTREME_ARGS)
+
+held: install ## how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md (10 minutes)
+	$(BIN)/python -m tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
+
+strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)
+	$(BIN)/python -m tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)
 
 conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)

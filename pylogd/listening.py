@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from pylogd.config import Listener, ListenerValues, Settings, Value
 from pylogd.config.connections import parse_overrides
 from pylogd.config.tls import tls_options
+from pylogd.limits.log_lines import COUNTS
 from pylogd.metadata.image import Endpoint
 from pylogd.net.client import ConnectionSecurity
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
@@ -37,6 +38,7 @@ from pylogd.security.sasl.conversation import ClientConversation
 
 log = Logger()
 
+_REPORT_SECONDS: Final = 60.0
 _EXPOSED: Final = (
     "Listener {listener} accepts connections from other machines and does not encrypt them: passwords and records can "
     "be read on the way{anybody}. Make it an SSL or SASL_SSL listener (listeners, listener.security.protocol.map, "
@@ -79,7 +81,8 @@ class Listeners:
         self._certificates: dict[str, ListenerCertificates] = {}
         self._unsubscribe: Callable[[], None] = lambda: None
         self._check = LoopingCall(self.read_certificates)
-        self._check.clock = reactor
+        self._report = LoopingCall(_report_events)
+        self._check.clock = self._report.clock = reactor
 
     # -- addresses
 
@@ -146,6 +149,7 @@ class Listeners:
         for listener in self._settings.listeners:
             await self._bind(listener)
         self._apply_limits()
+        self._report.start(_REPORT_SECONDS, now=False)
         if self._certificates:
             self._check.start(CHECK_SECONDS, now=False)
 
@@ -212,8 +216,9 @@ class Listeners:
         """Listen no more. Connections stay open."""
         self._unsubscribe()
         self._unsubscribe = lambda: None
-        if self._check.running:
-            self._check.stop()
+        for call in (self._check, self._report):
+            if call.running:
+                call.stop()
         ports, self._ports = self._ports, []
         for factory in self._factories:
             factory.admission.close()
@@ -290,6 +295,13 @@ class Listeners:
             max_unauthenticated_bytes=integer("sasl.server.max.receive.size"),
             max_elements=integer("request.max.elements"),
         )
+
+
+def _report_events() -> None:
+    """Log how many connections and clients were refused, cut off or closed since the last report."""
+    events = COUNTS.report()
+    if events:
+        log.info("In the last {seconds:.0f} s: {events}", seconds=_REPORT_SECONDS, events=events)
 
 
 def _own(values: ListenerValues, name: str) -> int:

@@ -75,7 +75,7 @@ RULES: Mapping[str, Rule] = {
         ("config", "limits", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups")
     ),
     "net": Rule(("limits", "wire", "security"), Twisted.ALL),
-    "listening": Rule(("config", "metadata.image", "net", "security"), Twisted.ALL),
+    "listening": Rule(("config", "limits", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
         (
             "config", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups", "api", "net",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -35,8 +36,13 @@ class ConnectionClosed(Exception):
 class RawClient:
     """One connection. `received` counts the bytes that came."""
 
-    def __init__(self, address: str, *, receive_buffer: int = 0, patience: float = PATIENCE) -> None:
-        """`receive_buffer`: bytes that the kernel may keep for a client that does not read; 0 for its default."""
+    def __init__(
+        self, address: str, *, receive_buffer: int = 0, patience: float = PATIENCE, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`receive_buffer`: bytes that the kernel may keep for a client that does not read; 0 for its default.
+
+        `tls`: how to encrypt the connection; None for not at all.
+        """
         host, _, port = address.rpartition(":")
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer:
@@ -44,6 +50,8 @@ class RawClient:
         self.socket.settimeout(patience)
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.received = 0
         self._data = bytearray()
         self.last_correlation_id = 0
@@ -62,7 +70,7 @@ class RawClient:
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are; those that a broker no longer wants are lost, as on any network."""
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError, ssl.SSLEOFError):
             self.socket.sendall(data)
 
     def send_request(self, message: Any, version: int) -> int:

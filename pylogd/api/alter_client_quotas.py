@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
 from pylogd.quotas.limits import KINDS, write_limit
@@ -51,7 +52,9 @@ async def _alter_all(context: RequestContext, request: AlterClientQuotasRequest)
     may = context.may(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
     named = Counter(_name(entry) for entry in request.entries)
     results = []
+    pace = Pace(context)
     for entry in request.entries:
+        await pace.step()
         code, message = ErrorCode.NONE, None
         try:
             if not may:

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import StorageError, UnknownLogDirectory
 from pylogd.security.authorizer import AclOperation
@@ -40,14 +41,18 @@ async def _alter(context: RequestContext, request: AlterReplicaLogDirsRequest) -
     results: list[AlterReplicaLogDirTopicResult] = []
     allowed = context.may_use_cluster(AclOperation.ALTER)
     reopened: dict[str, ErrorCode] = {}
+    pace = Pace(context)
     for directory in request.dirs:
         failed = reopened.get(directory.path) if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if failed is None:
             failed = reopened[directory.path] = await _reopen(context, directory.path)
         for topic in directory.topics:
-            codes = [failed or _where(context, directory.path, topic.name, index) for index in topic.partitions]
-            found = map(AlterReplicaLogDirPartitionResult, topic.partitions, codes)
-            results.append(AlterReplicaLogDirTopicResult(topic.name, list(found)))
+            answers: list[AlterReplicaLogDirPartitionResult] = []
+            results.append(AlterReplicaLogDirTopicResult(topic.name, answers))
+            for index in topic.partitions:
+                await pace.step()
+                code = failed or _where(context, directory.path, topic.name, index)
+                answers.append(AlterReplicaLogDirPartitionResult(index, code))
     return AlterReplicaLogDirsResponse(results=results)
 
 

@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.sasl.scram import (
@@ -55,7 +56,9 @@ async def _alter_all(
         wanted.setdefault(change.name, []).append(change)
     allowed = context.may(AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
     results = []
+    pace = Pace(context)
     for name, changes in wanted.items():
+        await pace.step()
         try:
             if not allowed:
                 raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

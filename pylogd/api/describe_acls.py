@@ -9,12 +9,18 @@ Gaps: version 0, which has no pattern types; Kafka 4 has dropped it too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from twisted.internet.defer import Deferred
+
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError
-from pylogd.security.acls import make_filter
+from pylogd.security.acls import AclEntry, AclFilter, ResourcePattern, make_filter
 from pylogd.security.authorizer import AclOperation
+from pylogd.security.rules import select
 from pylogd.wire.messages.describe_acls import (
     AclDescription,
     DescribeAclsRequest,
@@ -24,10 +30,15 @@ from pylogd.wire.messages.describe_acls import (
 
 #: The text with SECURITY_DISABLED.
 NO_ACLS = "Nothing is decided by ACLs here; set authorizer.class.name on all brokers."
+_MANY = 500  # patterns: to look at more takes some milliseconds, so a thread does it
+
+_Items = Sequence[tuple[ResourcePattern, Sequence[AclEntry]]]
 
 
 @handles(DescribeAclsRequest, 1, 3)
-def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+def describe_acls(
+    context: RequestContext, request: DescribeAclsRequest
+) -> DescribeAclsResponse | Deferred[DescribeAclsResponse | bytes]:
     """Return the ACLs."""
     acls = context.broker.acls
     if not context.may_use_cluster(AclOperation.DESCRIBE):
@@ -43,8 +54,21 @@ def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> Desc
     except KafkaError as error:
         code, message = explain(error)
         return DescribeAclsResponse(error_code=code, error_message=message)
+    items = acls.items()
+    if len(items) <= _MANY:
+        return _describe(items, wanted)
+    return Deferred.fromCoroutine(_describe_many(context, request.API_KEY, items, wanted))
+
+
+async def _describe_many(context: RequestContext, api_key: int, items: _Items, wanted: AclFilter) -> bytes:
+    response = await context.broker.in_thread(_describe, items, wanted)
+    return await encode_in_thread(context, api_key, response)
+
+
+def _describe(items: _Items, wanted: AclFilter) -> DescribeAclsResponse:
+    """Return the response. May run in a thread."""
     resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
-    for pattern, entry in acls.select(wanted):
+    for pattern, entry in select(items, wanted):
         found = resources.setdefault(pattern, DescribeAclsResource(*pattern))
         found.acls.append(AclDescription(str(entry.principal), entry.host, entry.operation, entry.permission))
     return DescribeAclsResponse(error_message=None, resources=list(resources.values()))

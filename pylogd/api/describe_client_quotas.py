@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from typing import Any
+
+from twisted.internet.defer import Deferred
 
 from pylogd.api.alter_client_quotas import PARTS
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import fill, in_slices
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
 from pylogd.quotas.limits import KINDS, read_limit
@@ -29,6 +33,8 @@ from pylogd.wire.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
+
+_ENTITY_WORK = 150  # in bytes of an answer that take as long
 
 
 class MatchType(IntEnum):
@@ -46,7 +52,7 @@ Conditions = Mapping[str, str | None]
 @handles(DescribeClientQuotasRequest, 0, 1)
 def describe_client_quotas(
     context: RequestContext, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
+) -> DescribeClientQuotasResponse | Deferred[Any]:
     """Return the quotas of the entities that match."""
     try:
         if not context.may(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
@@ -54,16 +60,19 @@ def describe_client_quotas(
         conditions = _conditions(request.components)
     except KafkaError as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
-    entries = []
-    for entity, configs in context.broker.entity_configs.configs.items():
+    entries: list[EntryData] = []
+
+    def describe(found: tuple[Entity, Mapping[str, str]]) -> EntryData | None:
+        entity, configs = found
         values = [
             ValueData(name, limit)
             for name, text in configs.items()
             if name in KINDS and (limit := read_limit(text)) is not None
         ]
-        if values and _matches(entity, conditions, request.strict):
-            entries.append(EntryData(_parts(entity), values))
-    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+        return EntryData(_parts(entity), values) if values and _matches(entity, conditions, request.strict) else None
+
+    steps = fill(entries, list(context.broker.entity_configs.configs.items()), describe, _ENTITY_WORK)
+    return in_slices(context, request.API_KEY, steps, DescribeClientQuotasResponse(error_message=None, entries=entries))
 
 
 def _conditions(components: Sequence[ComponentData]) -> Conditions:

@@ -9,12 +9,14 @@ Gaps: replicas are never moved between directories, so there are no future repli
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import encode_in_thread
 from pylogd.errors import ErrorCode
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_log_dirs import (
@@ -28,18 +30,30 @@ from pylogd.wire.messages.describe_log_dirs import (
 if TYPE_CHECKING:
     from pylogd.log.log_directory import DirectoryUsage
 
+_MANY = 500  # partitions: to list more takes some milliseconds, so a thread does it
+
 
 @handles(DescribeLogDirsRequest, 0, 5)
-def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Deferred[DescribeLogDirsResponse]:
+def describe_log_dirs(
+    context: RequestContext, request: DescribeLogDirsRequest
+) -> Deferred[DescribeLogDirsResponse | bytes]:
     """Return every directory, with the partitions that the request names."""
     return Deferred.fromCoroutine(_describe(context, request))
 
 
-async def _describe(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def _describe(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse | bytes:
     if not context.may_use_cluster(AclOperation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     broker = context.broker
     usage: list[DirectoryUsage] = await broker.in_thread(broker.logs.usage)
+    if sum(len(found.partitions) for found in usage) <= _MANY:
+        return _response(usage, request)
+    response = await broker.in_thread(_response, usage, request)
+    return await encode_in_thread(context, request.API_KEY, response)
+
+
+def _response(usage: Sequence[DirectoryUsage], request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """Return the response. May run in a thread."""
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

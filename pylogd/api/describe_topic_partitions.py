@@ -12,10 +12,16 @@ The lists of eligible leader replicas are empty, never null, since the Java clie
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
 from pylogd.api.authorized import topic_operations
 from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode
 from pylogd.metadata.errors import InvalidTopicName
 from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, check_topic_name
@@ -29,45 +35,56 @@ from pylogd.wire.messages.describe_topic_partitions import (
 )
 
 _MOST = 2000
+# What takes as long as adding so many bytes to the answer:
+_TOPIC_WORK = 60
+_PARTITION_WORK = 80
 
 
 @handles(DescribeTopicPartitionsRequest, 0, 0)
 def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> DescribeTopicPartitionsResponse | Deferred[Any]:
     """Return one page."""
-    registry = context.broker.topics
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         return _refuse(request)
+    response = DescribeTopicPartitionsResponse()
+    return in_slices(context, request.API_KEY, _fill(context, request, response), response)
+
+
+def _fill(
+    context: RequestContext, request: DescribeTopicPartitionsRequest, response: DescribeTopicPartitionsResponse
+) -> Iterator[int]:
+    """Add topics to the response until the page is full, or there are no more."""
+    registry, cursor, answers = context.broker.topics, request.cursor, response.topics
     asked = sorted({topic.name for topic in request.topics})
-    names = asked or [
-        topic.name
-        for topic in registry.all()
-        if context.may_use_topic(AclOperation.DESCRIBE, topic.name, audited=False)
-    ]
+    names = asked or [topic.name for topic in registry.all()]
     reachable = frozenset(found[0] for found in reachable_brokers(context))
     left = max(1, min(request.response_partition_limit, _MOST))
-    answers: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
+        yield _TOPIC_WORK
         if cursor is not None and name < cursor.topic_name:
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-        if asked and not context.may_use_topic(AclOperation.DESCRIBE, name):
-            answers.append(DescribeTopicPartitionsResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name))
+        if not context.may_use_topic(AclOperation.DESCRIBE, name, audited=bool(asked)):
+            if asked:
+                answers.append(DescribeTopicPartitionsResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name))
             continue
         topic = registry.get(name)
         if topic is None:
-            answers.append(_unknown(name))
+            if asked:  # or it has been deleted meanwhile
+                answers.append(_unknown(name))
             continue
         if not left:
-            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first))
+            response.next_cursor = Cursor(name, first)
+            return
         page = topic.partitions[first : first + left]
         left -= len(page)
         answers.append(_describe(context, topic, page, reachable))
         if first + len(page) < len(topic.partitions):
-            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first + len(page)))
-    return DescribeTopicPartitionsResponse(topics=answers)
+            response.next_cursor = Cursor(name, first + len(page))
+            return
+        yield _PARTITION_WORK * len(page)
 
 
 def _describe(

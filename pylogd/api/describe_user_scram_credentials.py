@@ -7,9 +7,13 @@ without a credential is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RE
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
+
+from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import fill, in_slices
 from pylogd.errors import ErrorCode
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS
@@ -20,20 +24,22 @@ from pylogd.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 
+_USER_WORK = 80  # in bytes of an answer that take as long
+
 
 @handles(DescribeUserScramCredentialsRequest, 0, 0)
 def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse:
+) -> DescribeUserScramCredentialsResponse | Deferred[Any]:
     """Return the credentials of every user of the request."""
     if not context.may(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DescribeUserScramCredentialsResponse(error_code=refused, error_message=refused.text, results=[])
     known = context.broker.scram_users.users
     named = Counter(user.name for user in request.users) if request.users else Counter(sorted(known))
-    return DescribeUserScramCredentialsResponse(
-        error_message=None, results=[_result(context, name, count) for name, count in named.items()]
-    )
+    response = DescribeUserScramCredentialsResponse(error_message=None)
+    steps = fill(response.results, named.items(), lambda one: _result(context, *one), _USER_WORK)
+    return in_slices(context, request.API_KEY, steps, response)
 
 
 def _result(context: RequestContext, name: str, count: int) -> DescribeUserScramCredentialsResult:

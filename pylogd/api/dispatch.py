@@ -1,7 +1,8 @@
 """Route the requests of all connections to the handlers that are registered for their APIs.
 
 Strategy: a request goes to the one handler that `registry` has for its API; its version has been checked by then, since
-connections are told which are served. Requests that may be answered together go as bytes to `fast.produce`.
+connections are told which are served. One with very many elements is decoded in a thread before. Requests that may be
+answered together go as bytes to `fast.produce`.
 
 Must not know: connections beyond what handlers see of them, the order of replies.
 """
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.auditing import ADMINISTRATIVE, describe
@@ -22,10 +24,11 @@ from pylogd.api.metering import metered_batch, metered_handlers
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, overlapping_apis, served_versions
 from pylogd.errors import CloseConnection
 from pylogd.security.audit import AuditLog
+from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.fast.produce import FIRST_FLEXIBLE, LAST
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.produce import ProduceRequest
-from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import BatchReply, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
 
 T = TypeVar("T")
 
@@ -70,11 +73,28 @@ class Dispatcher:
                 f"client {event.client_id!r} sent a request of API {event.api_key} version {event.version}, "
                 "which is not served"
             )
+        if type(event) is LargeRequest:
+            return self._decode_first(connection, event)
         context = connection.context
         if context is None or context.version != event.version or context.client_id != event.client_id:
             context = RequestContext(self._broker, connection, event.version, event.client_id)
             connection.context = context
         return self._handlers[event.api_key](context, event.request)
+
+    def _decode_first(self, connection: ClientConnection, event: LargeRequest) -> Deferred[Any]:
+        """Have a thread decode a request, and handle it then."""
+
+        def decoded(request: Any) -> Any:
+            return self.handle(
+                connection,
+                RequestReceived(event.api_key, event.version, event.correlation_id, event.client_id, request),
+            )
+
+        def refused(failure: Failure) -> Any:
+            failure.trap(RemoteProtocolError)
+            raise CloseConnection(failure.getErrorMessage())
+
+        return self._broker.in_thread(event.request).addCallbacks(decoded, refused)
 
     def _count_usage(self, active: bool) -> None:
         """Count what clients use if any quota is set: otherwise quotas cost nothing."""
@@ -95,6 +115,8 @@ class AuditingDispatcher(Dispatcher):
         """See `Dispatcher`."""
         if isinstance(event, UnsupportedRequest):
             return super().handle(connection, event)
+        if type(event) is LargeRequest:
+            return self._decode_first(connection, event)
         api = REGISTRATIONS[event.api_key].name
         context = connection.context
         if (

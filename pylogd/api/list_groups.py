@@ -8,31 +8,37 @@ that it may DESCRIBE.
 
 from __future__ import annotations
 
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import fill, in_slices
+from pylogd.groups.group import ClassicGroup
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _TYPE = "classic"
+_GROUP_WORK = 60  # in bytes of an answer that take as long
 
 
 @handles(ListGroupsRequest, 0, 5)
-def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse | Deferred[Any]:
     """Return the groups that the filters of the request let through."""
     error, groups = context.broker.groups.groups()
     states = {state.lower() for state in request.states_filter}
     if request.types_filter and _TYPE not in {kind.lower() for kind in request.types_filter}:
         groups = []
-    if not context.may_use_cluster(AclOperation.DESCRIBE, audited=False):
-        groups = [
-            group for group in groups if context.may_use_group(AclOperation.DESCRIBE, group.group_id, audited=False)
-        ]
-    return ListGroupsResponse(
-        0,
-        error,
-        [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.kafka_name, _TYPE)
-            for group in groups
-            if not states or group.state.kafka_name.lower() in states
-        ],
-    )
+    everything = context.may_use_cluster(AclOperation.DESCRIBE, audited=False)
+
+    def listed(group: ClassicGroup) -> ListedGroup | None:
+        state = group.state.kafka_name
+        if states and state.lower() not in states:
+            return None
+        if not everything and not context.may_use_group(AclOperation.DESCRIBE, group.group_id, audited=False):
+            return None
+        return ListedGroup(group.group_id, group.protocol_type or "", state, _TYPE)
+
+    response = ListGroupsResponse(0, error)
+    return in_slices(context, request.API_KEY, fill(response.groups, groups, listed, _GROUP_WORK), response)

@@ -3,11 +3,12 @@
 Behaviour: no topics (null; at version 0 an empty list) means all of them, an empty list none. Topics are named, from
 version 12 on also by id. A topic that does not exist is created with the broker's defaults if the request (before
 version 4 each request does) and `auto.create.topics.enable` allow it, and answered once it can be used, so that clients
-need not ask twice. Internal topics are not created this way. Illegal names are INVALID_TOPIC_EXCEPTION, other unknown
-ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. Partitions without a live leader are
-LEADER_NOT_AVAILABLE; a live leader without the client's listener is LISTENER_NOT_FOUND from version 6 on, before that
-LEADER_NOT_AVAILABLE. Offline replicas are those of brokers that are not alive, and those whose log directory has failed
-(KIP-112). A topic that is named more than once is answered once, as in Kafka.
+need not ask twice; those beyond `max.partitions.per.request` are POLICY_VIOLATION. Internal topics are not created this
+way. Illegal names are INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids
+UNKNOWN_TOPIC_ID. Partitions without a live leader are LEADER_NOT_AVAILABLE; a live leader without the client's listener
+is LISTENER_NOT_FOUND from version 6 on, before that LEADER_NOT_AVAILABLE. Offline replicas are those of brokers that
+are not alive, and those whose log directory has failed (KIP-112). A topic that is named more than once is answered
+once, as in Kafka.
 
 A topic that the client may not DESCRIBE is TOPIC_AUTHORIZATION_FAILED, whether it exists or not, and is missing where
 all are listed. To create one takes CREATE on it or on the cluster.
@@ -19,9 +20,9 @@ topics that a client may see, until anything in it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred
@@ -31,6 +32,7 @@ from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import in_slices, next_turn
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import InvalidTopicName, TopicExists
 from pylogd.metadata.image import INTERNAL_TOPICS, NO_LEADER, Topic, check_topic_name
@@ -55,6 +57,10 @@ _FIRST_BY_ID = 12
 _NO_ID = bytes(16)
 _MAX_CACHED_DELETED = 100
 _MAX_CACHED_RESPONSES = 8
+_MANY = 500  # topics: looking at them takes some milliseconds
+# What takes as long as adding so many bytes to an answer:
+_TOPIC_WORK = 60
+_PARTITION_WORK = 60
 
 
 class _CachedTopic(NamedTuple):
@@ -77,28 +83,46 @@ class _CachedResponses:
 
     generation: int
     answers: dict[Hashable, bytes] = field(default_factory=dict)
+    building: dict[Hashable, list[Deferred[bytes]]] = field(default_factory=dict)  # who waits for an answer
+
+    def keep(self, key: Hashable, answer: bytes) -> None:
+        """Keep an answer; forget all others if there are many."""
+        if len(self.answers) == _MAX_CACHED_RESPONSES:
+            self.answers.clear()
+        self.answers[key] = answer
 
 
 _cached_responses: WeakKeyDictionary[TopicRegistry, _CachedResponses] = WeakKeyDictionary()
 
 
 @handles(MetadataRequest, 0, 13)
-def metadata(
-    context: RequestContext, request: MetadataRequest
-) -> MetadataResponse | bytes | Deferred[MetadataResponse]:
-    """Return the response, encoded if it is for all topics; a Deferred of it if topics are created first."""
+def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse | bytes | Deferred[Any]:
+    """Return the response, encoded if it is for all topics; a Deferred of it if it is large or creates topics first."""
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
         return _everything(context, request)
     asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
     failed: dict[str, ErrorCode] = {}
+    if len(asked) > _MANY:
+        return Deferred.fromCoroutine(_answer_many(context, request, asked, failed))
     missing = _to_create(context, request, asked, failed)
     if missing:
         return Deferred.fromCoroutine(_create(context, request, asked, missing, failed))
-    return _response(context, request, asked, failed)
+    return _answer(context, request, asked, failed)
 
 
-def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
+async def _answer_many(
+    context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode]
+) -> MetadataResponse | bytes:
+    """Answer as `metadata` does, with turns of the reactor for other connections in between."""
+    missing: list[str] = []
+    for start in range(0, len(asked), _MANY):
+        missing += _to_create(context, request, asked[start : start + _MANY], failed)
+        await next_turn(context)
+    return await _create(context, request, asked, missing, failed)
+
+
+def _everything(context: RequestContext, request: MetadataRequest) -> bytes | Deferred[bytes]:
     registry = context.broker.topics
     cached = _cached_responses.get(registry)
     if cached is None or cached.generation != registry.generation:
@@ -116,15 +140,47 @@ def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
         operations,
     )  # fmt: skip
     found = cached.answers.get(key)
-    if found is None:
-        if len(cached.answers) == _MAX_CACHED_RESPONSES:
-            cached.answers.clear()
-        describe = _describer(context, brokers)
-        response = _assemble(context, request, brokers, [describe(topic) for topic in topics])
-        (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
-        assert isinstance(encoded, bytes)
-        found = cached.answers[key] = encoded
-    return found
+    return found if found is not None else _build(context, request, cached, key, topics, brokers)
+
+
+def _build(
+    context: RequestContext,
+    request: MetadataRequest,
+    cached: _CachedResponses,
+    key: Hashable,
+    topics: Iterable[Topic],
+    brokers: _Brokers,
+) -> bytes | Deferred[bytes]:
+    """Return the encoded response for these topics, and keep it under `key`; those who ask meanwhile wait for it."""
+    waiting = cached.building.get(key)
+    if waiting is not None:
+        waiting.append(Deferred())
+        return waiting[-1]
+    describe = _describer(context, brokers)
+    response = _head(context, request, brokers)
+
+    def describe_each() -> Iterator[int]:
+        for topic in topics:
+            yield _add(context, request, response, describe(topic))
+
+    made = in_slices(context, MetadataRequest.API_KEY, describe_each(), response)
+    if isinstance(made, Deferred):
+        waiting = cached.building[key] = [Deferred()]
+
+        def built(result: Any) -> None:
+            del cached.building[key]
+            if isinstance(result, bytes):
+                cached.keep(key, result)
+            for one in waiting:
+                one.callback(result)
+
+        first = waiting[0]
+        made.addBoth(built)
+        return first
+    (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
+    assert isinstance(encoded, bytes)
+    cached.keep(key, encoded)
+    return encoded
 
 
 def _operations(context: RequestContext, request: MetadataRequest, topics: Iterable[Topic]) -> Hashable:
@@ -168,8 +224,11 @@ async def _create(
     asked: list[MetadataRequestTopic],
     names: list[str],
     failed: dict[str, ErrorCode],
-) -> MetadataResponse:
-    for name in names:
+) -> MetadataResponse | bytes:
+    settings = context.broker.settings
+    most = max(1, settings.integer("max.partitions.per.request") // settings.integer("num.partitions"))
+    failed.update(dict.fromkeys(names[most:], ErrorCode.POLICY_VIOLATION))
+    for name in names[:most]:
         try:
             await context.broker.topic_admin.create_topic(name)
         except TopicExists:
@@ -178,40 +237,55 @@ async def _create(
             failed[name] = explain(error)[0]
             continue
         await context.broker.hosting.settled(name)
-    return _response(context, request, asked, failed)
+    answer = _answer(context, request, asked, failed)
+    return await answer if isinstance(answer, Deferred) else answer
 
 
-def _answers(
-    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode], brokers: _Brokers
-) -> list[MetadataResponseTopic]:
-    registry = context.broker.topics
+def _answer(
+    context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode]
+) -> MetadataResponse | Deferred[bytes]:
+    brokers = tuple(reachable_brokers(context))
+    response = _head(context, request, brokers)
+    return in_slices(context, request.API_KEY, _fill(context, request, asked, failed, brokers, response), response)
+
+
+def _fill(
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: Iterable[MetadataRequestTopic],
+    failed: Mapping[str, ErrorCode],
+    brokers: _Brokers,
+    response: MetadataResponse,
+) -> Iterator[int]:
+    """Add to the response what each topic that is asked for is answered with."""
     describe = _describer(context, brokers)
-    answers = []
     for wanted in asked:
-        if wanted.topic_id != _NO_ID:
-            topic = registry.by_id(wanted.topic_id) if context.version >= _FIRST_BY_ID else None
-            if topic is None:
-                code = ErrorCode.UNKNOWN_TOPIC_ID if context.version >= _FIRST_BY_ID else ErrorCode.INVALID_REQUEST
-                name = None if context.version >= _FIRST_BY_ID else wanted.name or ""
-                answers.append(MetadataResponseTopic(code, name, wanted.topic_id))
-                continue
-            if not context.may_use_topic(AclOperation.DESCRIBE, topic.name):
-                answers.append(MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, wanted.topic_id))
-                continue
-        elif wanted.name is None:
-            name = None if context.version >= _FIRST_BY_ID else ""
-            answers.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, name))
-            continue
-        elif not context.may_use_topic(AclOperation.DESCRIBE, wanted.name):
-            answers.append(MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.name))
-            continue
-        else:
-            topic = registry.get(wanted.name)
-            if topic is None:
-                answers.append(MetadataResponseTopic(failed.get(wanted.name) or _why_unknown(wanted.name), wanted.name))
-                continue
-        answers.append(describe(topic))
-    return answers
+        found = _find(context, wanted, failed)
+        yield _add(context, request, response, describe(found) if isinstance(found, Topic) else found)
+
+
+def _find(
+    context: RequestContext, wanted: MetadataRequestTopic, failed: Mapping[str, ErrorCode]
+) -> Topic | MetadataResponseTopic:
+    """Return a topic that the client may know, or the answer instead of it."""
+    registry = context.broker.topics
+    by_id = context.version >= _FIRST_BY_ID
+    if wanted.topic_id != _NO_ID:
+        topic = registry.by_id(wanted.topic_id) if by_id else None
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.INVALID_REQUEST
+            return MetadataResponseTopic(code, None if by_id else wanted.name or "", wanted.topic_id)
+        if not context.may_use_topic(AclOperation.DESCRIBE, topic.name):
+            return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, wanted.topic_id)
+        return topic
+    if wanted.name is None:
+        return MetadataResponseTopic(ErrorCode.INVALID_REQUEST, None if by_id else "")
+    if not context.may_use_topic(AclOperation.DESCRIBE, wanted.name):
+        return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.name)
+    topic = registry.get(wanted.name)
+    if topic is None:
+        return MetadataResponseTopic(failed.get(wanted.name) or _why_unknown(wanted.name), wanted.name)
+    return topic
 
 
 def _is_legal(name: str) -> bool:
@@ -282,33 +356,24 @@ def _describe(cluster: Cluster, topic: Topic) -> _CachedTopic:
     return _CachedTopic(topic, cluster.generation, answer, leaders)
 
 
-def _response(
-    context: RequestContext,
-    request: MetadataRequest,
-    asked: list[MetadataRequestTopic],
-    failed: dict[str, ErrorCode],
-) -> MetadataResponse:
-    brokers = tuple(reachable_brokers(context))
-    return _assemble(context, request, brokers, _answers(context, asked, failed, brokers))
-
-
-def _assemble(
-    context: RequestContext, request: MetadataRequest, brokers: _Brokers, topics: list[MetadataResponseTopic]
-) -> MetadataResponse:
-    if request.include_topic_authorized_operations:
-        topics = [
-            topic
-            if topic.error_code or topic.name is None
-            else replace(topic, topic_authorized_operations=topic_operations(context, topic.name))
-            for topic in topics
-        ]
+def _head(context: RequestContext, request: MetadataRequest, brokers: _Brokers) -> MetadataResponse:
+    """Return the response without topics."""
     broker = context.broker
     return MetadataResponse(
         brokers=[MetadataResponseBroker(*found) for found in brokers],
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.controller_id,
-        topics=topics,
         cluster_authorized_operations=(
             cluster_operations(context) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+
+
+def _add(
+    context: RequestContext, request: MetadataRequest, response: MetadataResponse, topic: MetadataResponseTopic
+) -> int:
+    """Add a topic to the response. Return how much work that and encoding it is, as `in_slices` counts it."""
+    if request.include_topic_authorized_operations and not topic.error_code and topic.name is not None:
+        topic = replace(topic, topic_authorized_operations=topic_operations(context, topic.name))
+    response.topics.append(topic)
+    return _TOPIC_WORK + _PARTITION_WORK * len(topic.partitions)

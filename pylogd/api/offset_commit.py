@@ -9,10 +9,14 @@ From version 10 on topics go by id.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import NEVER, Committed
 from pylogd.metadata.image import Topic
@@ -29,41 +33,58 @@ from pylogd.wire.messages.offset_commit import (
 _FIRST_WITH_UNKNOWN_GROUP = 9
 _FIRST_BY_ID = 10
 _LAST_MS = (1 << 63) - 1
+_PARTITION_WORK = 40  # in bytes of an answer that take as long
 
 #: An offset to store, and the answer for it.
 _Wanted = tuple[tuple[tuple[str, int], Committed], OffsetCommitResponsePartition]
 
 
 @handles(OffsetCommitRequest, 2, 10)
-def offset_commit(
-    context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
+def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Deferred[Any]:
     """Store the offsets, and return the response; a Deferred of it where replicas are waited for."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _refuse(request)
     now_ms = context.broker.groups.now_ms
     expires_ms = NEVER if request.retention_time_ms < 0 else min(now_ms + request.retention_time_ms, _LAST_MS)
     wanted: list[_Wanted] = []
-    response = OffsetCommitResponse(
-        0, [_answer(context, topic, (now_ms, expires_ms), wanted) for topic in request.topics]
-    )
+    response = OffsetCommitResponse()
     told = context.version >= _FIRST_WITH_UNKNOWN_GROUP
-    result = context.broker.groups.commit(
-        request.group_id,
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id_or_member_epoch,
-        [entry for entry, _ in wanted],
-        unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if told else ErrorCode.ILLEGAL_GENERATION,
-    )
 
-    def answered(error: ErrorCode) -> OffsetCommitResponse:
+    def answered(error: ErrorCode) -> None:
         if error:
             for _, answer in wanted:
                 answer.error_code = error
-        return response
 
-    return result.addCallback(answered) if isinstance(result, Deferred) else answered(result)
+    def commit() -> Deferred[None] | None:
+        result = context.broker.groups.commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            [entry for entry, _ in wanted],
+            unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if told else ErrorCode.ILLEGAL_GENERATION,
+        )
+        if isinstance(result, Deferred):
+            return result.addCallback(answered)
+        answered(result)
+        return None
+
+    steps = _answer_all(context, request, (now_ms, expires_ms), response, wanted)
+    return in_slices(context, request.API_KEY, steps, response, commit)
+
+
+def _answer_all(
+    context: RequestContext,
+    request: OffsetCommitRequest,
+    times: tuple[int, int],
+    response: OffsetCommitResponse,
+    wanted: list[_Wanted],
+) -> Iterator[int]:
+    """Add to the response an answer for each partition, and to `wanted` the offsets to store."""
+    for topic in request.topics:
+        answer = OffsetCommitResponseTopic(topic.name, topic.topic_id)
+        response.topics.append(answer)
+        yield from _answer(context, topic, times, answer.partitions, wanted)
 
 
 def _refuse(request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -82,8 +103,12 @@ def _refuse(request: OffsetCommitRequest) -> OffsetCommitResponse:
 
 
 def _answer(
-    context: RequestContext, asked: OffsetCommitRequestTopic, times: tuple[int, int], wanted: list[_Wanted]
-) -> OffsetCommitResponseTopic:
+    context: RequestContext,
+    asked: OffsetCommitRequestTopic,
+    times: tuple[int, int],
+    answers: list[OffsetCommitResponsePartition],
+    wanted: list[_Wanted],
+) -> Iterator[int]:
     by_id = context.version >= _FIRST_BY_ID
     topics = context.broker.topics
     topic = topics.by_id(asked.topic_id) if by_id else topics.get(asked.name)
@@ -92,19 +117,16 @@ def _answer(
     if name is not None and not context.may_use_topic(AclOperation.READ, name):
         topic, unknown = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     most = context.broker.settings.integer("offset.metadata.max.bytes")
-    answers = []
     for one in asked.partitions:
         answer = OffsetCommitResponsePartition(one.partition_index)
         answers.append(answer)
         text = one.committed_metadata or ""
-        if topic is None:
-            answer.error_code = unknown
-            continue
-        answer.error_code = _why_not(topic, one, text, most)
-        if not answer.error_code:
+        answer.error_code = unknown if topic is None else _why_not(topic, one, text, most)
+        if topic is not None and not answer.error_code:
             committed = Committed(one.committed_offset, one.committed_leader_epoch, text, *times)
             wanted.append((((topic.name, one.partition_index), committed), answer))
-    return OffsetCommitResponseTopic(asked.name, asked.topic_id, answers)
+        yield _PARTITION_WORK
+    yield _PARTITION_WORK
 
 
 def _why_not(topic: Topic, asked: OffsetCommitRequestPartition, text: str, most: int) -> ErrorCode:

@@ -28,7 +28,9 @@ from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
+from pylogd.api.slices import encode_in_thread, next_turn
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
+from pylogd.limits.elements import AT_ONCE
 from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
 from pylogd.metadata.image import INTERNAL_TOPICS
@@ -45,6 +47,7 @@ from pylogd.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from pylogd.wire.validation import INLINE_BYTES
@@ -53,6 +56,8 @@ _FIRST_WITH_ZSTD = 7
 _ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
 _ZSTD = 4
 _MAX_RECORD_ERRORS = 1000  # in one answer
+_MANY = AT_ONCE  # partitions: appending to them takes some 10 ms
+_AT_ONCE = 200  # of many
 # Shared by all answers that have no such information; never changed.
 _NO_RECORD_ERRORS: list[BatchIndexAndErrorMessage] = []
 _NO_LEADER = LeaderIdAndEpoch()
@@ -71,25 +76,75 @@ _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
 @handles(ProduceRequest, 3, 13, advertise_from=0, overlaps=True)
-def produce(
-    context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Deferred[ProduceResponse] | Deferred[ProduceResponse | None] | None:
+def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
     """Append, and return the response; a Deferred of it where something is waited for, or None for acks=0."""
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
         return _refuse(request, *_why_refused(context, request.transactional_id))
-    by_id = context.version >= FIRST_TOPIC_ID
-    hosted = context.broker.partitions
-    find: Callable[[Any], Partition | None] = hosted.by_id.get if by_id else hosted.by_name.get
-    pending: list[PendingAppend] = []
-    inspected: list[Inspected] = []
-    topics = []
-    size = 0
+    job = _Job(context, acks)
+    count = 0
     for topic in request.topic_data:
-        key = topic.topic_id if by_id else topic.name
+        count += len(topic.partition_data)
+    if count > _MANY:
+        return shield(Deferred[ProduceResponse | bytes | None].fromCoroutine(_produce_many(context, request, job)))
+    topics = []
+    for topic in request.topic_data:
         answers: list[PartitionProduceResponse] = []
-        for data in topic.partition_data:
-            partition = find((key, data.index))
+        job.append(topic, topic.partition_data, answers)
+        topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+    response = ProduceResponse(topics)
+    if job.inspected:
+        return shield(Deferred[ProduceResponse | None].fromCoroutine(_once_inspected(context, request, response, job)))
+    return _conclude(context, request, response, job.pending)
+
+
+async def _produce_many(context: RequestContext, request: ProduceRequest, job: _Job) -> ProduceResponse | bytes | None:
+    """Answer as `produce` does, with turns of the reactor for other connections in between.
+
+    Nothing else of the connection runs meanwhile: a request with so many elements is a `LargeRequest`.
+    """
+    response = ProduceResponse()
+    since = 0  # partitions since the last turn
+    for topic in request.topic_data:
+        answers: list[PartitionProduceResponse] = []
+        response.responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+        for start in range(0, len(topic.partition_data), _AT_ONCE):
+            some = topic.partition_data[start : start + _AT_ONCE]
+            job.append(topic, some, answers)
+            since += len(some)
+            if since >= _AT_ONCE:
+                since = 0
+                await next_turn(context)
+    answer = await _once_inspected(context, request, response, job)
+    return None if answer is None else await encode_in_thread(context, request.API_KEY, answer)
+
+
+class _Job:
+    """Appends what a request has. pending: what has to be waited for. inspected: what a thread looks at first."""
+
+    __slots__ = ("_acks", "_by_id", "_context", "_find", "_size", "inspected", "pending")
+
+    def __init__(self, context: RequestContext, acks: int) -> None:
+        self._context = context
+        self._acks = acks
+        self._by_id = context.version >= FIRST_TOPIC_ID
+        hosted = context.broker.partitions
+        self._find: Callable[[Any], Partition | None] = hosted.by_id.get if self._by_id else hosted.by_name.get
+        self._size = 0  # bytes of records so far
+        self.pending: list[PendingAppend] = []
+        self.inspected: list[Inspected] = []
+
+    def append(
+        self,
+        topic: TopicProduceData,
+        partitions: Sequence[PartitionProduceData],
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        """Append to some partitions of a topic, and add their answers to `answers`."""
+        context, acks = self._context, self._acks
+        key = topic.topic_id if self._by_id else topic.name
+        for data in partitions:
+            partition = self._find((key, data.index))
             if context.broker.authorizer is not None and not _may_write(context, key, partition):
                 answer = _failure(data.index, *_UNAUTHORIZED)
             elif partition is None:
@@ -98,19 +153,13 @@ def produce(
             elif partition.topic in INTERNAL_TOPICS and not _may_write_internal(context):
                 answer = _failure(data.index, *_INTERNAL)
             else:
-                size += len(data.records or b"")
-                made = _append(context, partition, data, acks, pending, at_once=size <= INLINE_BYTES)
+                self._size += len(data.records or b"")
+                made = _append(context, partition, data, acks, self.pending, at_once=self._size <= INLINE_BYTES)
                 if isinstance(made, Deferred):
-                    inspected.append((answers, len(answers), made))
+                    self.inspected.append((answers, len(answers), made))
                     made = _PENDING
                 answer = made
             answers.append(answer)
-        topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
-    response = ProduceResponse(topics)
-    if inspected:
-        answer_later = _once_inspected(context, request, response, pending, inspected)
-        return shield(Deferred[ProduceResponse | None].fromCoroutine(answer_later))
-    return _conclude(context, request, response, pending)
 
 
 def _may_write_internal(context: RequestContext) -> bool:
@@ -118,15 +167,11 @@ def _may_write_internal(context: RequestContext) -> bool:
 
 
 async def _once_inspected(
-    context: RequestContext,
-    request: ProduceRequest,
-    response: ProduceResponse,
-    pending: list[PendingAppend],
-    inspected: Sequence[Inspected],
+    context: RequestContext, request: ProduceRequest, response: ProduceResponse, job: _Job
 ) -> ProduceResponse | None:
-    for answers, at, made in inspected:
+    for answers, at, made in job.inspected:
         answers[at] = await made
-    answer = _conclude(context, request, response, pending)
+    answer = _conclude(context, request, response, job.pending)
     return await answer if isinstance(answer, Deferred) else answer
 
 

@@ -11,7 +11,7 @@ Rules: other requests run between two slices, so steps must not rely on state th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -22,6 +22,7 @@ from pylogd.limits.answers import AnswerBudget
 from pylogd.wire import schema
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: A slice ends after so many bytes of the answer, or so many steps; either takes some 10 ms.
 SLICE_BYTES: Final = 1 << 17
@@ -49,6 +50,18 @@ def in_slices(
         return Deferred.fromCoroutine(_continue(context, api_key, steps, response, finish))
     waits = finish()
     return response if waits is None else waits.addCallback(lambda _: response)
+
+
+def fill(results: list[R], items: Iterable[T], make: Callable[[T], R | None], work: int) -> Iterator[int]:
+    """Yield steps that add what `make` returns for each item to `results`, unless it is None.
+
+    work: what one takes, in bytes of an answer that take as long.
+    """
+    for item in items:
+        made = make(item)
+        if made is not None:
+            results.append(made)
+        yield work
 
 
 async def _continue(

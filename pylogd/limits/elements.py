@@ -14,6 +14,9 @@ from typing import Final, NamedTuple
 #: The bound where no setting is at hand, such as for the replies that a client decodes.
 MAX_ELEMENTS: Final = 1_000_000
 
+#: A request with more elements is decoded in a thread: so many take some milliseconds.
+AT_ONCE: Final = 1_000
+
 #: Bounds, by API key, of APIs whose requests name only a few things however large the cluster is.
 NARROW: Final[Mapping[int, int]] = MappingProxyType(
     {

@@ -1,16 +1,45 @@
-"""Log lines that a flood of bad connections can't multiply: at most so many of a kind in a while."""
+"""Log lines that a flood of bad connections can't multiply: at most so many of a kind in a while.
+
+What is not logged is counted: `COUNTS` has how often each kind of event happened since the process began, and the
+broker logs once a minute what has been added (`listening.py`).
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from twisted.logger import Logger
 
 #: Lines of one kind in so many seconds.
 MOST_LINES = 100
 SECONDS = 10.0
+
+
+class EventCounts:
+    """How often something happened, by what it was, in words that a log line may have."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
+
+    def __getitem__(self, event: str) -> int:
+        return self._counts[event]
+
+    def add(self, event: str) -> None:
+        """Count an event."""
+        self._counts[event] += 1
+
+    def report(self) -> str:
+        """Return what was counted since the last call, with the totals; empty if nothing was."""
+        new, self._reported = self._counts - self._reported, self._counts.copy()
+        return ", ".join(f"{event} {count} (of {self._counts[event]} in all)" for event, count in sorted(new.items()))
+
+
+#: The events of this process.
+COUNTS: Final = EventCounts()
 
 
 class LimitedLog:
@@ -25,8 +54,9 @@ class LimitedLog:
         self._clock = clock
         self._windows: dict[str, tuple[float, int]] = {}  # kind: begin, lines
 
-    def warn(self, text: str, **values: Any) -> None:
-        """Log a warning. `text`, with `{names}` of `values`, is also its kind."""
+    def warn(self, text: str, *, event: str, **values: Any) -> None:
+        """Log a warning, and count `event`. `text`, with `{names}` of `values`, is the kind of line that is bounded."""
+        COUNTS.add(event)
         now = self._clock()
         begin, count = self._windows.get(text, (now, 0))
         if now - begin >= self._seconds:

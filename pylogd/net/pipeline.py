@@ -2,7 +2,8 @@
 
 Strategy: a request starts once all before it on the connection are answered, so it finds whatever they changed. Only
 requests of an API that is registered as overlapping (`api.registry`) start while earlier ones of the same API still
-wait. A request that may not start yet is held, and the connection is not read from meanwhile. Each request that waits
+wait, unless they are so large that they are decoded and answered over several turns of the reactor (`LargeRequest`). A
+request that may not start yet is held, and the connection is not read from meanwhile. Each request that waits
 takes a slot in a queue, and a reply leaves when all before it have. While the queue is empty, an immediate reply takes
 no slot and no Deferred, and the replies of one reactor turn leave in one write.
 
@@ -48,7 +49,7 @@ from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.framing import TlsReceived
 from pylogd.wire.schema import Part
-from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import BatchReply, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
 _limited = LimitedLog(log)
@@ -269,7 +270,10 @@ class Pipeline:
         if state in _ENDED:
             return
         peer = self._connection.transport.getPeer()
-        _limited.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
+        _limited.warn(
+            "Closing the connection from {peer}: {reason}", event="connections closed by the broker", peer=peer,
+            reason=reason,
+        )  # fmt: skip
         self._follow(PipelineEvent.CLOSE)
         self._cancel_all()
         self._flush()
@@ -323,7 +327,10 @@ class Pipeline:
 
     def _may_overlap(self, event: Event) -> bool:
         """Return whether a request may start while the slots, which are of one API, wait."""
-        return event.api_key == self._slots[0].event.api_key and event.api_key in self._handler.overlapping
+        first = self._slots[0].event
+        if event.api_key != first.api_key or event.api_key not in self._handler.overlapping:
+            return False
+        return type(event) is not LargeRequest and type(first) is not LargeRequest
 
     def _end(self, reason: str, event: Event | None) -> None:
         """Take no further request, and close the connection once all requests before `event` are answered."""

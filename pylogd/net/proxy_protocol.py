@@ -137,6 +137,7 @@ class ProxiedProtocol(Protocol):
     def _refuse(self, reason: str) -> None:
         transport: Any = self.transport
         _limited.warn("Closing the connection from {peer} to a listener with proxy.protocol=true: {reason}",
+                      event="connections with a wrong PROXY header",
                       peer=transport.getPeer(), reason=reason)  # fmt: skip
         transport.abortConnection()
 

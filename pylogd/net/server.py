@@ -255,8 +255,8 @@ class BrokerProtocol(Protocol):
                 if on_lost is not None:
                     on_lost()
             elif not reason.check(*_COMMON_ENDS):
-                _limited.warn("The TLS handshake with {host} failed: {reason}", host=self.host,
-                              reason=_explain(reason))  # fmt: skip
+                _limited.warn("The TLS handshake with {host} failed: {reason}", event="TLS handshakes failed",
+                              host=self.host, reason=_explain(reason))  # fmt: skip
 
     def finish(self) -> None:
         """Take no more requests, and close the connection when all replies are sent."""
@@ -281,7 +281,8 @@ class BrokerProtocol(Protocol):
     def give_up(self, reason: str) -> None:
         """Close the connection at once: it has not said who it is, or is not accepted."""
         transport: Any = self.transport
-        _limited.warn("Closing the connection from {host}: {reason}", host=self.host, reason=reason)
+        event = "connections cut off" if self.served and self.authenticated else "handshakes given up"
+        _limited.warn("Closing the connection from {host}: {reason}", event=event, host=self.host, reason=reason)
         transport.abortConnection()
 
     @property

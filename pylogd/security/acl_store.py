@@ -81,9 +81,9 @@ class AclStore:
         self._authorizer = authorizer
         feed.add(self)
 
-    def select(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return the bindings that a filter selects, as this broker knows them."""
-        return self._authorizer.index.select(wanted)
+    def items(self) -> list[tuple[ResourcePattern, Sequence[AclEntry]]]:
+        """Return every pattern with its entries, as this broker knows them now."""
+        return self._authorizer.index.items()
 
     def create(self, bindings: Sequence[AclBinding]) -> Deferred[dict[AclBinding, KafkaError | None]]:
         """Store bindings; those that exist count as created. Return for each why it failed, None if it did not.

@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.errors import CloseConnection, ErrorCode
-from pylogd.limits.log_lines import LimitedLog
+from pylogd.limits.log_lines import COUNTS, LimitedLog
 from pylogd.machine import MachineTable
 from pylogd.security.principal import Principal
 from pylogd.security.sasl.conversation import (
@@ -162,6 +162,7 @@ class Authenticator:
         self.counts.failed += 1
         self._limited.warn(
             "Authentication of {host} failed on listener {listener} ({count} failures so far): {reason}",
+            event="authentications failed",
             host=connection.host, listener=connection.listener, count=self.counts.failed, reason=reason,
         )  # fmt: skip
 
@@ -198,6 +199,7 @@ class Authentication:
         """Raise CloseConnection if the client's session has ended."""
         if self._deadline is not None and self._authenticator.clock.seconds() >= self._deadline:
             self._authenticator.counts.expired += 1
+            COUNTS.add("sessions ended")
             raise CloseConnection(
                 f"the session of {self._principal} has ended, and the client has not authenticated again "
                 "(connections.max.reauth.ms, or the end of its token)"

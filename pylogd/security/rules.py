@@ -107,15 +107,9 @@ class AclIndex:
         """Return every pattern that has entries."""
         return self._rules.keys()
 
-    def select(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return the bindings that a filter selects, in order."""
-        return sorted(
-            AclBinding(pattern, entry)
-            for pattern, rules in self._rules.items()
-            if wanted.matches_pattern(pattern)
-            for entry in rules.entries
-            if wanted.matches_entry(entry)
-        )
+    def items(self) -> list[tuple[ResourcePattern, Sequence[AclEntry]]]:
+        """Return every pattern with its entries, as they are now."""
+        return [(pattern, rules.entries) for pattern, rules in self._rules.items()]
 
     def covering(self, resource: ResourceType, name: str) -> Iterator[_PatternRules]:
         """Yield the rules of every pattern that covers a resource."""
@@ -130,6 +124,17 @@ class AclIndex:
                 found = rules.get(ResourcePattern(resource, name[:length], PatternType.PREFIXED))
                 if found is not None:
                     yield found
+
+
+def select(items: Iterable[tuple[ResourcePattern, Sequence[AclEntry]]], wanted: AclFilter) -> list[AclBinding]:
+    """Return the bindings among `items` that a filter selects, in order."""
+    return sorted(
+        AclBinding(pattern, entry)
+        for pattern, entries in items
+        if wanted.matches_pattern(pattern)
+        for entry in entries
+        if wanted.matches_entry(entry)
+    )
 
 
 class AclAuthorizer:

@@ -13,6 +13,14 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent bytes that the protocol does not allow."""
 
 
+class TooManyElements(RemoteProtocolError):
+    """A message has more array elements or tagged fields than the decoder may build. total: at least so many."""
+
+    def __init__(self, text: str, total: int) -> None:
+        super().__init__(text)
+        self.total = total
+
+
 class LocalProtocolError(ProtocolError):
     """A message can't be encoded."""
 

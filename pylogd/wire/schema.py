@@ -20,7 +20,14 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
 from pylogd.limits.elements import MAX_ELEMENTS
-from pylogd.wire.exceptions import InvalidValue, LocalProtocolError, RemoteProtocolError, UnknownApi, UnsupportedVersion
+from pylogd.wire.exceptions import (
+    InvalidValue,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TooManyElements,
+    UnknownApi,
+    UnsupportedVersion,
+)
 from pylogd.wire.messages import APIS, ApiInfo, ApiKey
 from pylogd.wire.stream import Cursor, GatherWriter
 
@@ -69,6 +76,8 @@ class Codec:
         cursor = Cursor(memoryview(frame), most_elements)
         try:
             message = self._parse(cursor, None)
+        except TooManyElements as error:
+            raise TooManyElements(f"{self}: {error}", error.total) from None
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"{self}: {error}") from None
         except UnicodeDecodeError as error:

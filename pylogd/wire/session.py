@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from pylogd.limits.elements import ElementBounds
+from pylogd.limits.elements import AT_ONCE, ElementBounds
 from pylogd.wire import fast, schema
-from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.exceptions import RemoteProtocolError, TooManyElements
 from pylogd.wire.framing import FrameDecoder, FrameMemory
 from pylogd.wire.headers import RESPONSE_V0, RESPONSE_V1, read_request_header, skip_tagged_fields
 from pylogd.wire.schema import Part
@@ -40,6 +40,14 @@ class RequestReceived:
     correlation_id: int
     client_id: str | None
     request: Any
+
+
+@dataclass(slots=True)
+class LargeRequest(RequestReceived):
+    """A request with so many elements that decoding it takes long. `request` is a function that decodes it.
+
+    The function may be called in a thread. It returns the message, and raises RemoteProtocolError.
+    """
 
 
 @dataclass(slots=True)
@@ -70,8 +78,11 @@ _Encode = Callable[[Any], list[Part]]
 _pack_head_v0 = RESPONSE_V0.pack
 _pack_head_v1 = RESPONSE_V1.pack
 
-# Codecs by `API key << 16 | version`, shared by all sessions: (whether the header is flexible, decode or encode).
-_DECODERS: defaultdict[ElementBounds, dict[int, tuple[bool, _Decode]]] = defaultdict(dict)  # of sessions with bounds
+# Whether the header is flexible, how requests are decoded, and large ones, and how many elements they may have.
+_Decoder = tuple[bool, _Decode, _Decode, int]
+
+# Codecs by `API key << 16 | version`, shared by all sessions. Of an encoder: whether the header is flexible, encode.
+_DECODERS: defaultdict[ElementBounds, dict[int, _Decoder]] = defaultdict(dict)  # of sessions with bounds
 _ENCODERS: dict[int, tuple[bool, _Encode]] = {}
 
 
@@ -159,7 +170,7 @@ class ServerSession:
         return None if frame is None else self.parse(frame)
 
     def parse(self, frame: memoryview) -> RequestReceived | UnsupportedRequest:
-        """Return the request in a frame. Raises RemoteProtocolError."""
+        """Return the request in a frame; a LargeRequest if it is still to be decoded. Raises RemoteProtocolError."""
         api_key, version, correlation_id, client_id, at = read_request_header(frame)
         found = self._codecs.get(api_key << 16 | version)
         if found is None:
@@ -167,10 +178,17 @@ class ServerSession:
             if not lowest <= version <= highest:
                 return UnsupportedRequest(api_key, version, correlation_id, client_id)
             found = self._codecs[api_key << 16 | version] = _request_decoder(api_key, version, self._elements)
-        flexible, decode = found
+        flexible, decode, decode_large, most = found
         if flexible:
             at = skip_tagged_fields(frame, at)
-        return RequestReceived(api_key, version, correlation_id, client_id, decode(frame[at:]))
+        body = frame[at:]
+        try:
+            return RequestReceived(api_key, version, correlation_id, client_id, decode(body))
+        except TooManyElements as error:
+            large = partial(decode_large, body)
+            if error.total > most:
+                large()  # raises, with the limit in its text
+            return LargeRequest(api_key, version, correlation_id, client_id, large)
 
     def unread(self) -> tuple[memoryview, int, int]:
         """Return the bytes received last, the position of the next request in them, and the largest size of one."""
@@ -271,10 +289,16 @@ def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
     return schema.response_codec(api_key, version).decode(body)
 
 
-def _request_decoder(api_key: int, version: int, elements: ElementBounds) -> tuple[bool, _Decode]:
+def _request_decoder(api_key: int, version: int, elements: ElementBounds) -> _Decoder:
     codec = schema.request_codec(api_key, version)
-    general = partial(codec.decode_leniently, most_elements=elements.of(api_key))
-    return schema.request_header_version(api_key, version) >= 2, fast.request_decoder(api_key, version, general)
+    most = elements.of(api_key)
+    general = partial(codec.decode_leniently, most_elements=min(most, AT_ONCE))
+    return (
+        schema.request_header_version(api_key, version) >= 2,
+        fast.request_decoder(api_key, version, general),
+        partial(codec.decode_leniently, most_elements=most),
+        most,
+    )
 
 
 def _response_encoder(api_key: int, version: int) -> tuple[bool, _Encode]:

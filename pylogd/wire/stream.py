@@ -12,7 +12,7 @@ from collections.abc import Sized
 from typing import Any, NoReturn
 
 from pylogd.limits.elements import MAX_ELEMENTS
-from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError
+from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError, TooManyElements
 from pylogd.wire.headers import MAX_TAGGED_FIELDS, read_unsigned_varint
 
 #: the longest string in bytes, compact ones too, as in Kafka's generated readers
@@ -113,7 +113,8 @@ def read_tags(view: memoryview, at: int, most: int) -> tuple[dict[int, tuple[int
     """
     count, at = read_unsigned_varint(view, at)
     if count > min(most, MAX_TAGGED_FIELDS):
-        raise RemoteProtocolError(f"{count} tagged fields are over the limit of {min(most, MAX_TAGGED_FIELDS)}")
+        text = f"{count} tagged fields are over the limit of {min(most, MAX_TAGGED_FIELDS)}"
+        raise RemoteProtocolError(text) if count > MAX_TAGGED_FIELDS else TooManyElements(text, count)
     found: dict[int, tuple[int, int]] = {}
     for _ in range(count):
         tag, at = read_unsigned_varint(view, at)
@@ -143,12 +144,13 @@ def check_string(where: str, length: int) -> None:
 def refuse_count(where: str, count: int, elements_left: int, left: int, most: int) -> NoReturn:
     """Raise RemoteProtocolError for a number of elements that is negative, too large, or does not fit in the frame.
 
-    most: the limit of the message.
+    most: the limit of the message. Too large is TooManyElements.
     """
     if count < 0:
         raise RemoteProtocolError(f"{where}: {count} elements are not allowed here")
-    if count > elements_left:
-        raise RemoteProtocolError(f"{where}: {count} elements are over the limit of {most} in a message")
+    if elements_left < count <= left:
+        total = most - elements_left + count
+        raise TooManyElements(f"{where}: {count} elements are over the limit of {most} in a message", total)
     raise RemoteProtocolError(f"{where}: {count} elements are announced, but only {left} bytes are left")
 
 

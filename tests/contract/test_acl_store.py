@@ -23,7 +23,7 @@ from pylogd.security.acls import (
 )
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.principal import Principal
-from pylogd.security.rules import AclAuthorizer, AclIndex
+from pylogd.security.rules import AclAuthorizer, AclIndex, select
 from tests.contract.test_metadata_store import BENCHES, Bench, StoreClient
 from tests.zookeeper import ZooKeeperBench
 
@@ -58,7 +58,7 @@ class Broker:
         return found
 
     def all(self) -> list[AclBinding]:
-        return self.acls.select(AclFilter())
+        return select(self.acls.items(), AclFilter())
 
     def may(self, who: Principal, operation: AclOperation, name: str = "t", host: str = HOST) -> bool:
         return self.authorizer.authorize(who, host, operation, ResourceType.TOPIC, name)

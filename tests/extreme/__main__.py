@@ -1,7 +1,9 @@
 """Send extreme requests for a while, and judge: `python -m tests.extreme [--seconds N] [--seed N] [--results FILE]`.
 
 Requests of every API and version, of sizes up to the limit on frames, and attacks that take many requests, come in a
-random order from one connection. Meanwhile a neighbour in a process of its own measures what it waits for answers.
+random order from one client: half of the time to an open broker, then to one with TLS, SASL, ACLs and quotas
+(`brokers.SecuredBroker`), where the client is one who may do everything, one who may do nothing, or anonymous.
+Meanwhile a neighbour in a process of its own measures what it waits for answers; first without the attacks.
 Judged are the neighbour's 99th percentile, the broker's memory, the size of answers, and its log.
 
 Exit status: 0 if everything is within bounds, 1 if something is not.
@@ -10,23 +12,27 @@ Exit status: 0 if everything is within bounds, 1 if something is not.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from pylogd.api.registry import served_versions
-from pylogd.local.broker import BrokerProcess
+from pylogd.api.registry import REGISTRATIONS, served_versions
+from pylogd.wire.messages import ApiKey
+from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, Outcome
 from tests.extreme.attacks import CONVERSATIONS, TABLE
+from tests.extreme.brokers import OpenBroker, SecuredBroker
 from tests.extreme.messages import Extreme, Sizes, extremes
 from tests.extreme.neighbour import Neighbour, Sample, percentile
-from tests.extreme.state import SETTINGS, Known, make_doomed, prepare
-from tests.rawclient import RawClient, memory
+from tests.extreme.state import Known, make_doomed, prepare
+from tests.rawclient import ConnectionClosed, RawClient, memory
 
 P99_MS = 50.0
 MEMORY_MB = 300.0
@@ -34,33 +40,58 @@ _PATIENCE = 20.0  # seconds: how long an answer is waited for
 _WORST = 15  # rows of a table
 _LARGEST_ELEMENTS = 2_000_000
 _LARGEST_DATA = 80 << 20
+_MOST_ALONE = 60.0  # seconds in which the neighbour is alone
 
 
 @dataclass
 class Run:
-    """What was sent, and what came of it."""
+    """What was sent to one broker, and what came of it.
 
-    broker: BrokerProcess
+    sent: when, the API or the attack, what, and the outcome. samples: the neighbour's. peak: memory of the broker, MB.
+    """
+
+    broker: OpenBroker
     rng: Random
     begun: float = field(default_factory=time.monotonic)
-    sent: list[tuple[float, str, Outcome | None]] = field(default_factory=list)
+    ended: float = 0.0
+    sent: list[tuple[float, str, str, Outcome | None]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    peak: float = 0.0
+
+    @property
+    def beside(self) -> list[Sample]:
+        """The neighbour's samples beside the attacks."""
+        return [sample for sample in self.samples if self.begun <= sample.at < self.ended]
 
     def go_on(self, seconds: float) -> None:
-        """Send requests for so many seconds."""
-        with RawClient(self.broker.address) as client:
-            known = prepare(client)
-        attacker = Attacker(self.broker.address)
+        """Let the neighbour be alone for a while, then send requests for so many seconds."""
+        with self.broker.admin.connect() as admin:
+            known = prepare(admin)
+            self.broker.prepare(admin)
+            with Neighbour(self.broker.neighbour) as neighbour:
+                time.sleep(min(_MOST_ALONE, seconds / 10))
+                self.begun = time.monotonic()
+                self._attack(admin, known, seconds)
+                self.ended = time.monotonic()
+                self.peak = memory(self.broker.pid, "VmHWM") if self.broker.exit_code is None else 0.0
+                self.samples = neighbour.finish()
+
+    def _attack(self, admin: RawClient, known: Known, seconds: float) -> None:
+        attackers = [Attacker(access) for access, _ in self.broker.attackers]
+        shares = [share for _, share in self.broker.attackers]
         apis = sorted(served_versions().items())
         while time.monotonic() - self.begun < seconds:
             kind = self.rng.random()
+            (attacker,) = self.rng.choices(attackers, shares)
             if kind < 0.03:
-                self._converse()
+                self._converse(attacker.access)
             elif kind < 0.2:
-                self._ask(attacker, self.rng.choice(TABLE)(known, self.rng.choice((0.01, 0.1, 1.0))))
+                self._ask(admin, attacker, self.rng.choice(TABLE)(known, self.rng.choice((0.01, 0.1, 1.0))))
             else:
                 key, (first, last) = self.rng.choice(apis)
-                self._ask(attacker, self._any(key, self.rng.randint(first, last), known))
-        attacker.close()
+                self._ask(admin, attacker, self._any(key, self.rng.randint(first, last), known))
+        for attacker in attackers:
+            attacker.close()
 
     def _any(self, key: int, version: int, known: Known) -> Extreme:
         """Make one of the extreme requests of an API. Large ones are rarer."""
@@ -72,65 +103,73 @@ class Run:
         like = [one for one in extremes(key, version, known, sizes) if one.about.split()[0] == about]
         return self.rng.choice(like)
 
-    def _ask(self, attacker: Attacker, request: Extreme) -> None:
-        with RawClient(self.broker.address) as client:
-            make_doomed(client)
+    def _ask(self, admin: RawClient, attacker: Attacker, request: Extreme) -> None:
+        make_doomed(admin)
         at = time.monotonic()
-        self.sent.append((at, str(request), attacker.ask(request, _PATIENCE)))
+        outcome = attacker.ask(request, _PATIENCE)
+        name = REGISTRATIONS[request.api_key].name
+        self.sent.append((at, name, f"{request}{attacker.access.who}", outcome))
+        if request.api_key == ApiKey.DELETE_ACLS:
+            self.broker.repair(admin)
 
-    def _converse(self) -> None:
+    def _converse(self, access: Access) -> None:
         attack = self.rng.choice(CONVERSATIONS)
         scale = self.rng.choice((0.05, 0.2, 1.0))
-        self.sent.append((time.monotonic(), f"{attack.__name__}, scale {scale}", None))
-        with attack(self.broker.address, scale):
+        self.sent.append((time.monotonic(), attack.__name__, f"{attack.__name__}, scale {scale}{access.who}", None))
+        with contextlib.suppress(ConnectionClosed), attack(access, scale):
             time.sleep(1.0)
 
 
-def report(run: Run, samples: Sequence[Sample], peak: float) -> list[str]:
-    """Return the report, as Markdown."""
-    ends = Counter(outcome.end.value for _, _, outcome in run.sent if outcome is not None)
+def report(title: str, run: Run) -> list[str]:
+    """Return what was measured with one broker, as Markdown."""
+    ends = Counter(outcome.end.value for *_, outcome in run.sent if outcome is not None)
+    alone = [sample for sample in run.samples if sample.at < run.begun]
+    beside = run.beside
     lines = [
-        "# Extreme requests",
+        f"## {title}",
         "",
-        "Written by `make fuzz-requests`. Well-formed requests of every API and version that ask for very much, beside "
-        "a client that produces, fetches and asks for metadata.",
-        "",
-        f"{len(run.sent):,} requests and attacks in {time.monotonic() - run.begun:.0f} s: "
+        f"{len(run.sent):,} requests and attacks in {run.ended - run.begun:.0f} s: "
         + ", ".join(f"{count:,} {end}" for end, count in ends.most_common()) + ".",
         "",
-        "| of the neighbour's requests | ms |",
-        "| --- | --: |",
-        *(f"| {share:.1%} took at most | {percentile(list(samples), share):.1f} |" for share in (0.5, 0.99, 0.999)),
-        f"| the longest of {len(samples):,} | {percentile(list(samples), 1.0):.1f} |",
+        "| of the neighbour's requests | ms beside the attacks | ms alone |",
+        "| --- | --: | --: |",
+        *(
+            f"| {share:.1%} took at most | {percentile(beside, share):.1f} | {percentile(alone, share):.1f} |"
+            for share in (0.5, 0.99, 0.999, 0.9999)
+        ),
+        f"| the longest of {len(beside):,} and {len(alone):,} | {percentile(beside, 1.0):.1f} | "
+        f"{percentile(alone, 1.0):.1f} |",
         "",
-        f"Peak memory of the broker: {peak:.0f} MB.",
+        f"Peak memory of the broker: {run.peak:.0f} MB.",
         "",
         "| the neighbour waited, ms | while this was sent |",
         "| --: | --- |",
     ]  # fmt: skip
-    for sample in sorted(samples, key=lambda sample: -sample.seconds)[:_WORST]:
+    for sample in sorted(beside, key=lambda sample: -sample.seconds)[:_WORST]:
         lines.append(f"| {sample.seconds * 1000:.0f} | {_sent_at(run, sample)} |")
     lines += ["", "| answer, bytes | seconds | to |", "| --: | --: | --- |"]
-    answered = [(outcome, what) for _, what, outcome in run.sent if outcome is not None]
+    answered = [(outcome, what) for _, _, what, outcome in run.sent if outcome is not None]
     for outcome, what in sorted(answered, key=lambda row: -row[0].size)[:_WORST]:
         lines.append(f"| {outcome.size:,} | {outcome.seconds:.2f} | {what} |")
+    counts = Counter(name for _, name, _, _ in run.sent)
+    lines += ["", "Sent: " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) + "."]
     return lines
 
 
 def _sent_at(run: Run, sample: Sample) -> str:
     """Return what the broker was busy with while a sample was taken."""
     end = sample.at + sample.seconds
-    return next((what for at, what, _ in reversed(run.sent) if at <= end), "nothing yet")
+    return next((what for at, _, what, _ in reversed(run.sent) if at <= end), "nothing yet")
 
 
-def judge(run: Run, samples: Sequence[Sample], peak: float) -> list[str]:
+def judge(run: Run) -> list[str]:
     """Return what is out of bounds."""
     faults = []
-    p99 = percentile(list(samples), 0.99)
+    p99 = percentile(run.beside, 0.99)
     if p99 >= P99_MS:
         faults.append(f"the neighbour's 99th percentile is {p99:.1f} ms; it should be under {P99_MS:.0f}")
-    if peak >= MEMORY_MB:
-        faults.append(f"the broker took {peak:.0f} MB; it should take less than {MEMORY_MB:.0f}")
+    if run.peak >= MEMORY_MB:
+        faults.append(f"the broker took {run.peak:.0f} MB; it should take less than {MEMORY_MB:.0f}")
     log = run.broker.log()
     faults += [f"the log has {what!r}" for what in ("Traceback", "internal error") if what in log]
     if run.broker.exit_code is not None:
@@ -138,27 +177,56 @@ def judge(run: Run, samples: Sequence[Sample], peak: float) -> list[str]:
     return faults
 
 
+_KINDS = (("An open broker", OpenBroker), ("A broker with TLS, SASL, ACLs and quotas", SecuredBroker))
+
+
+def run_one(kind: type[OpenBroker], seconds: float, seed: int, log: Path | None) -> tuple[Run, list[str]]:
+    """Start a broker, attack it, and return what came of it, and what is out of bounds."""
+    with tempfile.TemporaryDirectory(prefix="pylogd-extreme-") as folder:
+        broker = kind(Path(folder))
+        try:
+            run = Run(broker, Random(seed))
+            run.go_on(seconds)
+            return run, judge(run)
+        finally:
+            broker.kill()
+            if log is not None:
+                log.write_text(broker.log())
+
+
+def head(seconds: float) -> list[str]:
+    """Return how the results came about."""
+    command = ["git", "log", "-1", "--format=%h"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return [
+        "# Extreme requests",
+        "",
+        "Written by `make fuzz-requests`. Well-formed requests of every API and version that ask for very much, beside "
+        "a client that produces, fetches and asks for metadata.",
+        "",
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit or 'unknown'}, {seconds:.0f} s, "
+        f"{os.cpu_count()} processors with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes.",
+        "",
+    ]
+
+
 def main() -> int:
     """Run, print the report, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.extreme", description="well-formed extreme requests")
-    parser.add_argument("--seconds", type=float, default=120.0, help="for how long (120)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for how long, for both brokers together (120)")
     parser.add_argument("--seed", type=int, default=1, help="of the order and sizes of requests (1)")
     parser.add_argument("--results", type=Path, help="write the report to this file too")
+    parser.add_argument("--logs", type=Path, help="keep the logs of the brokers in this folder")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pylogd-extreme-") as folder:
-        broker = BrokerProcess(Path(folder, "data"), Path(folder, "log"), SETTINGS)
-        try:
-            with Neighbour(broker.address) as neighbour:
-                run = Run(broker, Random(options.seed))
-                run.go_on(options.seconds)
-                peak = memory(broker.pid, "VmHWM") if broker.exit_code is None else 0.0
-                samples = neighbour.finish()
-            lines, faults = report(run, samples, peak), judge(run, samples, peak)
-        finally:
-            broker.kill()
+    faults, lines = [], head(options.seconds)
+    for title, kind in _KINDS:
+        log = None if options.logs is None else options.logs / f"{kind.__name__}.log"
+        run, found = run_one(kind, options.seconds / len(_KINDS), options.seed, log)
+        faults += [f"{title}: {fault}" for fault in found]
+        lines += [*report(title, run), "", *(f"**Out of bounds: {fault}.**\n" for fault in found)]
+        if options.results:
+            options.results.write_text("\n".join(lines))
     print("\n".join(lines))
-    if options.results:
-        options.results.write_text("\n".join(lines) + "\n")
     for fault in faults:
         print(f"extreme: {fault}", file=sys.stderr)
     return 1 if faults else 0

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from pylogd.wire.schema import request_header_version
+from tests.extreme.access import Access
 from tests.extreme.messages import Extreme
 from tests.rawclient import ConnectionClosed, RawClient, frame
 
@@ -32,8 +33,8 @@ class Outcome(NamedTuple):
 class Attacker:
     """A client that sends extreme requests one after the other; it connects again where it has to."""
 
-    def __init__(self, address: str, client_id: bytes = b"extreme") -> None:
-        self._address = address
+    def __init__(self, access: Access, client_id: bytes = b"extreme") -> None:
+        self.access = access
         self._client_id = client_id
         self._client: RawClient | None = None
 
@@ -47,7 +48,7 @@ class Attacker:
         """Send a request, and wait for its answer for `patience` seconds."""
         begun = time.monotonic()
         if self._client is None:
-            self._client = RawClient(self._address)
+            self._client = self.access.connect()
         client = self._client
         client.socket.settimeout(patience)
         try:
@@ -69,7 +70,6 @@ class Attacker:
         return start + b"\0" if request_header_version(key, version) >= 2 else start
 
 
-def connect_many(address: str, count: int) -> list[socket.socket]:
+def connect_many(access: Access, count: int) -> list[socket.socket]:
     """Return so many connections, as far as the broker and this process's own limit let them be."""
-    host, _, port = address.rpartition(":")
-    return [socket.create_connection((host, int(port)), 30) for _ in range(count)]
+    return [access.connect(30).socket for _ in range(count)]

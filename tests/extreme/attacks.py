@@ -25,10 +25,11 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from pylogd.wire.records import NewRecord, encode_batch
 from pylogd.wire.schema import request_codec
+from tests.extreme.access import Access
 from tests.extreme.asking import connect_many
 from tests.extreme.messages import Extreme
 from tests.extreme.state import GROUP, PARTITIONS, STAMP, TOPIC, Known
-from tests.rawclient import RawClient, frame, header, produce
+from tests.rawclient import frame, header, produce
 
 _BROKER, _TOPIC = 4, 2
 _SET = 0
@@ -121,10 +122,10 @@ TABLE: Final[tuple[Callable[[Known, float], Extreme], ...]] = (
 
 
 @contextlib.contextmanager
-def unfinished_frames(address: str, scale: float) -> Iterator[None]:
+def unfinished_frames(access: Access, scale: float) -> Iterator[None]:
     """Send almost all of a dozen large frames, and wait."""
     size = int((90 << 20) * scale)
-    clients = connect_many(address, 12)
+    clients = connect_many(access, 12)
     with contextlib.ExitStack() as stack:
         for client in clients:
             stack.enter_context(client)
@@ -136,9 +137,9 @@ def unfinished_frames(address: str, scale: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def slow_senders(address: str, scale: float) -> Iterator[None]:
+def slow_senders(access: Access, scale: float) -> Iterator[None]:
     """Open many connections that send a byte now and then."""
-    clients = connect_many(address, int(2_000 * scale))
+    clients = connect_many(access, int(2_000 * scale))
     request = frame(header(ApiKey.API_VERSIONS, 0))
     with contextlib.ExitStack() as stack:
         for client in clients:
@@ -151,9 +152,9 @@ def slow_senders(address: str, scale: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def producer_ids(address: str, scale: float) -> Iterator[None]:
+def producer_ids(access: Access, scale: float) -> Iterator[None]:
     """Write one batch for each of very many producers, whom the broker has to remember."""
-    with RawClient(address) as client:
+    with access.connect() as client:
         for number in range(int(100_000 * scale)):
             batch = encode_batch(
                 [NewRecord(None, b"", STAMP)], producer_id=1_000_000 + number, producer_epoch=0, base_sequence=0
@@ -163,9 +164,9 @@ def producer_ids(address: str, scale: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def members(address: str, scale: float) -> Iterator[None]:
+def members(access: Access, scale: float) -> Iterator[None]:
     """Ask for very many member ids, none of which ever joins."""
-    with RawClient(address) as client:
+    with access.connect() as client:
         join = JoinGroupRequest(
             "crowded", 300_000, 1, protocol_type="consumer", protocols=[JoinGroupRequestProtocol("p")]
         )

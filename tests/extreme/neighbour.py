@@ -1,7 +1,8 @@
 """A well-behaved client in a process of its own, which measures how long the broker lets it wait.
 
 It produces a small record, fetches it and asks for metadata, over and over, on one connection. `Neighbour` runs it:
-`python -m tests.extreme.neighbour ADDRESS` ends when its standard input does, and then prints its samples as JSON.
+`python -m tests.extreme.neighbour TOPIC --address ADDRESS` (and the other options of `Access.words`) ends when its
+standard input does, and then prints its samples as JSON. The topic exists.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import NamedTuple
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.records import NewRecord, encode_batch
-from tests.rawclient import RawClient, create_topic, produce
+from tests.extreme.access import Access, access_of
+from tests.rawclient import produce
 
 TOPIC = "neighbour"
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -35,9 +37,9 @@ class Sample(NamedTuple):
 class Neighbour:
     """The process. Use as a context manager; `finish` returns the samples."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, access: Access, topic: str = TOPIC) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.extreme.neighbour", address],
+            [sys.executable, "-m", "tests.extreme.neighbour", topic, *access.words()],
             cwd=_CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -65,20 +67,19 @@ def percentile(samples: list[Sample], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1000
 
 
-def measure(address: str) -> list[Sample]:
+def measure(access: Access, topic: str) -> list[Sample]:
     """Measure until standard input ends."""
     samples: list[Sample] = []
-    with RawClient(address) as client:
-        create_topic(client, TOPIC)
-        wanted = MetadataRequest([MetadataRequestTopic(name=TOPIC)])
+    with access.connect() as client:
+        wanted = MetadataRequest([MetadataRequestTopic(name=topic)])
         offset = 0
         print("ready", flush=True)
         while not select.select([sys.stdin], [], [], _PAUSE)[0]:
             samples += (
                 _timed(
-                    lambda: produce(client, TOPIC, [encode_batch([NewRecord(None, b"v", time.time_ns() // 10**6)])])
+                    lambda: produce(client, topic, [encode_batch([NewRecord(None, b"v", time.time_ns() // 10**6)])])
                 ),
-                _timed(lambda at=offset: client.request(_fetch(at), 11)),
+                _timed(lambda at=offset: client.request(_fetch(topic, at), 11)),
                 _timed(lambda: client.request(wanted, 9)),
             )
             offset += 1
@@ -91,12 +92,12 @@ def _timed(call: object) -> Sample:
     return Sample(begun, time.monotonic() - begun)
 
 
-def _fetch(offset: int) -> FetchRequest:
+def _fetch(topic: str, offset: int) -> FetchRequest:
     partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
     return FetchRequest(
-        replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic(TOPIC, partitions=[partition])]
+        replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic(topic, partitions=[partition])]
     )
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1])))
+    print(json.dumps(measure(access_of(sys.argv[2:]), sys.argv[1])))

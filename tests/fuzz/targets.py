@@ -18,7 +18,7 @@ from pylogd.wire.exceptions import InvalidRecordBatch, RemoteProtocolError
 from pylogd.wire.framing import FrameMemory
 from pylogd.wire.messages import APIS
 from pylogd.wire.schema import Codec, request_codec, response_codec
-from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
 from pylogd.wire.stream import Cursor
 
 MAX_FRAME = 1 << 14
@@ -65,6 +65,10 @@ def _requests(stream: bytes, size: int, *, in_place: bool) -> tuple[list[_Event]
                 session.filled(taken)
                 at += taken
             while (event := session.next_event()) is not None:
+                if isinstance(event, LargeRequest):  # whose memory is used again
+                    event = RequestReceived(
+                        event.api_key, event.version, event.correlation_id, event.client_id, event.request()
+                    )
                 found.append(event)
     except RemoteProtocolError:
         return found, True

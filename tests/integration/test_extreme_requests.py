@@ -14,6 +14,7 @@ import pytest
 from pylogd.api.registry import served_versions
 from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages import ApiKey
+from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, End
 from tests.extreme.attacks import CONVERSATIONS, TABLE
 from tests.extreme.messages import Sizes, extremes
@@ -50,7 +51,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerP
 def test_every_extreme_request(prepared: tuple[BrokerProcess, Known], api_key: int, version: int) -> None:
     broker, known = prepared
     reset_peak(broker.pid)
-    attacker = Attacker(broker.address)
+    attacker = Attacker(Access(broker.address))
     with RawClient(broker.address) as client:
         for request in extremes(api_key, version, known, SIZES):
             make_doomed(client)
@@ -68,7 +69,7 @@ def test_what_once_cost_seconds_or_hundreds_of_megabytes(start_broker: StartBrok
     broker = start_broker(settings=SETTINGS)
     with RawClient(broker.address) as client:
         known = prepare(client)
-    attacker = Attacker(broker.address)
+    attacker = Attacker(Access(broker.address))
     outcome = attacker.ask(attack(known, 1.0), SLOW)  # type: ignore[operator]
     assert outcome.end is not End.WAITING
     assert outcome.size < MOST_ANSWER
@@ -81,6 +82,6 @@ def test_what_once_cost_seconds_or_hundreds_of_megabytes(start_broker: StartBrok
 def test_attacks_of_many_requests(prepared: tuple[BrokerProcess, Known], attack: object, tmp_path: Path) -> None:
     broker, _ = prepared
     reset_peak(broker.pid)
-    with attack(broker.address, SCALE):  # type: ignore[operator]
+    with attack(Access(broker.address), SCALE):  # type: ignore[operator]
         check_serves(broker.address)
         assert memory(broker.pid, "VmHWM") < MOST_MEMORY

@@ -4,8 +4,10 @@ Strangers are a client that has not authenticated, an anonymous one of a plain l
 has no ACLs, and one of another tenant, who has topics and groups of its own.
 
 Each request is sent twice, about what exists and about what does not: the answers must be the same, byte by byte, but
-for the names, which the stranger has given itself. Requests for everything must not name anything. Afterwards all must
-be as it was.
+for the names, which the stranger has given itself. Requests for everything must not name anything. An answer has no
+value that the stranger did not send, but error codes and what `TOLD` has for the API. Afterwards all must be as it was.
+
+A new API fails here until `TOLD` has it.
 """
 
 from __future__ import annotations
@@ -22,16 +24,20 @@ from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.messages.describe_acls import DescribeAclsRequest
+from pylogd.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
+from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
+from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.list_groups import ListGroupsRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pylogd.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
-from pylogd.wire.schema import response_codec, response_header_version
+from pylogd.wire.schema import request_codec, response_codec, response_header_version
 from pylogd.wire.values import Message
 from tests.extreme.messages import Extreme, Sizes, extremes
 from tests.extreme.state import GROUP, PARTITIONS, TOPIC, Known, prepare
@@ -57,6 +63,36 @@ OPEN: Final = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTIC
 BEFORE_AUTHENTICATION: Final = OPEN - {ApiKey.DESCRIBE_CLUSTER}
 #: Whoever may write to any topic gets a producer id (KIP-679), and each time another one.
 ALLOWED: Final = {("tenant", ApiKey.INIT_PRODUCER_ID)}
+_NOTHING: Final[frozenset[str]] = frozenset()
+#: For each API the fields of an answer that may tell a stranger something, beside error codes and their texts: how to
+#: talk to this broker, and where the brokers are, which whoever connects has to know.
+TOLD: Final = {
+    **dict.fromkeys(
+        (
+            ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH,
+            ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP,
+            ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.SASL_AUTHENTICATE, ApiKey.CREATE_TOPICS,
+            ApiKey.DELETE_TOPICS, ApiKey.DELETE_RECORDS, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.DESCRIBE_CONFIGS,
+            ApiKey.ALTER_CONFIGS, ApiKey.ALTER_REPLICA_LOG_DIRS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.CREATE_PARTITIONS,
+            ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.DELETE_GROUPS, ApiKey.ELECT_LEADERS,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.OFFSET_DELETE, ApiKey.DESCRIBE_CLIENT_QUOTAS,
+            ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ),
+        _NOTHING,
+    ),
+    ApiKey.API_VERSIONS: frozenset(
+        {"api_key", "min_version", "max_version", "name", "max_version_level", "finalized_features_epoch"}
+    ),
+    ApiKey.SASL_HANDSHAKE: frozenset({"mechanisms"}),
+    ApiKey.METADATA: frozenset({"node_id", "host", "port", "cluster_id", "controller_id"}),
+    ApiKey.DESCRIBE_CLUSTER: frozenset({"broker_id", "host", "port", "cluster_id", "controller_id"}),
+}  # fmt: skip
+#: What stands for "nothing" in a field.
+EMPTY: Final = (0, -1, -(1 << 31), "", b"", bytes(16), None)
 REFUSALS: Final = {code for code in ErrorCode if code.name.endswith("_AUTHORIZATION_FAILED")}
 #: What else a request about things that a stranger may not know of is answered: they seem not to exist.
 UNKNOWN: Final = {
@@ -126,9 +162,22 @@ def everything(secured: SecuredBroker) -> list[str]:
         (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(GROUP, topics=None)]), 8),
         (DescribeAclsRequest(1, None, 1, None, None, 1, 1), 3),
         (DescribeUserScramCredentialsRequest(None), 0),
+        (DescribeClientQuotasRequest(), 1),
+        (ListPartitionReassignmentsRequest(60_000, None), 0),
     ]
     with SaslClient(secured.sasl, "admin") as admin:
-        return [repr(admin.request(message, version)) for message, version in asked]
+        found = [repr(admin.request(message, version)) for message, version in asked]
+        usage = admin.request(DescribeLogDirsRequest(None), 4)
+    sizes = [
+        (t.name, p.partition_index, p.partition_size) for d in usage.results for t in d.topics for p in t.partitions
+    ]
+    return [*found, repr(sorted(sizes))]
+
+
+def next_producer_id(secured: SecuredBroker) -> int:
+    """Take a producer id: each is one more than the one before."""
+    with SaslClient(secured.sasl, "admin") as admin:
+        return int(admin.request(InitProducerIdRequest(None, 60_000), 4).producer_id)
 
 
 def ask(client: RawClient, request: Extreme) -> bytes | None:
@@ -157,6 +206,35 @@ def _codes(message: Message) -> Iterator[int]:
                 yield from _codes(one)
 
 
+def told(request: Extreme, answer: bytes) -> set[str]:
+    """The names of fields of an answer with a value that is neither empty nor in the request."""
+    skipped = 4 + (response_header_version(request.api_key, request.version) >= 1)
+    asked = set(_values(request_codec(request.api_key, request.version).decode(memoryview(request.body))))
+    response = response_codec(request.api_key, request.version).decode(answer[skipped:])
+    given = {value for _, value in asked}
+    return {
+        name
+        for name, value in _values(response)
+        if name not in ("error_code", "error_message") and value not in EMPTY and value not in given
+    }
+
+
+def _values(message: Message) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of every field that is no list or struct, and of each element of a list."""
+    slots: Sequence[str] = type(message).__slots__
+    for slot in slots:
+        value = getattr(message, slot)
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Message):
+                yield from _values(one)
+            else:
+                yield slot, bytes(one) if isinstance(one, memoryview) else one
+
+
+def test_every_api_is_classified() -> None:
+    assert set(TOLD) == set(REGISTRATIONS)
+
+
 def requests(api_key: int, version: int, known: Known) -> list[Extreme]:
     """A request about one thing of each kind, and those for all that there is."""
     return [
@@ -169,7 +247,7 @@ def requests(api_key: int, version: int, known: Known) -> list[Extreme]:
 @pytest.mark.parametrize("api_key", sorted(REGISTRATIONS), ids=lambda key: REGISTRATIONS[key].name)
 @pytest.mark.parametrize("who", CONNECT)
 def test_nothing_is_learnt_or_done(secured: SecuredBroker, who: str, api_key: int) -> None:
-    before = everything(secured)
+    before, number = everything(secured), next_producer_id(secured)
     for version in range(REGISTRATIONS[api_key].first, REGISTRATIONS[api_key].last + 1):
         about_known = requests(api_key, version, secured.known)
         about_absent = requests(api_key, version, secured.absent)
@@ -182,8 +260,11 @@ def test_nothing_is_learnt_or_done(secured: SecuredBroker, who: str, api_key: in
                 continue
             if (api_key, version) in BY_ID:
                 assert answer is not None and codes(request, answer) <= REFUSALS | UNKNOWN | {0}, request
+                assert not told(request, answer), request
                 continue
             assert _as_known(other, secured) == answer, f"{request}: it differs from that about what does not exist"
+            if answer is not None:
+                assert told(request, answer) <= TOLD[ApiKey(api_key)], request
             for secret in (TOPIC, GROUP, secured.known.member_id):
                 assert answer is None or secret.encode() not in answer or secret.encode() in request.body, request
             if request.about == "as it should be" and answer is not None and api_key not in OPEN:
@@ -191,6 +272,7 @@ def test_nothing_is_learnt_or_done(secured: SecuredBroker, who: str, api_key: in
                 assert found <= REFUSALS | UNKNOWN | {0}, request
                 assert found - {0} or api_key in LISTS, f"{request}: nothing was refused"
     assert everything(secured) == before
+    assert next_producer_id(secured) == number + 1 or (who, api_key) in ALLOWED
 
 
 #: What lists things lists none, and refuses nothing.

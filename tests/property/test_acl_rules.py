@@ -14,7 +14,7 @@ import pytest
 from pylogd.security.acls import AclBinding, AclEntry, AclFilter, PatternType, Permission, ResourcePattern
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import Principal
-from pylogd.security.rules import AclAuthorizer, AclIndex
+from pylogd.security.rules import AclAuthorizer, AclIndex, select
 
 SETS = int(os.environ.get("PYLOGD_ACL_SETS", "600"))
 QUESTIONS = 25
@@ -154,7 +154,7 @@ def test_filters_select_what_they_say() -> None:
             random.choice(tuple(Permission)),
         )
         expected = [acl for acl in acls if plainly_selected(wanted, acl)]
-        assert index.select(wanted) == expected, wanted
+        assert select(index.items(), wanted) == expected, wanted
 
 
 def plainly_selected(wanted: AclFilter, acl: AclBinding) -> bool:

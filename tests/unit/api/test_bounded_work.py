@@ -181,7 +181,7 @@ class TestAnsweredOnce:
 
         monkeypatch.setattr(parts.hosting, "reopen", note)
         directories = [AlterReplicaLogDir("/data", [AlterReplicaLogDirTopic("t", [0])])] * 100
-        parts.call(AlterReplicaLogDirsRequest(directories))
+        later(parts, AlterReplicaLogDirsRequest(directories), 2)
         assert reopened == ["/data"]
 
     def test_partitions_whose_offsets_are_asked_for_are_refused_as_in_kafka(self, parts: Parts) -> None:

@@ -10,10 +10,12 @@ from pylogd.api.context import RequestContext
 from pylogd.api.dispatch import Dispatcher
 from pylogd.api.registry import REGISTRATIONS
 from pylogd.errors import CloseConnection, ErrorCode
+from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from pylogd.wire.messages.produce import ProduceRequest
-from pylogd.wire.session import NOT_ANSWERED, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import NOT_ANSWERED, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import FakeConnection, Parts
 
 
@@ -60,3 +62,22 @@ def test_only_what_the_fast_path_knows_is_answered_by_it(parts: Parts) -> None:
     assert set(dispatcher.batched) == {ProduceRequest.API_KEY << 16 | version for version in range(9, 14)}
     for frame in (b"", b"\0\0", b"\0\1" + bytes(60), b"\0\0\0\x0c" + bytes(60)):
         assert dispatcher.handle_batch(Connection(), memoryview(frame), session, 256) is NOT_ANSWERED
+
+
+def test_a_large_request_is_decoded_in_a_thread_and_then_answered(parts: Parts) -> None:
+    parts.threads.hold = True
+    event = LargeRequest(ListGroupsRequest.API_KEY, 4, 7, "me", ListGroupsRequest)
+    answers: list[Any] = []
+    Dispatcher(parts).handle(Connection(), event).addCallback(answers.append)
+    assert not answers
+    parts.threads.release()
+    assert isinstance(answers[0], ListGroupsResponse)
+
+
+def test_a_large_request_that_is_malformed_closes_the_connection(parts: Parts) -> None:
+    def decode() -> Any:
+        raise RemoteProtocolError("it ends too soon")
+
+    event = LargeRequest(ListGroupsRequest.API_KEY, 4, 7, "me", decode)
+    with pytest.raises(CloseConnection, match="it ends too soon"):
+        result_of(Dispatcher(parts).handle(Connection(), event))

@@ -18,14 +18,14 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.session import NOT_ANSWERED, BatchReply, RequestReceived, UnsupportedRequest
+from pylogd.wire.session import NOT_ANSWERED, BatchReply, LargeRequest, RequestReceived, UnsupportedRequest
 from tests.fakes.transport import ManualReactor, PairTransport
 
 
 class ByteSession:
     """Every byte received is a request of that name; `!` is a broken frame. A reply is the bytes answered.
 
-    p, q, P and Q are requests of API 1, all others of API 0, which overlaps. `~` is of no API that is known.
+    p, q, P and Q are requests of API 1, all others of API 0, which overlaps. `~` is of no API that is known, `%` large.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,8 @@ class ByteSession:
         if frame == b"~":
             return UnsupportedRequest(1, 99, frame[0], None)
         name = frame.decode()
-        return RequestReceived(int(name in "pqPQ"), 0, frame[0], None, name)
+        kind = LargeRequest if name == "%" else RequestReceived
+        return kind(int(name in "pqPQ"), 0, frame[0], None, name)
 
     def skip_to(self, at: int) -> None:
         for _ in range(at):
@@ -122,7 +123,7 @@ class Rig:
             raise CloseConnection("asked to")
         if name == "?":
             raise ZeroDivisionError("a bug")
-        if name.isupper():
+        if name.isupper() or name == "%":
             self.waiting[name] = Deferred(lambda _: self.cancelled.append(name))
             return self.waiting[name]
         return name.encode()
@@ -291,6 +292,17 @@ def test_requests_that_overlap_wait_for_those_of_other_apis(rig: Rig) -> None:
     rig.waiting["X"].callback(b"X")
     assert rig.started == "XYpZ"
     assert rig.transport.pump() == b"XYp"
+
+
+def test_a_large_request_overlaps_with_none(rig: Rig) -> None:
+    """It is decoded and answered over several turns, so one behind it would take effect before it."""
+    rig.pipeline.receive(b"X%YZ")
+    assert rig.started == "X"
+    rig.waiting["X"].callback(b"X")
+    assert rig.started == "X%"
+    rig.waiting["%"].callback(b"%")
+    assert rig.started == "X%YZ"
+    assert rig.transport.pump() == b"X%"
 
 
 def test_a_held_request_is_dropped_with_its_connection(rig: Rig) -> None:

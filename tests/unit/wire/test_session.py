@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.limits.elements import ElementBounds
+from pylogd.limits.elements import AT_ONCE, ElementBounds
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -21,8 +21,9 @@ from pylogd.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from pylogd.wire.schema import response_codec
-from pylogd.wire.session import ClientSession, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.schema import request_codec, response_codec
+from pylogd.wire.session import ClientSession, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
+from tests.rawclient import frame, header
 
 SERVED = {0: (3, 13), 3: (0, 13), 18: (0, 4)}
 MAX_FRAME = 1 << 20
@@ -169,7 +170,35 @@ def test_the_bound_on_elements_can_be_lifted() -> None:
     data = flat(client.encode_request(request, 9))
     server.receive_data(data)
     event = server.next_event()
-    assert isinstance(event, RequestReceived) and len(event.request.topics) == 1001
+    assert isinstance(event, LargeRequest) and len(event.request().topics) == 1001
     other.receive_data(data)
     with pytest.raises(RemoteProtocolError):
         other.next_event()
+
+
+def _with_topics(count: int) -> bytes:
+    body = b"".join(map(bytes, request_codec(3, 9).encode(MetadataRequest([MetadataRequestTopic(name="t")] * count))))  # type: ignore[arg-type]
+    return frame(header(3, 9) + body)
+
+
+def test_a_request_with_many_elements_is_left_to_be_decoded() -> None:
+    session = ServerSession(1 << 20, {3: (0, 9)}, elements=ElementBounds(AT_ONCE + 1))
+    session.receive_data(_with_topics(AT_ONCE) + _with_topics(AT_ONCE + 1) + _with_topics(AT_ONCE + 2))
+    small = session.next_event()
+    assert type(small) is RequestReceived and len(small.request.topics) == AT_ONCE
+    large = session.next_event()
+    assert isinstance(large, LargeRequest) and large.api_key == 3
+    assert len(large.request().topics) == AT_ONCE + 1
+    with pytest.raises(RemoteProtocolError, match=f"over the limit of {AT_ONCE + 1}"):
+        session.next_event()
+
+
+def test_a_large_request_may_turn_out_to_be_malformed() -> None:
+    data = bytearray(_with_topics(AT_ONCE + 1))
+    data[-200:-100] = b"\xff" * 100
+    session = ServerSession(1 << 20, {3: (0, 9)})
+    session.receive_data(bytes(data))
+    large = session.next_event()
+    assert isinstance(large, LargeRequest)
+    with pytest.raises(RemoteProtocolError):
+        large.request()
