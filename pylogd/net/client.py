@@ -314,7 +314,9 @@ class BrokerConnection(Protocol):
             outcome: bytes | None = None
             failure: BaseException | None = None
             try:
-                outcome = await security.in_thread(authentication.answer(response))
+                outcome = await security.in_thread(authentication.answer(response)).addTimeout(timeout, self._clock)
+            except TimeoutError:
+                failure = RequestTimedOut(f"there are no credentials after {timeout:g} s")
             except Exception as error:
                 failure = error
             step = authentication.follow(outcome, failure)
