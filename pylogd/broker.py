@@ -252,7 +252,8 @@ class Broker:
         self.broker_configs.check = self._listeners.check_certificates
         if self.settings.text("zookeeper.connect"):  # otherwise there are no other brokers
             ours = self._listeners.principal_between_brokers()
-            warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
+            if ours is not None:
+                warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
         self.groups.start()
         await self.replica_parts.start()

@@ -30,7 +30,7 @@ from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
 from pylogd.net.work_meter import WorkMeter
-from pylogd.security.inter_broker import BrokerLogin, login_between_brokers
+from pylogd.security.inter_broker import BrokerLogins
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
 from pylogd.security.rotation import CHECK_SECONDS, ListenerCertificates
@@ -76,6 +76,8 @@ class Listeners:
         self.memory = RequestMemory(reactor)
         self._work_meter: WorkMeter | None = None
         self._advertised: dict[str, tuple[str, int]] = {}
+        between = settings.inter_broker_listener.name
+        self._logins = BrokerLogins(lambda: settings.for_listener(between), between)
         self._ports: list[Any] = []
         self._factories: list[BrokerFactory] = []
         self._certificates: dict[str, ListenerCertificates] = {}
@@ -109,16 +111,11 @@ class Listeners:
                 certificates.context_between_brokers(), host, certificates.check_hostname
             )
         if listener.protocol.sasl:
-            conversation = lambda _host: self._login().conversation()  # noqa: E731
+            conversation = lambda host: self._logins.current().begin(host)  # noqa: E731
         return ConnectionSecurity(encrypt, conversation)
 
-    def _login(self) -> BrokerLogin:
-        """Return how to authenticate at other brokers, by the present settings. Raises ConfigError."""
-        name = self._settings.inter_broker_listener.name
-        return login_between_brokers(self._settings.for_listener(name), name)
-
-    def principal_between_brokers(self) -> Principal:
-        """Return who this broker is for other brokers.
+    def principal_between_brokers(self) -> Principal | None:
+        """Return who this broker is for other brokers; None if only its token says.
 
         Raises ConfigError if the listener between brokers uses SASL, and how to authenticate there is not set.
         """
@@ -126,7 +123,9 @@ class Listeners:
         certificates = self._certificates.get(listener.name)
         principal, mechanism, encoded = ANONYMOUS, None, None
         if listener.protocol.sasl:
-            login = self._login()
+            login = self._logins.current()
+            if login.principal is None:
+                return None
             principal, mechanism = login.principal, login.mechanism
         elif certificates is not None:
             certificate = certificates.credentials.identities[0].chain[0]

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 import pylogd
 from tests.clusters import start_cluster  # noqa: F401
 from tests.parts import PARTS, part_of
+from tests.secured import secured  # noqa: F401
 from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: F401
 
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -204,7 +204,9 @@ def up(count: int, data: Path, port: int, settings: dict[str, str], secure: bool
 
     Starts brokers and ZooKeeper, and stops them at Ctrl-C or SIGTERM.
 
-    Standard output has a line for ZooKeeper and for each broker, with its process id, and then the bootstrap servers.
+    Standard output has a line for ZooKeeper and for each broker, with its process id, then the bootstrap servers and
+    commands to try. With --secure, admin and alice have certificates, bob and carol passwords; admin may do everything,
+    and the others may use topics and groups whose names begin with their own, such as bob-demo.
     If a broker ends, by kill -9 for instance, that is reported and the others continue. Not for production. Needs Java
     and ZooKeeper's jars, which `pip install pyspark` brings.
     """
@@ -222,6 +224,8 @@ def up(count: int, data: Path, port: int, settings: dict[str, str], secure: bool
         print_line(f"bootstrap servers: {running.bootstrap}")
         if secure:
             print_line(f"client configurations: {running.folder / 'tls'}/*.properties")
+        for hint in running.hints():
+            print_line(f"try: {hint}")
         sys.stdout.flush()
         zookeeper = True
         while there and not interrupted.wait(_CHECK_SECONDS):

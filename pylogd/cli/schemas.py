@@ -88,7 +88,7 @@ def schema_registry(
 
 
 def _add_user(users: Path | None, name: str) -> None:
-    from pylogd.schemas.passwords import add_user
+    from pylogd.security.sasl.passwords import add_user
 
     if users is None:
         raise click.UsageError("--add-user needs --users FILE")
@@ -115,18 +115,17 @@ def _tls(reactor: Any, access: Mapping[str, Any]) -> Any:
 
 def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
     """Return what checks credentials, by the options."""
-    from pylogd.schemas.authentication import Authenticator
-    from pylogd.schemas.passwords import UsersFile
-    from pylogd.schemas.tokens import IssuerKeys, TokenCheck
+    from pylogd.schemas.authentication import Authenticator, RegistryTokens
+    from pylogd.security.sasl.conversation import MechanismUnavailable
+    from pylogd.security.sasl.passwords import UsersFile
 
     users = None if access["users"] is None else UsersFile(str(access["users"]))
     tokens = None
     if access["jwks"] is not None:
-        issuer, audience = access["token_issuer"], access["token_audience"]
         try:
-            tokens = TokenCheck(IssuerKeys(access["jwks"]), issuer=issuer, audience=audience)
-        except ImportError as error:
-            raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[oauth]'") from error
+            tokens = RegistryTokens(access["jwks"], access["token_issuer"], access["token_audience"])
+        except MechanismUnavailable as error:
+            raise click.ClickException(str(error)) from error
     if (users or tokens) and access["tls_certificate"] is None:
         note("passwords and tokens are sent in clear text: set --tls-certificate, or put a proxy with TLS in front")
     return Authenticator(reactor, users, tokens)

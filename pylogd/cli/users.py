@@ -16,14 +16,8 @@ from pylogd.cli.output import note, print_json, print_line, print_table, secret
 from pylogd.client import Admin
 from pylogd.config import ConfigError
 from pylogd.process import options
-from pylogd.security.sasl.passwords import format_hashed
-from pylogd.security.sasl.scram import (
-    MAX_ITERATIONS,
-    MIN_ITERATIONS,
-    SCRAM_MECHANISMS,
-    SCRAM_SHA_512,
-    make_credential,
-)
+from pylogd.security.sasl.passwords import PasswordHash
+from pylogd.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -147,10 +141,6 @@ def bootstrap(
 
 
 @users.command("hash")
-@click.option(
-    "-i", "--iterations", type=click.IntRange(MIN_ITERATIONS), default=MAX_ITERATIONS, show_default=True,
-    help="How often the password is hashed.",
-)  # fmt: skip
-def hash_(iterations: int) -> None:
+def hash_() -> None:
     """Print the hash of a password, for the users of PLAIN in sasl.plain.users.file."""
-    print_line(format_hashed(SCRAM_SHA_512, make_credential(SCRAM_SHA_512, _read_password(), iterations=iterations)))
+    print_line(str(PasswordHash.of(_read_password())))

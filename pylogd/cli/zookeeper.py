@@ -1,6 +1,6 @@
-"""`pylogd zookeeper`: show the registries that brokers and consumers keep in ZooKeeper.
+"""`pylogd zookeeper`: show the registries that brokers and consumers keep in ZooKeeper, or protect them with ACLs.
 
-The command only reads. It ignores nodes with unexpected contents, because other projects' tools write there too.
+It ignores nodes with unexpected contents, because other projects' tools write there too.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pylogd.cli.common import json_option
-from pylogd.cli.output import print_json, print_line, print_table
+from pylogd.cli.output import note, print_json, print_line, print_table
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
+from pylogd.process.options import load_settings
 
 _CONNECT_SECONDS = 10.0
+_DEFAULT = "localhost:2181"
 
 
 class _Tree:
     """A ZooKeeper tree below the chroot of a connect string, read as JSON."""
 
-    def __init__(self, connect: str, security: ZooKeeperSecurity) -> None:
+    def __init__(self, connect: str, security: ZooKeeperSecurity, read_only: bool = True) -> None:
         # Only this command needs it.
         from kazoo.client import KazooClient  # noqa: PLC0415
         from kazoo.exceptions import KazooException, NoNodeError  # noqa: PLC0415
@@ -33,7 +37,7 @@ class _Tree:
         hosts, self.chroot = parse_connect(connect)
         self.failure, self._no_node = KazooException, NoNodeError
         silent = logging.Logger("kazoo", logging.CRITICAL)
-        self._client = KazooClient(hosts, logger=silent, read_only=True, **security.kazoo_arguments())
+        self._client = KazooClient(hosts, logger=silent, read_only=read_only, **security.kazoo_arguments())
         try:
             self._client.start(_CONNECT_SECONDS)
         except KazooTimeoutError as error:
@@ -61,6 +65,12 @@ class _Tree:
         except self._no_node:
             return None
         return data.decode(errors="replace")
+
+    def protect(self) -> int:
+        """Give every node the ACL that brokers with `zookeeper.set.acl` would; return how many there are."""
+        from pylogd.metadata.node_acls import protect  # noqa: PLC0415 - kazoo, as above
+
+        return protect(self._client, self.chroot)
 
     def document(self, path: str) -> dict[str, Any]:
         """Return the JSON object in a node; {} if the node does not exist or does not hold a JSON object."""
@@ -143,16 +153,22 @@ _REGISTRIES: dict[str, Callable[[_Tree], Any]] = {
 @click.command()
 @click.argument("registries", nargs=-1, type=click.Choice(list(_REGISTRIES)), metavar="[REGISTRY]...")
 @click.option("-z", "--zookeeper", "connect", metavar="HOST:PORT[,...][/CHROOT]", envvar="PYLOGD_ZOOKEEPER",
-              default="localhost:2181", show_default=True,
+              default=_DEFAULT, show_default=True,
               help="Servers, as in the setting zookeeper.connect. Also from PYLOGD_ZOOKEEPER.")  # fmt: skip
+@click.option("-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="A broker's settings file (TOML): its zookeeper.* settings say how to connect.")  # fmt: skip
 @click.option("--digest", metavar="USER:PASSWORD", envvar="PYLOGD_ZOOKEEPER_DIGEST",
-              help="Digest credentials; prefer PYLOGD_ZOOKEEPER_DIGEST.")  # fmt: skip
+              help="Digest credentials; prefer --config or PYLOGD_ZOOKEEPER_DIGEST.")  # fmt: skip
 @click.option("--truststore", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="Use TLS and trust the certificates in this PEM file.")  # fmt: skip
+@click.option("--protect", is_flag=True,
+              help="Give all nodes the ACLs of zookeeper.set.acl. Needs the brokers' credentials.")  # fmt: skip
 @json_option
+@click.pass_context
 def zookeeper(
-    registries: Sequence[str], connect: str, digest: str | None, truststore: str | None, as_json: bool
-) -> None:
+    ctx: click.Context, registries: Sequence[str], connect: str, config: Path | None, digest: str | None,
+    truststore: str | None, protect: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Show registries in ZooKeeper: brokers, controller, topics, groups, or all of them.
 
     Groups are those of consumers that coordinate through ZooKeeper; `pylogd groups` shows those of brokers.
@@ -160,16 +176,18 @@ def zookeeper(
     \b
     pylogd zookeeper -z localhost:2181/pylogd
     pylogd zookeeper -z localhost:2181 groups --json
+    pylogd zookeeper --config /etc/pylogd/pylogd.toml --protect
 
     In a pipe, a line for each entry: its registry, then broker, host, port, rack; broker, epoch; topic, partition,
     replicas; or group, topic, partition, owner, offset.
     """
-    security = ZooKeeperSecurity(digest=digest, tls=truststore is not None, truststore=truststore)
+    if ctx.get_parameter_source("connect") is click.core.ParameterSource.DEFAULT:
+        connect = ""
+    tree = _connect(connect, config, digest, truststore, read_only=not protect)
     try:
-        tree = _Tree(connect, security)
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--zookeeper") from None
-    try:
+        if protect:
+            note(f"{tree.protect()} nodes are protected")
+            return
         wanted = [name for name in _REGISTRIES if name in registries or not registries]
         found = {name: _REGISTRIES[name](tree) for name in wanted}
     except tree.failure as error:
@@ -181,6 +199,24 @@ def zookeeper(
         return
     for name in wanted:
         _print(name, found[name])
+
+
+def _connect(
+    connect: str | None, config: Path | None, digest: str | None, truststore: str | None, *, read_only: bool
+) -> _Tree:
+    """Connect as the options say; those of the command line override the settings file."""
+    security = ZooKeeperSecurity()
+    try:
+        if config is not None:
+            settings = load_settings(config)
+            connect, security = connect or settings.text("zookeeper.connect"), settings.zookeeper_security
+        if digest is not None:
+            security = replace(security, digest=digest)
+        if truststore is not None:
+            security = replace(security, tls=True, truststore=truststore)
+        return _Tree(connect or _DEFAULT, security, read_only)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--zookeeper or --config") from None
 
 
 def _print(name: str, found: Any) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pylogd.client.core.security import SecurityOptions
-from pylogd.client.tokens import ClientCredentials, TokenFile
 from pylogd.security.ciphers import split_ciphers
 from pylogd.security.sasl.jaas import LoginModule, parse_jaas
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS
+from pylogd.security.sasl.token_sources import token_source
 
 _DEFAULT_MECHANISM = "GSSAPI"  # as in Kafka
 _LINE = re.compile(r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL)
@@ -166,20 +166,10 @@ def _login_module(given: Mapping[str, str]) -> LoginModule:
 
 def _token_source(given: Mapping[str, str], module: LoginModule) -> Callable[[], str]:
     """Return what fetches access tokens: from a token endpoint with client credentials, or from a file."""
-    url = given.get("sasl.oauthbearer.token.endpoint.url", "")
-    if not url:
-        raise ValueError("sasl.oauthbearer.token.endpoint.url: needed for OAUTHBEARER")
-    if url.startswith("file:"):
-        return TokenFile(url)
-    client = given.get("sasl.oauthbearer.client.credentials.client.id") or module.options.get("clientId", "")
-    secret = given.get("sasl.oauthbearer.client.credentials.client.secret") or module.options.get("clientSecret", "")
-    if not client or not secret:
-        raise ValueError(
-            "sasl.oauthbearer.client.credentials.client.id and .secret: needed for the token endpoint, there or as "
-            "clientId and clientSecret in sasl.jaas.config"
-        )
-    scope = given.get("sasl.oauthbearer.scope") or module.options.get("scope", "")
-    try:
-        return ClientCredentials(url, client, secret, scope)
-    except ValueError as error:
-        raise ValueError(f"sasl.oauthbearer.token.endpoint.url: {error}") from None
+    secret = "sasl.oauthbearer.client.credentials.client.secret"
+    return token_source(
+        given.get("sasl.oauthbearer.token.endpoint.url", ""),
+        given.get("sasl.oauthbearer.client.credentials.client.id") or module.options.get("clientId", ""),
+        given.get(secret) or module.options.get("clientSecret", ""),
+        given.get("sasl.oauthbearer.scope") or module.options.get("scope", ""),
+    )

@@ -36,12 +36,11 @@ SASL_SETTINGS: Final = [
         _STRING,
         None,
         "The mechanism by which this broker authenticates at the others, if the listener between brokers uses SASL. "
-        "It has to be one of that listener's `sasl.enabled.mechanisms`. `username` and `password` of the broker's user "
-        "are in `sasl.jaas.config` of that listener and mechanism. "
-        "(Kafka's default is GSSAPI, which is not supported between brokers.)",
+        "It has to be one of that listener's `sasl.enabled.mechanisms`. The credentials are in `sasl.jaas.config` of "
+        "that listener and mechanism. (Kafka's default is GSSAPI.)",
         _GROUP,
         nullable=True,
-        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        choices=MECHANISMS,
     ),
     Setting(
         "sasl.jaas.config",
@@ -50,7 +49,9 @@ SASL_SETTINGS: Final = [
         'Credentials of a mechanism, as Kafka writes them: `LoginModule required option="value" ...;`. Set it for a '
         "mechanism on a listener, as `listener.name.<listener>.<mechanism>.sasl.jaas.config`. PLAIN: each option "
         "`user_<name>` is a user's password. PLAIN and SCRAM on the listener between brokers: `username` and "
-        "`password` of the broker itself. GSSAPI: `keyTab` and `principal`. The other mechanisms need none.",
+        "`password` of the broker itself. OAUTHBEARER there: `clientId`, `clientSecret` and perhaps `scope` for the "
+        "token endpoint. GSSAPI: `keyTab` and `principal`, for clients that come and for other brokers. Otherwise "
+        "none is needed.",
         _GROUP,
         nullable=True,
         per_listener=True,
@@ -102,6 +103,17 @@ SASL_SETTINGS: Final = [
         "GSSAPI: how a Kerberos principal becomes a user's name; the first rule that fits decides. DEFAULT takes the "
         "first part of principals of the broker's realm; others are `RULE:[n:format](match)s/pattern/replacement/g/L`.",
         _GROUP,
+        per_listener=True,
+    ),
+    Setting(
+        "sasl.oauthbearer.token.endpoint.url",
+        _STRING,
+        None,
+        "Where this broker gets the token with which it authenticates at other brokers, if "
+        "`sasl.mechanism.inter.broker.protocol` is OAUTHBEARER: the token endpoint of an OAuth 2 server (`https:`), "
+        "asked with `clientId` and `clientSecret` of `sasl.jaas.config`; or a `file:`, read at each authentication.",
+        _OAUTH,
+        nullable=True,
         per_listener=True,
     ),
     Setting(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pylogd.config.values import ConfigError, ConfigType, Setting
@@ -55,8 +55,10 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.set.acl",
         _BOOLEAN,
         False,
-        "Whether to create nodes that only the broker's credentials may change, while everybody may read them. Needs "
-        "`zookeeper.auth.digest` or SASL, with the same credentials for all brokers.",
+        "Whether to create nodes that only the brokers' credentials may change, and of which others may not read "
+        "settings, SCRAM credentials, delegation tokens and ACLs. Needs `zookeeper.auth.digest`, SASL or a "
+        "certificate, with the same credentials for all brokers. For the nodes that exist already: `pylogd zookeeper "
+        "--protect`.",
         _GROUP,
     ),
     Setting(
@@ -141,14 +143,14 @@ class Connect(NamedTuple):
 class ZooKeeperSecurity:
     """Credentials, TLS and ACLs of a connection. Files are PEM; see the settings of the same names."""
 
-    digest: str | None = None
+    digest: str | None = field(default=None, repr=False)
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
-    sasl_password: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
     tls: bool = False
     truststore: str | None = None
     keystore: str | None = None
-    keystore_password: str | None = None
+    keystore_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
     set_acl: bool = False
 
@@ -176,11 +178,6 @@ class ZooKeeperSecurity:
             }
         return arguments
 
-    @property
-    def acl_scheme(self) -> str:
-        """The scheme of ACLs for `set_acl`: that of the credentials."""
-        return "sasl" if self.sasl_mechanism is not None else "digest"
-
 
 def parse_connect(text: str) -> Connect:
     """Split a connect string into its parts. Raises ConfigError."""
@@ -205,8 +202,11 @@ def zookeeper_security(values: Mapping[str, Any]) -> ZooKeeperSecurity:
         raise ConfigError("zookeeper.auth.digest must be user:password", _PREFIX + "auth.digest")
     if mechanism == "DIGEST-MD5" and not (value("sasl.username") and value("sasl.password")):
         raise ConfigError("zookeeper.sasl.mechanism needs zookeeper.sasl.username and zookeeper.sasl.password")
-    if value("set.acl") and digest is None and mechanism is None:
-        raise ConfigError("zookeeper.set.acl needs zookeeper.auth.digest or zookeeper.sasl.mechanism")
+    certificate = value("ssl.client.enable") and value("ssl.keystore.location")
+    if value("set.acl") and digest is None and mechanism is None and not certificate:
+        raise ConfigError(
+            "zookeeper.set.acl needs zookeeper.auth.digest, zookeeper.sasl.mechanism or zookeeper.ssl.keystore.location"
+        )
     return ZooKeeperSecurity(
         digest=digest,
         sasl_mechanism=mechanism,
@@ -219,6 +219,18 @@ def zookeeper_security(values: Mapping[str, Any]) -> ZooKeeperSecurity:
         check_hostname=value("ssl.endpoint.identification.algorithm") != "",
         set_acl=value("set.acl"),
     )
+
+
+def parse_security(texts: Mapping[str, object]) -> ZooKeeperSecurity:
+    """Return the security of a client's connection from settings by name, as text. Raises ConfigError.
+
+    Those that are missing have the broker's defaults.
+    """
+    known = {setting.name: setting for setting in ZOOKEEPER_SETTINGS}
+    if unknown := sorted(texts.keys() - known.keys()):
+        raise ConfigError(f"ZooKeeper's connection has no setting {unknown[0]!r:.200}", unknown[0])
+    values = {name: known[name].parse(text) for name, text in texts.items()}
+    return zookeeper_security({name: setting.default for name, setting in known.items()} | values)
 
 
 def check_zookeeper(values: Mapping[str, Any]) -> None:

@@ -168,6 +168,10 @@ class LocalCluster(LocalBrokers):
         """The addresses for clients that authenticate with a password; empty if there are none."""
         return ""
 
+    def hints(self) -> list[str]:
+        """Return commands with which to try the cluster."""
+        return [f"echo hello | pylogd produce demo -b {self.bootstrap}", f"pylogd consume demo -b {self.bootstrap}"]
+
     def __enter__(self) -> LocalCluster:
         """Start ZooKeeper, then all brokers at once; return once every broker listens.
 

@@ -8,13 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from pylogd.metadata.errors import NoNode
 from pylogd.metadata.interfaces import IMetadataStore
-from pylogd.metadata.layout import CorruptMetadata
-
-CONSUMERS: Final = "/consumers"
+from pylogd.metadata.layout import CONSUMERS, CorruptMetadata
 
 
 async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dict[tuple[str, int], int]:

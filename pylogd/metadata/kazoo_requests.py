@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from kazoo import exceptions as kazoo
-from kazoo import security
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import int_struct, multiheader_struct, read_buffer, stat_struct, write_string
 from kazoo.protocol.states import EventType as KazooEventType
@@ -44,6 +43,7 @@ from pylogd.metadata.interfaces import (
     check_path,
     parent_of,
 )
+from pylogd.metadata.node_acls import AclOf
 
 #: The store's event for each of kazoo's.
 EVENTS: Final = {
@@ -147,13 +147,13 @@ def read_many(paths: Sequence[str], client: KazooClient) -> Any:
     return answer
 
 
-def transact(operations: Sequence[Operation], full: Callable[[str], str], acl: Any, client: KazooClient) -> Any:
-    """Send a transaction of all operations. full: returns a path as the servers know it."""
+def transact(operations: Sequence[Operation], full: Callable[[str], str], acl_of: AclOf, client: KazooClient) -> Any:
+    """Send a transaction of all operations. full: returns a path as the servers know it. acl_of: ACLs of new nodes."""
     transaction = client.transaction()
     for operation in operations:
         path = full(operation.path)
         if isinstance(operation, Create):
-            transaction.create(path, operation.data, acl, operation.ephemeral, operation.sequence)
+            transaction.create(path, operation.data, acl_of(operation.path), operation.ephemeral, operation.sequence)
         elif isinstance(operation, SetData):
             transaction.set_data(path, operation.data, operation.version)
         elif isinstance(operation, Delete):
@@ -176,11 +176,6 @@ def fault_of(operation: Operation) -> NodeError | None:
         if isinstance(operation, Delete):
             return NotEmpty("/")
     return None
-
-
-def owners_acl() -> list[Any]:
-    """Return an ACL: all permissions with the creator's credentials, reading for everybody."""
-    return [*security.CREATOR_ALL_ACL, *security.READ_ACL_UNSAFE]
 
 
 def prefixes(path: str) -> Iterator[str]:

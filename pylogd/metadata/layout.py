@@ -28,6 +28,7 @@ from pylogd.metadata.image import (
 )
 
 BROKERS: Final = "/brokers/ids"
+CONSUMERS: Final = "/consumers"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
@@ -53,7 +54,7 @@ BROKER_EPOCHS: Final = "/brokers/epochs"
 #: Nodes that are created, empty, when a cluster is new.
 PARENTS: Final = (
     BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
-    BROKER_EPOCHS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS,
+    BROKER_EPOCHS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, CONSUMERS,
 )  # fmt: skip
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.

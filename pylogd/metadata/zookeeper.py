@@ -56,7 +56,6 @@ from pylogd.metadata.kazoo_requests import (
     error_of,
     fault_of,
     node_of,
-    owners_acl,
     prefixes,
     read_many,
     stat_of,
@@ -64,6 +63,7 @@ from pylogd.metadata.kazoo_requests import (
     version_of,
 )
 from pylogd.metadata.kazoo_session import KazooSession, Reactor, Send
+from pylogd.metadata.node_acls import AclOf, no_acl, protected_acl
 
 log = Logger()
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class ZooKeeperStore:
         self._reactor = reactor
         self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
         security = security or ZooKeeperSecurity()
-        self._acl = owners_acl() if security.set_acl else None
+        self._acl_of: AclOf = protected_acl if security.set_acl else no_acl
         self._session = KazooSession(self._hosts, reactor, session_timeout_ms / 1000, security, self._state)
         self._open = False
         self._calls = CallQueue(self._drained)
@@ -163,7 +163,7 @@ class ZooKeeperStore:
         operation = Create(path, data, ephemeral, sequence)
 
         def send(client: KazooClient) -> Any:
-            return client.create_async(self._full(path), data, self._acl, ephemeral, sequence)
+            return client.create_async(self._full(path), data, self._acl_of(path), ephemeral, sequence)
 
         return self._write(operation, send, self._short)
 
@@ -213,7 +213,7 @@ class ZooKeeperStore:
             else:
                 self._calls.settle(call, error=error_of(error, operations[0]))
 
-        self._session.ask(partial(transact, operations, self._full, self._acl), done)
+        self._session.ask(partial(transact, operations, self._full, self._acl_of), done)
         return call.deferred
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
@@ -332,7 +332,8 @@ class ZooKeeperStore:
         if not above:
             self._session.ask(lambda client: client.exists_async("/"), partial(made, True))
         for prefix in above:
-            self._session.ask(partial(_make, prefix, self._acl), partial(made, prefix == full))
+            acl = self._acl_of(prefix[len(self._chroot) :])  # of an ancestor of the chroot: that of the chroot
+            self._session.ask(partial(_make, prefix, acl), partial(made, prefix == full))
 
     def _multi_done(self, call: Call, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         converted: list[Result] = []

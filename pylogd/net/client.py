@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from twisted.internet import defer
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
@@ -314,7 +315,9 @@ class BrokerConnection(Protocol):
             outcome: bytes | None = None
             failure: BaseException | None = None
             try:
-                outcome = await security.in_thread(authentication.answer(response))
+                outcome = await security.in_thread(authentication.answer(response)).addTimeout(timeout, self._clock)
+            except defer.TimeoutError:
+                failure = RequestTimedOut(f"there are no credentials after {timeout:g} s")
             except Exception as error:
                 failure = error
             step = authentication.follow(outcome, failure)

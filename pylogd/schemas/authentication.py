@@ -1,17 +1,16 @@
 """Who sends a request to the registry's HTTP API: by password (RFC 7617) or by bearer token (RFC 6750).
 
 Strategy: checks run in threads of their own, few and with a bounded queue, since hashing a password takes tens of
-milliseconds on purpose. A password that was right is remembered, as a keyed hash, until the users file changes. A wrong
-one is answered after a delay.
+milliseconds on purpose, and keys of tokens may have to be fetched. A wrong password is answered after a delay. Users
+and tokens are checked by the code that brokers check theirs with.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
-import secrets
-from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -20,29 +19,53 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
+from pylogd.clock import wall_ms
 from pylogd.schemas.errors import Overloaded, Unauthorized
-from pylogd.schemas.passwords import BadUsersFile, UsersFile
-from pylogd.schemas.tokens import BadToken, KeysUnavailable, TokenCheck
+from pylogd.security.sasl.access_tokens import IssuerKeys, SignedTokens, TokenRules
+from pylogd.security.sasl.conversation import AuthenticationFailed, MechanismUnavailable
+from pylogd.security.sasl.passwords import UsersFile
 
 log = Logger()
 
 _THREADS: Final = 2
 _MOST_WAITING: Final = 50
-_MOST_REMEMBERED: Final = 1000
 _DELAY_SECONDS: Final = 1.0
+_REFRESH_SECONDS: Final = 300.0
+_RETRY_SECONDS: Final = 10.0
+
+
+class RegistryTokens:
+    """Checks bearer tokens."""
+
+    def __init__(
+        self, keys: str, issuer: str | None, audience: str | None, now_ms: Callable[[], int] = wall_ms
+    ) -> None:
+        """keys: of the issuer, a JSON web key set in a file or at a URL. issuer, audience: what a token must name, None
+        for any. Raises MechanismUnavailable if joserfc is not installed.
+        """
+        url = keys if "://" in keys else Path(keys).absolute().as_uri()
+        self._keys = IssuerKeys(url, _REFRESH_SECONDS, _RETRY_SECONDS)
+        audiences = () if audience is None else (audience,)
+        self._tokens = SignedTokens(self._keys, TokenRules(audiences, issuer), now_ms)
+
+    def load(self) -> None:
+        """Read the issuer's keys. Raises MechanismUnavailable."""
+        self._keys.load()
+
+    def owner(self, token: str) -> str:
+        """Return the subject of a valid token. Raises AuthenticationFailed, MechanismUnavailable."""
+        return self._tokens.check(token).principal.name
 
 
 class Authenticator:
     """Finds out who sends a request. Without users and tokens everybody may send any request, without a name."""
 
-    def __init__(self, reactor: Any, users: UsersFile | None = None, tokens: TokenCheck | None = None) -> None:
+    def __init__(self, reactor: Any, users: UsersFile | None = None, tokens: RegistryTokens | None = None) -> None:
         self._reactor = reactor
         self._users = users
         self._tokens = tokens
         self._pool = ThreadPool(0, _THREADS, "schemas-authentication")
         self._waiting = 0
-        self._key = secrets.token_bytes(32)
-        self._remembered: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # the users file's stamp, by password
 
     @property
     def challenges(self) -> list[str]:
@@ -52,12 +75,12 @@ class Authenticator:
         return basic + ([f"Bearer {realm}"] if self._tokens is not None else [])
 
     async def start(self) -> None:
-        """Read users and keys. Raises BadUsersFile, KeysUnavailable."""
+        """Read users and keys. Raises MechanismUnavailable."""
         self._pool.start()
         if self._users is not None:
             await self._in_thread(self._users.read)
         if self._tokens is not None:
-            await self._in_thread(self._tokens.read_keys)
+            await self._in_thread(self._tokens.load)
 
     def stop(self) -> None:
         """End the threads."""
@@ -80,11 +103,11 @@ class Authenticator:
             if kind.lower() == "bearer" and self._tokens is not None:
                 return str(await self._in_thread(self._tokens.owner, credentials.strip()))
             raise Unauthorized("credentials are required")
-        except (BadToken, _Refused) as error:
+        except (AuthenticationFailed, _Refused) as error:
             log.warn("Refused a request of {host}: {error}", host=host, error=str(error))
             await deferLater(self._reactor, _DELAY_SECONDS, lambda: None)
             raise Unauthorized("the credentials are not valid") from None
-        except (BadUsersFile, KeysUnavailable) as error:
+        except MechanismUnavailable as error:
             log.error("Can't check credentials: {error}", error=str(error))
             raise Overloaded("credentials can't be checked at present; see the registry's log") from None
 
@@ -93,14 +116,8 @@ class Authenticator:
             name, colon, password = base64.b64decode(credentials, validate=True).decode("utf-8").partition(":")
         except (binascii.Error, UnicodeDecodeError):
             raise _Refused("its Basic credentials can't be decoded") from None
-        stamp = await self._in_thread(users.read)
-        key = hmac.digest(self._key, credentials.encode(), "sha256")
-        if self._remembered.get(key) != stamp:
-            if not colon or not await self._in_thread(users.is_right, name, password):
-                raise _Refused(f"wrong password, or unknown user {name!r:.100}")
-            self._remembered[key] = stamp
-            if len(self._remembered) > _MOST_REMEMBERED:
-                self._remembered.popitem(last=False)
+        if not colon or not await self._in_thread(users.is_right, name, password):
+            raise _Refused(f"wrong password, or unknown user {name!r:.100}")
         return name
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:

@@ -24,9 +24,12 @@ from fastavro.schema import parse_schema
 
 from pylogd.errors import PylogdError
 from pylogd.schemas.access import Access
+from pylogd.security.sasl.http_client import read_body
 
 _HEAD: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
+#: The most bytes of a registry's answer: of a schema, as JSON in JSON.
+_MOST_BYTES: Final = 1 << 23
 
 
 class SchemaRegistryError(PylogdError):
@@ -44,7 +47,8 @@ class NotAvro(PylogdError):
 class SchemaRegistryClient:
     """A client of the registry at `url`. Caches schemas and registrations. May be shared by threads.
 
-    `timeout`: seconds that a request may take. `settings`: TLS and credentials, see `access`.
+    `timeout`: seconds that an answer may take, however slowly its bytes come. `settings`: TLS and
+    credentials, see `access`.
     """
 
     def __init__(self, url: str, timeout: float = 10.0, settings: Mapping[str, str] | None = None) -> None:
@@ -94,7 +98,7 @@ class SchemaRegistryClient:
         request = urllib.request.Request(self._access.url + path, data, headers)
         try:
             with self._access.open(request, self._timeout) as reply:
-                return json.load(reply)
+                return json.loads(read_body(reply, _MOST_BYTES))
         except urllib.error.HTTPError as error:
             with error:
                 raise _refused(error) from error
@@ -104,7 +108,7 @@ class SchemaRegistryClient:
 
 def _refused(error: urllib.error.HTTPError) -> SchemaRegistryError:
     try:
-        document = json.load(error)
+        document = json.loads(read_body(error, _MOST_BYTES))
         return SchemaRegistryError(str(document["message"]), int(document["error_code"]))
     except (OSError, ValueError, KeyError, TypeError):
         return SchemaRegistryError(f"the schema registry answered {error.code} {error.reason}")

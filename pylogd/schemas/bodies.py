@@ -1,7 +1,8 @@
 """HTTP requests whose bodies are bounded while they arrive, with a length in advance or in chunks.
 
 A body that is too large is answered with 413 at once. What the client still sends is received and dropped for a while,
-so that it can read the answer, and then the connection is closed.
+so that it can read the answer, and then the connection is closed. A request that is not there in time, headers and
+body, ends its connection, however regularly its bytes come.
 """
 
 from __future__ import annotations
@@ -111,10 +112,28 @@ class BoundedRequest(Request):
         self._held = 0
 
 
+class BoundedChannel(HTTPChannel):
+    """A connection on which a request has the time that Twisted gives to a silent connection (`timeOut`, 60 s)."""
+
+    _receiving = False
+
+    def resetTimeout(self) -> None:
+        """Let the time of a request begin with its first bytes; later ones do not prolong it."""
+        if not self._receiving:
+            self._receiving = True
+            super().resetTimeout()  # type: ignore[no-untyped-call]
+
+    def allContentReceived(self) -> None:
+        """Handle the request, which is complete."""
+        self._receiving = False
+        super().allContentReceived()  # type: ignore[no-untyped-call]
+
+
 class BoundedSite(Site):
     """The factory of connections with bounded requests. `held`: the bytes of all bodies that are held at present."""
 
     noisy = False
+    protocol: Any = BoundedChannel
 
     def __init__(self, resource: Resource, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
         super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from pylogd.security.principal import USER, Principal
 from pylogd.security.sasl.conversation import AuthenticationFailed, Challenge, MechanismUnavailable, SaslError, Success
 from pylogd.security.sasl.gssapi import GssapiClient, GssapiMechanism
 from tests.integration.conftest import StartBroker
+from tests.integration.test_secure_replication import replicates
+from tests.zookeeper import ZooKeeper
 
 k5test = pytest.importorskip("k5test")
 gssapi = pytest.importorskip("gssapi")
@@ -168,3 +171,13 @@ def test_aiokafka(settings: dict[str, Any]) -> None:
         await consumer.stop()
 
     asyncio.run(run())
+
+
+def test_brokers_replicate_with_tickets(realm: Any, zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """Each broker has the keys of kafka/localhost, and is `kafka` for the others. Sessions last two seconds."""
+    jaas = f'Krb5LoginModule required keyTab="{realm.keytab}" principal="kafka/{HOST}@{realm.realm}";'
+    replicates(
+        zookeeper.connect, tmp_path, "GSSAPI",
+        {"gssapi.sasl.jaas.config": jaas, "sasl.kerberos.service.name": "kafka"},
+        host=HOST, user="kafka",
+    )  # fmt: skip

@@ -152,8 +152,8 @@ def test_certificates_of_clients_can_be_required(
     [
         (["--tls-key", "OWN"], "need --tls-certificate"),
         (["--tls-certificate", "CA"], "can't use the certificate or its key"),
-        (["--users", "none"], "can't read the users file"),
-        (["--jwks", "none.json"], "can't read the keys"),
+        (["--users", "none"], "can't read the users in"),
+        (["--jwks", "none.json"], "can't get the keys"),
         (["--add-user", "ada"], "--add-user needs --users"),
     ],
 )

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.link import Link
-from pylogd.client.evented.tls import context_of, tls_error
+from pylogd.client.evented.tls import make_context, tls_error
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 
@@ -67,10 +68,8 @@ class AioTransport(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(timeout):
                 await loop.create_connection(
-                    lambda: self, link.host, link.port, ssl=context_of(link), happy_eyeballs_delay=0.25
+                    lambda: self, link.host, link.port, ssl=link.connections.tls, happy_eyeballs_delay=0.25
                 )  # fmt: skip
-        except PylogdError as error:
-            self._lost(error)
         except ssl.SSLError as error:
             self._lost(tls_error(link.address, error))
         except (OSError, TimeoutError) as error:
@@ -173,6 +172,12 @@ class AioLoop:
     def promise(self) -> AioPromise:
         """Return a new promise."""
         return AioPromise(self._loop)
+
+    def tls_reader(self, link: Link) -> Callable[[], Any] | None:
+        """Return what makes the TLS context, None without TLS or if it is made."""
+        connections = link.connections
+        security = connections.options.security
+        return partial(make_context, security) if security.uses_tls and connections.tls is None else None
 
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> AioTransport:
         """Connect to a link's address."""

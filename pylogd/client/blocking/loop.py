@@ -107,6 +107,9 @@ class PollLoop:
         """Return a new promise."""
         return PollPromise()
 
+    def tls_reader(self, link: Link) -> None:
+        """Return None: the caller's thread may wait for the disk."""
+
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> Transport:
         """Connect to a link's address. `happened` is this loop's own."""
         return self._sockets.open(link, timeout)

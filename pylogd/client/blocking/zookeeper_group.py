@@ -61,6 +61,7 @@ class ZooKeeperGroup:
             session_timeout_ms=int(options.session_seconds * 1000),
             commit_interval_ms=int(options.auto_commit_interval * 1000) if after else None,
             operation_timeout=options.request_timeout,
+            settings=options.zookeeper_settings,
         )
         membership.start(options.request_timeout)
         self._membership = membership

@@ -1,7 +1,7 @@
 """How a client connects safely: TLS and SASL, as options that all faces share.
 
-Rules: secrets are in no `repr`. Files are read by the faces, when they first connect (`client/tls_files.py`). What asks
-other servers, such as a function for tokens, is called in a thread.
+Rules: secrets are in no `repr`. Files are read by the faces, when they first connect (`client/evented/tls.py`); those
+on event loops do it in a thread. What asks other servers, such as a function for tokens, is called in a thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pylogd.security.sasl.conversation import ClientConversation
-from pylogd.security.sasl.gssapi import GssapiClient
+from pylogd.security.sasl.gssapi import LazyGssapiClient
 from pylogd.security.sasl.oauthbearer import OAuthBearerClient
 from pylogd.security.sasl.plain import PlainClient
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS
@@ -101,33 +101,11 @@ class SecurityOptions:
             assert self.sasl_token is not None
             return OAuthBearerClient(self.sasl_token)
         if mechanism == "GSSAPI":
-            return _Kerberos(self, host)
+            keytab, principal = self.sasl_kerberos_keytab or None, self.sasl_kerberos_principal or None
+            return LazyGssapiClient(self.sasl_kerberos_service, host, keytab, principal)
         return ScramClient(
             SCRAM_MECHANISMS[mechanism], self.sasl_username, self.sasl_password, token=self.sasl_delegation_token
         )
-
-
-class _Kerberos:
-    """GSSAPI, whose credentials are looked for with the first step: the keys are in a file."""
-
-    mechanism = "GSSAPI"
-
-    def __init__(self, options: SecurityOptions, host: str) -> None:
-        self._options = options
-        self._host = host
-        self._begun: GssapiClient | None = None
-
-    def first(self) -> bytes:
-        """Return the client's first message. Raises SaslError."""
-        options = self._options
-        keytab, principal = options.sasl_kerberos_keytab or None, options.sasl_kerberos_principal or None
-        self._begun = GssapiClient(options.sasl_kerberos_service, self._host, keytab, principal)
-        return self._begun.first()
-
-    def step(self, challenge: bytes) -> bytes | None:
-        """Take the broker's message, and return the next one, or None at the end. Raises SaslError."""
-        assert self._begun is not None
-        return self._begun.step(challenge)
 
 
 def _check(value: str, allowed: tuple[str, ...], name: str) -> None:

@@ -82,9 +82,7 @@ class Consumer:
         if options.coordinator == "zookeeper":
             from pylogd.client.deferred.zookeeper import ZooKeeperGroup  # noqa: PLC0415 - kazoo, only where it is meant
 
-            return ZooKeeperGroup(
-                self.cluster.reactor, options.zookeeper, options.group_id, options.session_seconds, on_event=on_event
-            )
+            return ZooKeeperGroup(self.cluster.reactor, options, on_event=on_event)
         return BrokerGroup(
             self.cluster.driver, options.member, stable=options.read_committed,
             request_timeout=options.request_timeout, on_event=on_event, unheard=self._unheard,

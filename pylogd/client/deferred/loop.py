@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -90,12 +91,11 @@ class TwistedTransport(Protocol):
         """Begin to connect."""
         self._reactor = reactor
         endpoint = _endpoint(reactor, self._link.host, self._link.port, timeout)
-        try:
-            if self._link.connections.options.security.uses_tls:
-                endpoint = _with_tls(reactor, self._link, endpoint)
-        except PylogdError as error:
-            self._lost(error)
-            return
+        tls = self._link.connections.tls
+        if tls is not None:
+            from pylogd.net.client_tls import TlsEndpoint  # noqa: PLC0415 - pyOpenSSL is optional
+
+            endpoint = TlsEndpoint(reactor, tls(self._link.host), endpoint)
         factory: Any = Factory()
         factory.noisy = False
         factory.protocol = lambda: self
@@ -217,6 +217,12 @@ class TwistedLoop:
         """Return a new promise."""
         return TwistedPromise()
 
+    def tls_reader(self, link: Link) -> Callable[[], Any] | None:
+        """Return what makes the TLS options, None without TLS or if they are made."""
+        connections = link.connections
+        security = connections.options.security
+        return partial(_make_tls, security) if security.uses_tls and connections.tls is None else None
+
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> TwistedTransport:
         """Connect to a link's address."""
         transport = TwistedTransport(link, happened, self.now)
@@ -232,21 +238,12 @@ def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
     return HostnameEndpoint(reactor, host, port, timeout)
 
 
-def _with_tls(reactor: Any, link: Link, endpoint: Any) -> Any:
-    """Return an endpoint with TLS. The options are read once for a client. Raises TlsFailed."""
+def _make_tls(options: SecurityOptions) -> Callable[[str], Any]:
+    """Read certificates and keys, and return the TLS options by host name. Waits. Raises TlsFailed."""
     try:
-        from pylogd.net.client_tls import TlsEndpoint  # noqa: PLC0415 - pyOpenSSL is optional
+        from pylogd.net.client_tls import ClientTls  # noqa: PLC0415 - pyOpenSSL is optional
     except ImportError as error:
         raise TlsFailed(f"TLS on Twisted needs pip install 'pylogd-broker[tls]': {error}") from error
-    connections = link.connections
-    if connections.tls is None:
-        connections.tls = _make_tls(connections.options.security)
-    return TlsEndpoint(reactor, connections.tls(link.host), endpoint)
-
-
-def _make_tls(options: SecurityOptions) -> Callable[[str], Any]:
-    from pylogd.net.client_tls import ClientTls  # noqa: PLC0415 - as above
-
     try:
         return ClientTls(
             ca=read_pem(options.ssl_ca, "ssl_ca") if options.ssl_ca else None,

@@ -17,6 +17,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, RequestTimedOut
 from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
@@ -27,6 +28,7 @@ from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
+from pylogd.client.zookeeper.security import connection_security
 from pylogd.errors import PylogdError
 from pylogd.metadata.errors import StoreError
 from pylogd.metadata.zookeeper import ZooKeeperStore
@@ -37,19 +39,17 @@ _COMMIT_SECONDS = 1.0  # seconds between commits of stored offsets
 
 
 class ZooKeeperGroup:
-    """A group by its id, in the ZooKeeper at `connect`, "host:port,host:port/chroot". Times in seconds."""
+    """The group of a consumer's options, in the ZooKeeper that they name."""
 
-    def __init__(
-        self, reactor: Any, connect: str, group_id: str, session_timeout: float, *, on_event: Callable[[], None]
-    ) -> None:
-        """Nothing is connected before `subscribe`. Raises ValueError without `connect`, or for a bad group name."""
-        if not connect:
-            raise ValueError('coordinator="zookeeper" needs zookeeper="host:port,host:port/chroot"')
-        GroupPaths(group_id)
+    def __init__(self, reactor: Any, options: ConsumerOptions, *, on_event: Callable[[], None]) -> None:
+        """Nothing is connected before `subscribe`. Raises ValueError for a bad group name or setting."""
+        assert options.group_id is not None
+        GroupPaths(options.group_id)
         self._reactor = reactor
-        self._connect = connect
-        self._group_id = group_id
-        self._session_timeout = session_timeout
+        self._connect = options.zookeeper
+        self._security = connection_security(options.zookeeper_settings)
+        self._group_id = options.group_id
+        self._session_timeout = options.session_seconds
         self._on_event = on_event
         self._tasks = Tasks()
         self._subscription: Subscription | None = None
@@ -178,7 +178,10 @@ class ZooKeeperGroup:
     async def _join(self) -> None:
         if self._subscription is None:
             return
-        store = ZooKeeperStore(self._connect, self._reactor, session_timeout_ms=int(self._session_timeout * 1000))
+        store = ZooKeeperStore(
+            self._connect, self._reactor, session_timeout_ms=int(self._session_timeout * 1000),
+            security=self._security,
+        )  # fmt: skip
         try:
             await store.start()
         except StoreError as error:

@@ -10,14 +10,15 @@ Rules: everything runs on the loop's thread. Turns do not nest: what happens dur
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from pylogd.client.core.call import Call
 from pylogd.client.core.effects import Close, Open, Work, Write
-from pylogd.client.core.errors import Closed
+from pylogd.client.core.errors import Closed, TlsFailed
+from pylogd.client.core.link import Link, LinkState
 from pylogd.client.core.network import Network
 from pylogd.client.evented.loop import Loop, Timer
-from pylogd.client.evented.worker import work
+from pylogd.client.evented.worker import in_thread, work
 from pylogd.errors import PylogdError
 
 _MOST_ROUNDS = 100  # of one turn: with more, something is sent and fails again and again
@@ -52,6 +53,7 @@ class Driver:
         self.loop = loop
         self.closed = False
         self._machines: list[Machine] = []
+        self._unopened: list[Link] = []  # while certificates and keys are read
         self._timer: Timer | None = None
         self._wakes_at = 0.0
         self._turned_at = float("-inf")  # what is due later than that was not done yet
@@ -161,7 +163,7 @@ class Driver:
                 if link.transport is not None:
                     link.transport.write(effect.parts)
             elif isinstance(effect, Open):
-                link.transport = self.loop.open(link, link.connect_timeout, self.turn)
+                self._open(link)
             elif isinstance(effect, Work):
                 work(effect, self._from_thread, self.loop.now)
             elif isinstance(effect, Close) and link.transport is not None:
@@ -169,6 +171,27 @@ class Driver:
         if self.network.written:
             self.network.count_written(self.loop.now())
             self._again = True
+
+    def _open(self, link: Link) -> None:
+        """Open a connection; the first one with TLS once certificates and keys are read, in a thread."""
+        read = self.loop.tls_reader(link)
+        if read is None:
+            link.transport = self.loop.open(link, link.connect_timeout, self.turn)
+            return
+        self._unopened.append(link)
+        if len(self._unopened) == 1:
+            in_thread(read, self._tls_was_read, self._from_thread)
+
+    def _tls_was_read(self, found: Any, error: BaseException | None) -> None:
+        self.network.tls = found
+        links, self._unopened = self._unopened, []
+        for link in links:
+            if link.state is not LinkState.CONNECTING:
+                continue  # closed meanwhile
+            if error is None:
+                self._open(link)
+            else:
+                link.lost(error if isinstance(error, PylogdError) else TlsFailed(str(error)), self.loop.now())
 
     def _from_thread(self, report: Callable[[], None]) -> None:
         def call() -> None:

@@ -72,6 +72,13 @@ class Loop(Protocol):
         """Return a new promise."""
         ...
 
+    def tls_reader(self, link: Link) -> Callable[[], Any] | None:
+        """Return a call that reads certificates and keys, whose result has to be in `connections.tls` before `open`.
+
+        None: nothing has to be read, or the loop's thread may wait for the disk.
+        """
+        ...
+
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> Transport:
         """Connect to `link`'s address and report to it what happens; call `happened` after each report."""
         ...

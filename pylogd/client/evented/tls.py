@@ -1,6 +1,7 @@
 """TLS of the standard library for the faces that use it, from a client's options.
 
-Rules: certificates and keys are read when a client first connects. Errors name the option, and never repeat a key.
+Rules: certificates and keys are read when a client first connects, on event loops in a thread. Errors name the option,
+and never repeat a key.
 """
 
 from __future__ import annotations

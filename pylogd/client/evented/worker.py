@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from pylogd.client.core.effects import Work
 from pylogd.client.core.link import Link
 
+T = TypeVar("T")
+#: Makes a call in the loop's thread, from any thread.
+FromThread = Callable[[Callable[[], None]], object]
 
-def work(effect: Work[Link], from_thread: Callable[[Callable[[], None]], object], now: Callable[[], float]) -> None:
-    """Carry out an effect, and report the outcome to its link.
 
-    from_thread: makes a call in the loop's thread, from any thread. The thread does not keep the process from ending.
+def in_thread(call: Callable[[], T], done: Callable[[T | None, BaseException | None], None], loop: FromThread) -> None:
+    """Make a call in a thread, and report its result or its exception to `done` in the loop's thread.
+
+    The thread does not keep the process from ending.
     """
-    link = effect.link
 
     def run() -> None:
-        outcome: bytes | None = None
+        outcome: T | None = None
         failure: BaseException | None = None
         try:
-            outcome = effect.call()
+            outcome = call()
         except Exception as error:
             failure = error
-        from_thread(lambda: link.worked(outcome, failure, now()))
+        loop(lambda: done(outcome, failure))
 
     threading.Thread(target=run, name="pylogd authentication", daemon=True).start()
+
+
+def work(effect: Work[Link], loop: FromThread, now: Callable[[], float]) -> None:
+    """Carry out an effect, and report the outcome to its link."""
+    in_thread(effect.call, lambda outcome, failure: effect.link.worked(outcome, failure, now()), loop)

@@ -16,6 +16,7 @@ import queue
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Literal, TypeVar, cast
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -28,6 +29,7 @@ from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.loop import Loop
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
+from pylogd.client.zookeeper.security import connection_security
 from pylogd.metadata.errors import StoreError
 from pylogd.metadata.kazoo_session import Reactor
 from pylogd.metadata.zookeeper import ZooKeeperStore
@@ -55,15 +57,17 @@ class ZooKeeperMembership:
         rebalance_max_retries: int = 20,
         rebalance_backoff_ms: int = 500,
         operation_timeout: float = 30.0,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`connect` is `host:port,host:port/chroot`, where the brokers of the topics are registered. `initial` is for
-        the caller, see the package. `operation_timeout` bounds commits and looks at offsets, in seconds. Raises
-        ValueError.
+        the caller, see the package. `operation_timeout` bounds commits and looks at offsets, in seconds. `settings`:
+        see `security`. Raises ValueError.
         """
         if initial not in ("smallest", "largest"):
             raise ValueError(f"initial is smallest or largest, not {initial!r}")
         GroupPaths(group_id)
         self.initial = initial
+        self._security = connection_security(settings)
         self._connect = connect
         self._group = group_id
         self._subscription = Subscription.of(subscription)
@@ -195,6 +199,7 @@ class ZooKeeperMembership:
             cast(Reactor, self._loop),  # its arguments have the names of Twisted's interfaces
             session_timeout_ms=self._session_timeout_ms,
             connection_timeout_ms=int(timeout * 1000),
+            security=self._security,
         )
         await store.start()
         settings = GroupSettings(

@@ -1,7 +1,8 @@
-"""Access tokens of OAUTHBEARER: signed JSON web tokens (RFC 7519), checked with the keys of their issuer.
+"""Access tokens: signed JSON web tokens (RFC 7519), checked with the keys of their issuer.
 
-Needs the package `joserfc` (`pip install 'pylogd-broker[oauth]'`). Only signatures with a public key are accepted: with
-a shared secret, whoever can check a token could make one. Every token needs an end (`exp`) and a subject.
+For OAUTHBEARER and for the schema registry's HTTP API. Needs the package `joserfc` (`pip install
+'pylogd-broker[oauth]'`). Only signatures with a public key are accepted: with a shared secret, whoever can check a
+token could make one. Every token needs an end (`exp`) and a subject.
 
 Unsecured tokens (`alg` none) prove nothing. They are for development, and only where the settings allow them.
 """
@@ -11,8 +12,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 from pylogd.clock import wall_ms
 from pylogd.security.principal import USER, Principal
 from pylogd.security.sasl.conversation import AuthenticationFailed, MechanismUnavailable
+from pylogd.security.sasl.http_client import open_url, read_body
 from pylogd.security.sasl.oauthbearer import TokenOwner
 
 #: Signatures with a public key. `none` and those with a shared secret (HS256 ...) are not here on purpose.
@@ -74,6 +74,11 @@ class IssuerKeys:
         self._keys: Any = None
         self._failure = "not fetched yet"
         self._fetched = self._tried = float("-inf")
+
+    def load(self) -> None:
+        """Fetch the keys, if there are none. Raises MechanismUnavailable."""
+        if self._keys is None:
+            self._fetch_again(wait=True)
 
     def find(self, key_id: str | None) -> Any:
         """Return the key set with the key of that id. Raises AuthenticationFailed, MechanismUnavailable."""
@@ -186,8 +191,8 @@ def fetch_keys(url: str) -> bytes:
         with open(unquote(parts.path), "rb") as file:
             data = file.read(_MOST_KEYS_BYTES + 1)
     elif parts.scheme in ("http", "https"):
-        with urllib.request.urlopen(url, timeout=_FETCH_SECONDS) as response:
-            data = response.read(_MOST_KEYS_BYTES + 1)
+        with open_url(url, _FETCH_SECONDS) as response:
+            return read_body(response, _MOST_KEYS_BYTES)
     else:
         raise ValueError("a key set is at an https:, http: or file: URL")
     if len(data) > _MOST_KEYS_BYTES:

@@ -166,5 +166,25 @@ class GssapiClient:
         return message
 
 
+class LazyGssapiClient:
+    """A `GssapiClient` that looks for its credentials with the first step, since the keys are in a file."""
+
+    mechanism = NAME
+
+    def __init__(self, service: str, host: str, keytab: str | None = None, principal: str | None = None) -> None:
+        self._arguments = service, host, keytab, principal
+        self._begun: GssapiClient | None = None
+
+    def first(self) -> bytes:
+        """Return the first token. Raises SaslError."""
+        self._begun = GssapiClient(*self._arguments)
+        return self._begun.first()
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """See `GssapiClient`."""
+        assert self._begun is not None
+        return self._begun.step(challenge)
+
+
 def _text(error: Any) -> str:
     return str(error).partition("\n")[0][:300]

@@ -1,35 +1,42 @@
-"""Passwords of PLAIN's users: from the settings in clear text, or from a file in clear text or hashed.
+"""Passwords of users: from the settings in clear text, or from a file in clear text or hashed.
 
-A line of the file is `user:password`, or `user:SCRAM-SHA-256$iterations:salt$stored key:server key` with base64 parts,
-the notation of PostgreSQL. Empty lines and those that begin with `#` don't count. A user's name can't contain a colon.
+The users of PLAIN on a broker's listener and those of the schema registry's HTTP API are checked here. A line of the
+file is `user:password`, or `user:$scrypt$ln=14,r=8,p=1$SALT$HASH` (RFC 7914), with base64 without padding; `ln` is the
+binary logarithm of scrypt's N. Empty lines and those that begin with `#` don't count. A user's name can't contain a
+colon. `pylogd users hash` and `pylogd schema-registry --add-user` make hashed passwords.
 
-Rules: to check the password of an unknown user takes as long as for a known one; texts are compared in constant time.
+Rules: to check the password of an unknown user takes as long as for a known one; texts are compared in constant time. A
+hashed password that was right is remembered until the file changes, as a keyed hash, so that clients that connect often
+cost little. A file with an error lets nobody in.
 """
 
 from __future__ import annotations
 
-import binascii
+import base64
+import hashlib
 import hmac
 import os
 import re
 import secrets
 import threading
-from base64 import b64decode, b64encode
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from pylogd.security.sasl.conversation import MechanismUnavailable
-from pylogd.security.sasl.scram import SCRAM_MECHANISMS, Algorithm, ScramCredential, make_credential
 
-_HASHED: Final = re.compile(
-    r"(SCRAM-SHA-(?:256|512))\$([1-9][0-9]{0,6}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)"
-)
+_SCHEME: Final = "$scrypt$"
+_HASHED: Final = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d)\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)")
+_LN, _R, _P = 14, 8, 1  # 16 MB, and about 50 ms
+_MOST_LN, _MOST_R = 18, 16  # 512 MB
+_HASH_BYTES, _SALT_BYTES = 32, 16
+_MOST_PASSWORD: Final = 1024  # bytes
+_MOST_REMEMBERED: Final = 1000
 #: What an unknown user's password is compared with.
 _NOBODY: Final = secrets.token_hex(32)
 _KEY: Final = secrets.token_bytes(32)
-
-Hashed = tuple[Algorithm, ScramCredential]
 
 
 class PasswordCheck(Protocol):
@@ -41,10 +48,63 @@ class PasswordCheck(Protocol):
         """Return whether this is the user's password. Raises SaslError if that can't be found out."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class PasswordHash:
+    """A salted hash and the parameters of scrypt. `str()` is the notation of users files."""
+
+    ln: int
+    r: int
+    p: int
+    salt: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, password: str) -> PasswordHash:
+        """Hash a password with a new salt."""
+        salt = secrets.token_bytes(_SALT_BYTES)
+        return cls(_LN, _R, _P, salt, _scrypt(password, _LN, _R, _P, salt, _HASH_BYTES))
+
+    @classmethod
+    def parse(cls, text: str) -> PasswordHash:
+        """Return the hash in the notation of users files. Raises ValueError."""
+        match = _HASHED.fullmatch(text)
+        if match is None:
+            raise ValueError("write $scrypt$ln=...,r=...,p=...$SALT$HASH")
+        ln, r, p = (int(match[part]) for part in (1, 2, 3))
+        if not 10 <= ln <= _MOST_LN or not 1 <= r <= _MOST_R or not 1 <= p <= 4:
+            raise ValueError(f"scrypt's parameters must be ln 10 to {_MOST_LN}, r 1 to {_MOST_R}, p 1 to 4")
+        salt, digest = _decode(match[4]), _decode(match[5])
+        if len(digest) < 16:
+            raise ValueError("the hash is shorter than 16 bytes")
+        return cls(ln, r, p, salt, digest)
+
+    def __str__(self) -> str:
+        salt, digest = (base64.b64encode(part).decode().rstrip("=") for part in (self.salt, self.digest))
+        return f"{_SCHEME}ln={self.ln},r={self.r},p={self.p}${salt}${digest}"
+
+    def matches(self, password: str) -> bool:
+        """Return whether the password has this hash. Takes about 50 ms."""
+        digest = _scrypt(password, self.ln, self.r, self.p, self.salt, len(self.digest))
+        return hmac.compare_digest(digest, self.digest)
+
+
+def _scrypt(password: str, ln: int, r: int, p: int, salt: bytes, size: int) -> bytes:
+    memory = (128 * r << ln) + (1 << 20)
+    data = password.encode("utf-8", "surrogatepass")[:_MOST_PASSWORD]
+    return hashlib.scrypt(data, salt=salt, n=1 << ln, r=r, p=p, maxmem=memory, dklen=size)
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4))
+
+
+def _digest(text: str) -> bytes:
+    return hmac.digest(_KEY, text.encode("utf-8", "surrogatepass"), "sha256")
+
+
 def same_text(first: str, second: str) -> bool:
     """Compare two texts in a time that does not depend on them."""
-    one, other = (hmac.digest(_KEY, text.encode("utf-8", "surrogatepass"), "sha256") for text in (first, second))
-    return hmac.compare_digest(one, other)
+    return hmac.compare_digest(_digest(first), _digest(second))
 
 
 class KnownPasswords:
@@ -69,8 +129,9 @@ class UsersFile:
         self._path = Path(path)
         self._lock = threading.Lock()
         self._stamp: tuple[int, int, int] | None = None
-        self._secrets: Mapping[str, str | Hashed] = {}
-        self._decoy: Hashed | None = None
+        self._secrets: Mapping[str, str | PasswordHash] = {}
+        self._decoy: PasswordHash | None = None
+        self._remembered: OrderedDict[bytes, None] = OrderedDict()  # right passwords
 
     def read(self) -> None:
         """Read the file if it has changed. Raises MechanismUnavailable if it can't be used."""
@@ -79,14 +140,28 @@ class UsersFile:
 
     def is_right(self, user: str, password: str) -> bool:
         """Return whether this is the user's password. Raises MechanismUnavailable if the file can't be used."""
+        key = _digest(f"{user}\0{password}")
         with self._lock:
             self._read_if_changed()
-            found, decoy = self._secrets.get(user), self._decoy
+            found, decoy, stamp = self._secrets.get(user), self._decoy, self._stamp
+            if key in self._remembered:
+                return True
         # Where some passwords are hashed, each check hashes one, so that its time tells nothing of the user.
-        hashed = found if isinstance(found, tuple) else decoy
-        hashes = hashed is not None and _is_hash_of(hashed, password)
+        hashed = found if isinstance(found, PasswordHash) else decoy
+        matches = hashed is not None and hashed.matches(password)
         same = same_text(found if isinstance(found, str) else _NOBODY, password)
-        return hashes if isinstance(found, tuple) else same
+        if not isinstance(found, PasswordHash):
+            return same
+        if matches:
+            self._remember(key, stamp)
+        return matches
+
+    def _remember(self, key: bytes, stamp: object) -> None:
+        with self._lock:
+            if stamp == self._stamp:
+                self._remembered[key] = None
+                if len(self._remembered) > _MOST_REMEMBERED:
+                    self._remembered.popitem(last=False)
 
     def _read_if_changed(self) -> None:
         try:
@@ -100,42 +175,38 @@ class UsersFile:
         except UnicodeDecodeError:
             raise MechanismUnavailable(f"can't read the users in {self._path}: it is not UTF-8 text") from None
         self._secrets = parse_users(text, str(self._path))
-        self._decoy = next((secret for secret in self._secrets.values() if isinstance(secret, tuple)), None)
+        self._decoy = next((secret for secret in self._secrets.values() if isinstance(secret, PasswordHash)), None)
+        self._remembered.clear()
         self._stamp = stamp
 
 
-def _is_hash_of(hashed: Hashed, password: str) -> bool:
-    algorithm, credential = hashed
-    again = make_credential(algorithm, password, credential.salt, credential.iterations)
-    return hmac.compare_digest(again.stored_key, credential.stored_key)
-
-
-def parse_users(text: str, path: str) -> dict[str, str | Hashed]:
+def parse_users(text: str, path: str) -> dict[str, str | PasswordHash]:
     """Return the secrets in the text of a users file by user. Raises MechanismUnavailable with the line at fault."""
-    found: dict[str, str | Hashed] = {}
+    found: dict[str, str | PasswordHash] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         user, colon, secret = line.partition(":")
         if not colon or not user or not secret or user in found:
             raise MechanismUnavailable(f"{path}, line {number}: write user:password, each user once")
-        hashed = _HASHED.fullmatch(secret)
-        found[user] = _hashed(hashed, f"{path}, line {number}") if hashed else secret
+        try:
+            found[user] = PasswordHash.parse(secret) if secret.startswith(_SCHEME) else secret
+        except ValueError as error:
+            raise MechanismUnavailable(f"{path}, line {number}: {error}") from None
     return found
 
 
-def _hashed(match: re.Match[str], where: str) -> Hashed:
-    try:
-        salt, stored_key, server_key = (b64decode(match[part], validate=True) for part in (3, 4, 5))
-    except binascii.Error:
-        raise MechanismUnavailable(f"{where}: the hashed password is not base64") from None
-    algorithm = SCRAM_MECHANISMS[match[1]]
-    return algorithm, ScramCredential(salt, stored_key, server_key, int(match[2]))
+def add_user(path: Path, name: str, password: str) -> None:
+    """Add a user to a file, with a hashed password, or change the user's password.
 
-
-def format_hashed(algorithm: Algorithm, credential: ScramCredential) -> str:
-    """Return a credential as a users file has it."""
-    salt, stored, server = (
-        b64encode(part).decode() for part in (credential.salt, credential.stored_key, credential.server_key)
-    )
-    return f"{algorithm.mechanism}${credential.iterations}:{salt}${stored}:{server}"
+    Raises MechanismUnavailable for a line at fault, OSError, or ValueError for a name that the file can't have.
+    """
+    if not name or ":" in name or name.startswith("#") or any(map(str.isspace, name)):
+        raise ValueError("a user's name has no colon and no white space, and does not begin with #")
+    old = path.read_text("utf-8") if path.exists() else ""
+    parse_users(old, str(path))
+    kept = [line for line in old.splitlines() if line.partition(":")[0] != name]
+    fresh = path.with_name(path.name + ".new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write("\n".join([*kept, f"{name}:{PasswordHash.of(password)}"]) + "\n")
+    fresh.replace(path)

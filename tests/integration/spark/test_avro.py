@@ -12,7 +12,7 @@ import pytest
 
 from pylogd.client import Admin, Producer
 from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
-from pylogd.schemas.passwords import add_user
+from pylogd.security.sasl.passwords import add_user
 from pylogd.spark.avro import from_avro, spark_type, to_avro
 from pylogd.spark.errors import OptionError
 from tests.integration.conftest import Address

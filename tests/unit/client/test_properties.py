@@ -14,7 +14,7 @@ import pytest
 from pylogd.client.core.errors import AuthenticationFailed
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.properties import parse_properties, security_from
-from pylogd.client.tokens import ClientCredentials, TokenFile
+from pylogd.security.sasl.token_sources import ClientCredentials, TokenFile
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="s3cret";'
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="s3cret"'
@@ -128,7 +128,7 @@ def test_what_is_refused(properties: dict[str, str], text: str) -> None:
 
 
 class Endpoint:
-    """A token endpoint in place of `urllib.request.urlopen`."""
+    """A token endpoint in place of `open_url`."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -145,7 +145,7 @@ class Endpoint:
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     endpoint = Endpoint()
-    monkeypatch.setattr("urllib.request.urlopen", endpoint)
+    monkeypatch.setattr("pylogd.security.sasl.token_sources.open_url", endpoint)
     return endpoint
 
 

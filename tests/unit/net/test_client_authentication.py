@@ -22,7 +22,7 @@ from tests.fakes.peer import Peer
 class Wired:
     """A connection that knows its versions and has begun to authenticate."""
 
-    def __init__(self, conversation: Any = None) -> None:
+    def __init__(self, conversation: Any = None, in_thread: Any = maybeDeferred) -> None:
         self.clock = Clock()
         self.peer = Peer()
         self.connection = BrokerConnection(self.clock, "broker:9092")
@@ -32,7 +32,7 @@ class Wired:
         self.start(self.connection.negotiate(10.0))
         self.peer.answer_versions()
         made = conversation or (lambda host: PlainClient("replicator", f"secret of {host}"))
-        security = ConnectionSecurity(conversation=made, in_thread=maybeDeferred)
+        security = ConnectionSecurity(conversation=made, in_thread=in_thread)
         self.outcome = self.start(self.connection.authenticate(security, "broker", 10.0))
 
     def start(self, coroutine: Any) -> list[Any]:
@@ -142,6 +142,16 @@ def test_what_a_mechanism_raises_is_a_failed_authentication() -> None:
     wired.peer.answer(SaslHandshakeResponse(0))
     [error] = wired.outcome
     assert isinstance(error, AuthenticationFailed) and "no ticket" in str(error)
+
+
+def test_a_token_that_does_not_come_is_not_waited_for() -> None:
+    wired = Wired(in_thread=lambda _call: Deferred())
+    wired.peer.answer(SaslHandshakeResponse(0))
+    wired.clock.advance(9)
+    assert not wired.outcome
+    wired.clock.advance(2)
+    [error] = wired.outcome
+    assert isinstance(error, AuthenticationFailed) and "no credentials after 10 s" in str(error)
 
 
 def test_errors_of_connections_are_told_apart() -> None:

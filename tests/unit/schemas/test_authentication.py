@@ -13,10 +13,10 @@ from joserfc import jwk, jwt
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
-from pylogd.schemas.authentication import Authenticator
+from pylogd.schemas.authentication import Authenticator, RegistryTokens
 from pylogd.schemas.errors import Overloaded, Unauthorized
-from pylogd.schemas.passwords import BadUsersFile, PasswordHash, UsersFile, add_user, parse_users
-from pylogd.schemas.tokens import BadToken, IssuerKeys, KeysUnavailable, TokenCheck
+from pylogd.security.sasl.conversation import AuthenticationFailed, MechanismUnavailable
+from pylogd.security.sasl.passwords import UsersFile, add_user
 
 NOW = 1_700_000_000
 SECRET = "a secret of ada's"
@@ -24,55 +24,6 @@ SECRET = "a secret of ada's"
 
 def basic(name: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
-
-
-class TestUsersFile:
-    def test_a_hash_is_read_as_it_was_written(self) -> None:
-        written = PasswordHash.of(SECRET)
-        read = PasswordHash.parse(str(written))
-        assert read == written and read.matches(SECRET) and not read.matches(SECRET + "x")
-        assert SECRET not in str(written) and str(written) not in repr(written)
-        assert str(PasswordHash.of(SECRET)) != str(written), "each hash has a salt of its own"
-
-    @pytest.mark.parametrize(
-        "line",
-        [
-            "ada", "ada:clear text", ":$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA", "ada:$scrypt$ln=30,r=8,p=1$c2FsdA$aGFzaA",
-            "ada:$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA", f"eve:{PasswordHash.of('x')}",
-        ],
-    )  # fmt: skip
-    def test_a_wrong_line_is_named_without_its_content(self, line: str) -> None:
-        good = f"# users\n\neve:{PasswordHash.of('x')}\n"
-        assert list(parse_users(good, "users")) == ["eve"]
-        with pytest.raises(BadUsersFile, match="users, line 4: ") as caught:
-            parse_users(good + line, "users")
-        assert "clear text" not in str(caught.value)
-
-    def test_a_user_is_added_and_changed(self, tmp_path: Path) -> None:
-        path = tmp_path / "users"
-        add_user(path, "ada", "first")
-        add_user(path, "bob", "b")
-        users = UsersFile(str(path))
-        stamp = users.read()
-        assert users.is_right("ada", "first") and users.is_right("bob", "b")
-        assert not users.is_right("ada", "b") and not users.is_right("eve", "b")
-        add_user(path, "ada", "second")
-        assert users.is_right("ada", "second") and not users.is_right("ada", "first")
-        assert users.read() != stamp and path.stat().st_mode & 0o777 == 0o600
-        with pytest.raises(ValueError, match="colon"):
-            add_user(path, "a:b", "x")
-
-    def test_nobody_is_let_in_while_the_file_is_wrong(self, tmp_path: Path) -> None:
-        path = tmp_path / "users"
-        add_user(path, "ada", SECRET)
-        users = UsersFile(str(path))
-        assert users.is_right("ada", SECRET)
-        path.write_text("nonsense")
-        with pytest.raises(BadUsersFile):
-            users.is_right("ada", SECRET)
-        path.unlink()
-        with pytest.raises(BadUsersFile, match="can't read"):
-            users.read()
 
 
 def key_set(*keys: Any) -> str:
@@ -102,53 +53,39 @@ class TestTokens:
         return path
 
     @pytest.fixture
-    def check(self, keys: Path) -> TokenCheck:
-        return TokenCheck(IssuerKeys(str(keys)), issuer="https://id", audience="registry", now_ms=lambda: NOW * 1000)
+    def check(self, keys: Path) -> RegistryTokens:
+        return RegistryTokens(str(keys), "https://id", "registry", lambda: NOW * 1000)
 
-    def test_a_signed_token_names_its_owner(self, check: TokenCheck) -> None:
+    def test_a_signed_token_names_its_owner(self, check: RegistryTokens) -> None:
         assert check.owner(token(RSA, "RS256")) == check.owner(token(EC, "ES256", aud=["x", "registry"])) == "ada"
         assert check.owner(token(EC, "ES256", exp=NOW - 10)) == "ada", "clocks may differ by 30 s"
 
     @pytest.mark.parametrize(
         "claims",
         [
-            {"exp": NOW - 100}, {"exp": None}, {"nbf": NOW + 100}, {"sub": None}, {"sub": ""}, {"iss": "https://evil"},
-            {"iss": None}, {"aud": "other"}, {"aud": None},
+            {"exp": NOW - 1000}, {"exp": None}, {"nbf": NOW + 3000}, {"sub": None}, {"sub": ""},
+            {"iss": "https://evil"}, {"iss": None}, {"aud": "other"}, {"aud": None},
         ],
     )  # fmt: skip
-    def test_a_token_with_wrong_claims_is_refused(self, check: TokenCheck, claims: dict[str, Any]) -> None:
-        with pytest.raises(BadToken):
+    def test_a_token_with_wrong_claims_is_refused(self, check: RegistryTokens, claims: dict[str, Any]) -> None:
+        with pytest.raises(AuthenticationFailed):
             check.owner(token(EC, "ES256", **claims))
 
-    def test_a_token_with_a_wrong_signature_is_refused(self, check: TokenCheck) -> None:
+    def test_a_token_with_a_wrong_signature_is_refused(self, check: RegistryTokens) -> None:
         good = token(EC, "ES256")
         claims = good.split(".")[1]
         unsigned = f"{encoded(NO_ALGORITHM)}.{claims}."
         # signed with the public key as if that were a shared secret
         content = f"{encoded(SHARED_SECRET)}.{claims}"
         shared = f"{content}.{encoded(hmac.digest(RSA.as_pem(private=False), content.encode(), 'sha256'))}"
-        for bad in (token(OTHER, "ES256"), shared, unsigned, good[:-4], "x", "", "." * 20_000):
-            with pytest.raises(BadToken):
+        for bad in (token(OTHER, "ES256"), shared, unsigned, good[:-4], "x", "", "." * 70_000):
+            with pytest.raises(AuthenticationFailed):
                 check.owner(bad)
 
-    def test_new_keys_are_read_when_a_token_names_one(self, keys: Path) -> None:
-        clock = Clock()
-        issuer = IssuerKeys(str(keys), clock.seconds)
-        check = TokenCheck(issuer, issuer=None, audience=None, now_ms=lambda: NOW * 1000)
-        check.read_keys()
-        new = jwk.ECKey.generate_key("P-256", {"kid": "new"})
-        keys.write_text(key_set(new))
-        with pytest.raises(BadToken):
-            check.owner(token(new, "ES256"))
-        clock.advance(11)
-        assert check.owner(token(new, "ES256")) == "ada"
-        keys.write_text("not a key set")
-        clock.advance(400)
-        assert check.owner(token(new, "ES256")) == "ada", "the keys read before stay in use"
-
-    def test_missing_keys_are_an_error_at_the_start(self, tmp_path: Path) -> None:
-        with pytest.raises(KeysUnavailable, match="can't read the keys"):
-            IssuerKeys(str(tmp_path / "none")).get()
+    def test_missing_keys_are_an_error_at_the_start(self, tmp_path: Path, check: RegistryTokens) -> None:
+        check.load()
+        with pytest.raises(MechanismUnavailable, match="can't get the keys"):
+            RegistryTokens(str(tmp_path / "none"), None, None).load()
 
 
 class TestAuthenticator:
@@ -182,13 +119,11 @@ class TestAuthenticator:
         authenticator, _ = self.make(clock, None, monkeypatch)
         assert self.ask(authenticator, None) == [""] and authenticator.challenges == []
 
-    def test_a_right_password_is_hashed_once_until_the_file_changes(
+    def test_a_password_is_right_until_the_file_changes(
         self, clock: Clock, users: UsersFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        authenticator, called = self.make(clock, users, monkeypatch)
-        for _ in range(3):
-            assert self.ask(authenticator, basic("ada", SECRET)) == ["ada"]
-        assert called.count(users.is_right) == 1
+        authenticator, _ = self.make(clock, users, monkeypatch)
+        assert self.ask(authenticator, basic("ada", SECRET)) == ["ada"]
         add_user(tmp_path / "users", "ada", "another")
         results = self.ask(authenticator, basic("ada", SECRET))
         clock.advance(2)

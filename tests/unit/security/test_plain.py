@@ -20,9 +20,8 @@ from pylogd.security.sasl.conversation import (
     Success,
 )
 from pylogd.security.sasl.jaas import LoginModule, parse_jaas
-from pylogd.security.sasl.passwords import KnownPasswords, UsersFile, format_hashed
+from pylogd.security.sasl.passwords import KnownPasswords, PasswordHash, UsersFile, add_user
 from pylogd.security.sasl.plain import PlainClient, PlainMechanism
-from pylogd.security.sasl.scram import SCRAM_SHA_256, SCRAM_SHA_512, make_credential
 
 MECHANISM = PlainMechanism(KnownPasswords({"alice": "secret", "bob": "pass=word"}))
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
@@ -81,14 +80,14 @@ def test_the_client() -> None:
 
 def test_a_users_file(tmp_path: Path) -> None:
     path = tmp_path / "users"
-    hashed = format_hashed(SCRAM_SHA_512, make_credential(SCRAM_SHA_512, "hashed", b"salt"))
+    hashed = PasswordHash.of("hashed")
     path.write_text(f"# people\nalice:secret\n\nbob:{hashed}\ncarol:with:colon\n")
     users = UsersFile(str(path))
     assert users.slow
     for user, password in (("alice", "secret"), ("bob", "hashed"), ("carol", "with:colon")):
         assert users.is_right(user, password)
         assert not users.is_right(user, "wrong")
-    assert not users.is_right("bob", hashed)
+    assert not users.is_right("bob", str(hashed))
     assert not users.is_right("nobody", "hashed")
     assert not users.is_right("nobody", "")
     path.write_text("alice:changed\n")
@@ -100,23 +99,68 @@ def test_a_users_file(tmp_path: Path) -> None:
         users.is_right("alice", "changed")
 
 
-def test_where_some_passwords_are_hashed_each_check_hashes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed = format_hashed(SCRAM_SHA_256, make_credential(SCRAM_SHA_256, "hashed", b"salt"))
-    (tmp_path / "users").write_text(f"alice:secret\nbob:{hashed}\n")
+def test_a_hash_is_read_as_it_was_written() -> None:
+    written = PasswordHash.of("secret")
+    read = PasswordHash.parse(str(written))
+    assert read == written and read.matches("secret") and not read.matches("secretx")
+    assert "secret" not in str(written) and str(written) not in repr(written)
+    assert str(PasswordHash.of("secret")) != str(written), "each hash has a salt of its own"
+
+
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passwords that were hashed."""
+    found: list[str] = []
+    matches = PasswordHash.matches
+
+    def count(self: PasswordHash, password: str) -> bool:
+        found.append(password)
+        return matches(self, password)
+
+    monkeypatch.setattr(PasswordHash, "matches", count)
+    return found
+
+
+def test_where_some_passwords_are_hashed_each_check_hashes_one(tmp_path: Path, hashes: list[str]) -> None:
+    (tmp_path / "users").write_text(f"alice:secret\nbob:{PasswordHash.of('hashed')}\n")
     users = UsersFile(str(tmp_path / "users"))
-    hashes: list[str] = []
-
-    def count(algorithm: object, password: str, salt: bytes, iterations: int) -> object:
-        hashes.append(password)
-        return make_credential(SCRAM_SHA_256, password, salt, iterations)
-
-    monkeypatch.setattr("pylogd.security.sasl.passwords.make_credential", count)
     for user in ("alice", "bob", "nobody"):
-        users.is_right(user, "guess")
+        assert not users.is_right(user, "guess")
     assert len(hashes) == 3
 
 
-@pytest.mark.parametrize("text", ["alice\n", ":secret\n", "alice:\n", "alice:a\nalice:b\n"])
+def test_a_right_password_is_hashed_once_until_the_file_changes(tmp_path: Path, hashes: list[str]) -> None:
+    path = tmp_path / "users"
+    add_user(path, "ada", "secret")
+    users = UsersFile(str(path))
+    assert all(users.is_right("ada", "secret") for _ in range(3)) and len(hashes) == 1
+    assert not users.is_right("ad", "a\0secret") and not users.is_right("ada", "wrong") and len(hashes) == 3
+    add_user(path, "ada", "another")
+    assert not users.is_right("ada", "secret") and users.is_right("ada", "another")
+
+
+def test_a_user_is_added_and_changed(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    add_user(path, "ada", "first")
+    add_user(path, "bob", "b")
+    users = UsersFile(str(path))
+    assert users.is_right("ada", "first") and users.is_right("bob", "b")
+    assert not users.is_right("ada", "b") and not users.is_right("eve", "b")
+    add_user(path, "ada", "second")
+    assert users.is_right("ada", "second") and not users.is_right("ada", "first")
+    assert users.is_right("bob", "b")
+    assert path.stat().st_mode & 0o777 == 0o600 and "second" not in path.read_text()
+    with pytest.raises(ValueError, match="colon"):
+        add_user(path, "a:b", "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "alice\n", ":secret\n", "alice:\n", "alice:a\nalice:b\n", "alice:$scrypt$secret", ":$scrypt$secret",
+        "alice:$scrypt$ln=30,r=8,p=1$c2FsdA$aGFzaA", "alice:$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA",
+    ],
+)  # fmt: skip
 def test_a_malformed_users_file_names_the_line_but_no_password(tmp_path: Path, text: str) -> None:
     (tmp_path / "users").write_text(text)
     with pytest.raises(MechanismUnavailable, match=r"line [12]: ") as caught:
@@ -124,10 +168,14 @@ def test_a_malformed_users_file_names_the_line_but_no_password(tmp_path: Path, t
     assert "secret" not in str(caught.value)
 
 
-def test_a_hash_that_is_not_base64(tmp_path: Path) -> None:
-    (tmp_path / "users").write_text("alice:SCRAM-SHA-256$4096:a$b:c\n")
-    with pytest.raises(MechanismUnavailable, match="base64"):
-        UsersFile(str(tmp_path / "users")).is_right("alice", "a")
+def test_nobody_is_let_in_while_the_file_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    add_user(path, "ada", "secret")
+    users = UsersFile(str(path))
+    assert users.is_right("ada", "secret")
+    path.write_text("nonsense")
+    with pytest.raises(MechanismUnavailable):
+        users.is_right("ada", "secret")
 
 
 def test_jaas() -> None:

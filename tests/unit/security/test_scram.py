@@ -27,6 +27,7 @@ from pylogd.security.sasl.scram import (
     encode_credential,
     make_credential,
     read_client_first,
+    write_client_final,
 )
 from pylogd.security.sasl.scram_client import ScramClient
 from pylogd.security.sasl.scram_server import ScramIdentity, ScramMechanism
@@ -226,6 +227,24 @@ def test_changed_last_messages(change: tuple[bytes, bytes]) -> None:
     assert change[0] in final
     with pytest.raises(SaslError):
         server.step(final.replace(*change))
+
+
+@pytest.mark.parametrize(("prefix", "suffix", "accepted"), [("abc", "", True), ("", "x", False), ("abc", "x", False)])
+def test_librdkafka_before_2_6_1_repeats_its_nonce(
+    monkeypatch: pytest.MonkeyPatch, prefix: str, suffix: str, accepted: bool
+) -> None:
+    """The broker's own nonce has to be there, at the end, and the proof has to be right for what was sent."""
+    monkeypatch.setattr(
+        "pylogd.security.sasl.scram_client.write_client_final",
+        lambda header, nonce: write_client_final(header, prefix + nonce + suffix),
+    )
+    client = ScramClient(SCRAM_SHA_256, "alice", "secret", nonce=lambda: "abc")
+    mechanism = ScramMechanism(SCRAM_SHA_256, Users({"alice": SECRET}))
+    if accepted:
+        assert converse(client, mechanism).principal == Principal(USER, "alice")
+    else:
+        with pytest.raises(AuthenticationFailed, match="nonce"):
+            converse(client, mechanism)
 
 
 def test_credentials_with_few_iterations_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
@@ -29,6 +29,7 @@ class ConsumerOptions(ClientOptions):
 
     group_id, group_instance_id: the group, and the name of a static member.
     coordinator, zookeeper: "broker", or "zookeeper" for a group in the ZooKeeper at "host:port,.../chroot".
+    zookeeper_settings: how its connection is secured, by names as in a broker's settings: `zookeeper.auth.digest`, ...
     assignors: "range", "roundrobin", "sticky", "cooperative-sticky", or objects of your own, the preferred first.
     session_timeout: 45 s by default, 6 s in ZooKeeper.
     max_poll_interval: a member that does not poll for so long leaves the group.
@@ -47,6 +48,7 @@ class ConsumerOptions(ClientOptions):
     group_instance_id: str | None = None
     coordinator: Literal["broker", "zookeeper"] = "broker"
     zookeeper: str = ""
+    zookeeper_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     assignors: Sequence[str | Assignor] = ("range", "roundrobin")
     session_timeout: float | None = None
     heartbeat_interval: float = 1.0

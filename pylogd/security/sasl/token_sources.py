@@ -1,7 +1,10 @@
-"""Access tokens for OAUTHBEARER: from an OAuth 2 token endpoint, or from a file that something else keeps up to date.
+"""Access tokens of who authenticates by OAUTHBEARER: from an OAuth 2 token endpoint, or from a file that something else
+keeps up to date.
 
-Rules: they wait for other servers or the disk, so clients call them in threads. They can be pickled, for Spark's tasks.
-Errors never have a secret or a token.
+Clients and brokers use these, brokers to authenticate at each other.
+
+Rules: they wait for other servers or the disk, so call them in threads. They can be pickled, for Spark's tasks. Errors
+never have a secret or a token.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from pylogd.client.core.errors import AuthenticationFailed
+from pylogd.errors import AuthenticationFailed
+from pylogd.security.sasl.http_client import open_url, read_body
 
 _SECONDS = 10.0  # for the token endpoint to answer
-_MOST_BYTES = 1 << 20
 _FRESH = 0.8  # the share of a token's lifetime in which it is used again
 
 
@@ -61,8 +64,8 @@ class ClientCredentials:
             },
         )  # fmt: skip
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as response:
-                answer = json.loads(response.read(_MOST_BYTES))
+            with open_url(request, _SECONDS) as response:
+                answer = json.loads(read_body(response))
             token, lifetime = answer["access_token"], float(answer.get("expires_in", 0))
         except urllib.error.HTTPError as error:
             raise self._failure(f"it answers {error.code} {error.reason}; check the client's id and secret") from None
@@ -98,3 +101,25 @@ class TokenFile:
         if not token:
             raise AuthenticationFailed(f"no access token in {self._path}: it is empty")
         return token
+
+
+def token_source(url: str, client: str, secret: str, scope: str) -> ClientCredentials | TokenFile:
+    """Return what the properties `sasl.oauthbearer.*` describe.
+
+    url: of the token endpoint, or of a file. client, secret, scope: for the endpoint. Raises ValueError, which names
+    the property at fault.
+    """
+    name = "sasl.oauthbearer.token.endpoint.url"
+    if not url:
+        raise ValueError(f"{name}: needed for OAUTHBEARER")
+    if url.startswith("file:"):
+        return TokenFile(url)
+    if not client or not secret:
+        raise ValueError(
+            "sasl.oauthbearer.client.credentials.client.id and .secret: needed for the token endpoint, there or as "
+            "clientId and clientSecret in sasl.jaas.config"
+        )
+    try:
+        return ClientCredentials(url, client, secret, scope)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

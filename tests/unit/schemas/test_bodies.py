@@ -1,0 +1,62 @@
+"""Requests to the schema registry whose bytes come slowly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.web.resource import Resource
+
+from pylogd.schemas.bodies import BoundedSite
+
+
+class Echo(Resource):
+    isLeaf = True
+
+    def render_POST(self, request: Any) -> bytes:
+        body: bytes = request.content.read()
+        return body
+
+
+class Connection:
+    """A connection to a site on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.clock: Any = Clock()
+        site: Any = BoundedSite(Echo(), self.clock, lambda *_: "")
+        site.log = lambda _request: None
+        self.transport = StringTransport()
+        self.channel: Any = site.buildProtocol(None)
+        self.channel.makeConnection(self.transport)
+
+    def send(self, data: bytes, pause: float = 0) -> None:
+        """Send bytes one by one with pauses, until the site closes the connection."""
+        for byte in data:
+            if self.transport.disconnecting:
+                return
+            self.channel.dataReceived(bytes([byte]))
+            self.clock.advance(pause)
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+
+
+@pytest.mark.parametrize("data", [HEAD + bytes(100), b"POST / HTTP/1.1\r\n" + b"X: y\r\n" * 30, b"P" * 100])
+def test_a_request_that_comes_too_slowly_ends_its_connection(data: bytes) -> None:
+    connection = Connection()
+    connection.send(data, 1)
+    assert connection.transport.disconnecting and 60 <= connection.clock.seconds() <= 62
+
+
+def test_each_request_has_its_own_time() -> None:
+    connection = Connection()
+    for _ in range(3):
+        connection.clock.advance(50)
+        connection.send(HEAD + b"x" * 100, 0.3)
+        assert connection.transport.value().endswith(b"x" * 100)
+        connection.transport.clear()
+    assert not connection.transport.disconnecting
+    connection.clock.advance(61)
+    assert connection.transport.disconnecting
