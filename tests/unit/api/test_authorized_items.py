@@ -1,4 +1,4 @@
-"""What is refused item by item: part of a request, part of an answer, and requests that wait while ACLs change."""
+"""Authorization of single items: in requests, in responses, and in requests that wait while ACLs change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Allow = Callable[..., None]
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Parts]:
-    """A broker with two topics, one of which is Alice's; it is she who asks."""
+    """Return a broker with two topics. Alice owns one of them, and sends the requests."""
     made = Parts(
         tmp_path, authorizer_class_name="kafka.security.authorizer.AclAuthorizer", super_users=str(ROOT),
         min_insync_replicas=1,
@@ -170,7 +170,8 @@ def test_one_topic_refused_does_not_refuse_a_fetch(parts: Parts, allow: Allow, v
     answer = parts.call(fetch(parts, "mine", "others", session_epoch=-1), version)
     found = {one.error_code: bool(one.records) for topic in answer.responses for one in topic.partitions}
     assert found == {ErrorCode.NONE: True, REFUSED: False}
-    (alone,) = codes(parts.call(fetch(parts, "others", session_epoch=-1), version))  # what the fast path leaves
+    # what the fast path leaves to the general handler
+    (alone,) = codes(parts.call(fetch(parts, "others", session_epoch=-1), version))
     assert alone == REFUSED
 
 
@@ -329,7 +330,7 @@ def test_brokers_settings_need_the_cluster(parts: Parts, allow: Allow) -> None:
 
 
 def test_the_fast_paths_ask_too_and_at_little_cost(tmp_path: Path) -> None:
-    """Also the requests that take no message object: refused at once, and 60 instructions dearer where allowed."""
+    """Requests on the fast path are authorized too: refused at once, and 60 instructions dearer where allowed."""
     path = HotPath(tmp_path)
     one = path.produce_frame(1, 200)
     path.ask(one)

@@ -1,4 +1,4 @@
-"""AlterClientQuotas and DescribeClientQuotas, and what clients over their quotas are told."""
+"""AlterClientQuotas and DescribeClientQuotas, and the throttle times of clients over their quotas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOO_MUCH = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 def change(parts: Sequence[tuple[str, str | None]], validate_only: bool = False, **values: Any) -> Any:
-    """A request that changes the quotas of one entity; None removes one."""
+    """Return a request that changes the quotas of one entity; None removes a quota."""
     ops = [alter.OpData(name, value or 0.0, value is None) for name, value in values.items()]
     entry = alter.EntryData([alter.EntityData(*part) for part in parts], ops)
     return alter.AlterClientQuotasRequest([entry], validate_only)
@@ -162,7 +162,7 @@ class TestApis:
 
 
 class Client:
-    """Sends requests through the dispatcher, whose handlers count."""
+    """A client whose requests go through the dispatcher, where quotas are counted."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -233,7 +233,7 @@ class TestThrottling:
         limit(client, consumer_byte_rate=30_000.0)
         answer = client.fetch(max_bytes=1 << 20)
         data = answer.responses[0].partitions[0]
-        assert len(records_in(data.records)) == 1  # no more than an idle client may fetch at once
+        assert len(records_in(data.records)) == 1  # as much as an idle client may fetch at once
         assert answer.throttle_time_ms == 0
         answer = client.fetch(1, max_bytes=1 << 20)
         data = answer.responses[0].partitions[0]
@@ -277,7 +277,7 @@ class TestThrottling:
 
     @pytest.mark.parametrize("count", [1, 5])
     def test_requests_answered_together(self, client: Client, count: int) -> None:
-        client.produce(10)  # the first of a leader epoch is by itself
+        client.produce(10)  # the first batch of a leader epoch is read alone
         limit(client, producer_byte_rate=1000.0)
         sender, session = ClientSession(1 << 20, "app"), ServerSession(1 << 20, client.dispatcher.versions)
         size = 2_000 // count
@@ -323,7 +323,7 @@ class TestThrottling:
 
 
 class TestMutations:
-    """Two partitions a second: an idle client may create or delete 22 at once."""
+    """A quota of two partitions a second: an idle client may create or delete 22 at once."""
 
     def create(self, client: Client, name: str, partitions: int, version: int = 7) -> tuple[Any, int]:
         answer = client.ask(CreateTopicsRequest([CreatableTopic(name, partitions, 1)], 1000), version)

@@ -1,4 +1,4 @@
-"""The table from what is raised to what is answered has an entry for everything that is raised."""
+"""Every exception has an entry in the table from exceptions to error codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pylogd.replica import errors as replica_errors
 from tests.fakes.parts import Parts
 from twisted import logger
 
-globalLogPublisher: Any = logger.globalLogPublisher  # declared to take nothing but ILogObserver
+globalLogPublisher: Any = logger.globalLogPublisher  # declared to take an ILogObserver only
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:

@@ -1,4 +1,4 @@
-"""Fetch: limits, long polls, sessions, epochs, cold reads, and what is left behind."""
+"""Fetch: limits, long polls, sessions, epochs, cold reads, and what a closed connection leaves behind."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TestReading:
         assert only(parts.call(request("t", wants(1)), 12)).error_code == 0
 
     def test_zstd_is_for_clients_that_know_it(self, parts: Parts) -> None:
-        """KIP-110: from version 10 on; an older one gets what is before the first such batch, then an error."""
+        """KIP-110: from version 10 on; an older client gets the batches before the first zstd batch, then an error."""
         parts.create("t")
         partition = parts.partitions.by_name["t", 0]
         for codec in (CompressionType.NONE, CompressionType.GZIP, CompressionType.ZSTD, CompressionType.NONE):

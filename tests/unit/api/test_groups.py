@@ -1,4 +1,4 @@
-"""The group APIs as clients speak them: what each version asks and is answered."""
+"""The group APIs as clients use them: the requests and responses of each version."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def coordinator(parts: Parts) -> None:
 
 
 def join(parts: Parts, version: int = 9, **fields: Any) -> Any:
-    """Join, with the id that is told first where the version does so; the answer."""
+    """Join a group, with a second request where the version asks for a member id first; return the response."""
     wanted: dict[str, Any] = {
         "group_id": "g",
         "session_timeout_ms": 30_000,
@@ -69,7 +69,7 @@ def join(parts: Parts, version: int = 9, **fields: Any) -> Any:
 
 
 def stable(parts: Parts, version: int = 9) -> Any:
-    """A Stable group "g" of one member; the answer to its join."""
+    """Create a Stable group "g" of one member; return the response to its join."""
     joined = join(parts, version)
     shares = [SyncGroupRequestAssignment(joined.member_id, b"share")]
     request = SyncGroupRequest("g", joined.generation_id, joined.member_id, assignments=shares)

@@ -111,7 +111,9 @@ class TestMetadata:
         assert parts.call(ask("a_b"), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     def test_a_dead_leader_is_not_named(self, parts: Parts) -> None:
-        """Between the end of a broker's session and the controller's election the tree still names it."""
+        """Between the end of a broker's session and the election of another leader, the metadata still names it as
+        leader.
+        """
         second = encode_broker(Broker(2, (Endpoint("PLAINTEXT", "second", 9092),)))
         result_of(parts.metadata.store.create(f"{BROKERS}/2", second))
         topic = result_of(parts.topic_admin.create_topic("t", assignment={0: [2, 1], 1: [1, 2]}))

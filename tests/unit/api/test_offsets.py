@@ -24,7 +24,7 @@ from tests.fakes.parts import NOW_MS, Parts
 
 @pytest.fixture
 def t(parts: Parts) -> Parts:
-    """A topic "t" with three records, a second apart."""
+    """Return a broker with a topic "t" of three records, a second apart."""
     parts.create("t")
     for value in (b"a", b"b", b"c"):
         parts.append("t", value)

@@ -1,4 +1,4 @@
-"""ElectLeaders and the reassignment APIs on brokers' metadata; tests/integration has them move real replicas."""
+"""ElectLeaders and the reassignment APIs, on metadata alone; tests/integration moves real replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.fakes.parts import NOW_MS, Parts
 
 @pytest.fixture
 def two(parts: Parts) -> Parts:
-    """A second broker is alive, and topic t has a replica on both, led by the other."""
+    """Return a broker with topic t, whose other replica and leader is a second live broker."""
     broker = Broker(2, (Endpoint("PLAINTEXT", "other", 9092),))
     result_of(parts.metadata.store.create(f"{BROKERS}/2", encode_broker(broker)))
     topic = parts.create("t")
@@ -53,7 +53,7 @@ def state(parts: Parts) -> PartitionState:
 def elect(
     parts: Parts, kind: int, *partitions: tuple[str, int], all_of_them: bool = False
 ) -> dict[tuple[str, int], int]:
-    """Error codes by partition."""
+    """Return the error codes by partition."""
     asked = None if all_of_them else [TopicPartitions(name, [index]) for name, index in partitions]
     response = parts.call(ElectLeadersRequest(kind, asked))
     assert response.error_code == 0
@@ -65,7 +65,7 @@ def elect(
 
 
 def move(parts: Parts, replicas: list[int] | None, index: int = 0, **fields: Any) -> int:
-    """The error code."""
+    """Return the error code."""
     topics = [ReassignableTopic("t", [ReassignablePartition(index, replicas)])]
     response = parts.call(AlterPartitionReassignmentsRequest(topics=topics, **fields))
     (topic,) = response.responses

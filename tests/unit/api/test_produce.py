@@ -1,4 +1,4 @@
-"""Produce: acks, versions, errors one partition at a time, and waiting for replicas."""
+"""Produce: acks, versions, an error for each partition, and waiting for replicas."""
 
 from __future__ import annotations
 
