@@ -1,4 +1,4 @@
-"""Batches as columns: what is in them, what is left out, and what damage does."""
+"""Batches as columns: their contents, what is omitted, and damaged batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions, resets, prefetch and damage."""
+"""Positions, offset resets, prefetching, and damaged batches."""
 
 from __future__ import annotations
 
@@ -277,11 +277,13 @@ def test_a_poll_without_records_returns_after_its_timeout(make: Make) -> None:
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, which pytest keeps for itself."""
+    """An exception like KeyboardInterrupt, which pytest would catch itself."""
 
 
 def test_signals_that_raise_inside_of_poll_lose_nothing(server: FakeBroker) -> None:
-    """As Ctrl-C may, at any instruction: the next call goes on where the last one was."""
+    """A signal handler may raise at any instruction, as Ctrl-C does: the next call continues where the last one was
+    cut.
+    """
     for start in range(100, 3000, 10):
         fill(server, 0, start, 10)
     seen: list[int] = []
@@ -296,7 +298,7 @@ def test_signals_that_raise_inside_of_poll_lose_nothing(server: FakeBroker) -> N
             consumer.assign({("t", 0): 0})
             position = 0
             while position < 3000 or interrupts <= 20:
-                if position >= 3000:  # it was read before enough signals came: once more
+                if position >= 3000:  # all was read before there were enough signals: read again
                     consumer.seek(("t", 0), 0)
                     seen.clear()
                 try:
@@ -308,7 +310,8 @@ def test_signals_that_raise_inside_of_poll_lose_nothing(server: FakeBroker) -> N
                     interrupts += 1
                     if interrupts > 300:
                         signal.signal(signal.SIGALRM, signal.SIG_IGN)
-                    consumer.seek(("t", 0), seen[-1] + 1 if seen else 0)  # what a cut call took is read again
+                    # what an interrupted call had taken is read again
+                    consumer.seek(("t", 0), seen[-1] + 1 if seen else 0)
                 position = seen[-1] + 1 if seen else 0
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,4 +1,4 @@
-"""Accumulator and queue by hand: who sticks where, what goes together, what is held back."""
+"""The accumulator and the send queue, called directly: sticky partitions, batches, and what is held back."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def make(
 
 
 def chosen(sticky: StickyPartitions, count: int) -> Counter[int]:
-    """How often each of `count` partitions is chosen, with a full batch each time."""
+    """Return how often each of `count` partitions is chosen, if each choice fills a batch."""
     found: Counter[int] = Counter()
     for _ in range(ROUNDS):
         found[sticky.partition("t", count)] += 1

@@ -1,4 +1,4 @@
-"""Routing and trying again on Twisted, and the administrator: the logic is shared, so these look at what is not."""
+"""The Twisted cluster and admin client: only what differs from the other faces, which share the decisions."""
 
 from __future__ import annotations
 

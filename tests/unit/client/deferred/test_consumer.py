@@ -1,4 +1,4 @@
-"""The consumer on Twisted, in simulated time, against a broker that misbehaves on cue."""
+"""The Twisted consumer in simulated time, against a broker that fails on demand."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_an_iteration_lets_the_reactor_do_other_work(reactor: MemoryReactor, ser
     async def work() -> None:
         async for _ in consumer:
             seen.append(1)
-            reactor.rightNow += 0.001  # what the application's own work takes
+            reactor.rightNow += 0.001  # the time that the application's own work takes
             if len(seen) == 5000:
                 break
 

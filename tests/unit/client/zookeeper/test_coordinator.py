@@ -1,4 +1,4 @@
-"""A coordinator or two on a simulated ZooKeeper: what is told, what is written, what a slow neighbour costs."""
+"""One or two coordinators on a simulated ZooKeeper: events, writes, and the cost of a slow neighbour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = GroupSettings(session_timeout=6.0, commit_interval=5.0, max_retries=4
 
 
 class Caller:
-    """A consumer that writes down what it hears, and stops when it is told to."""
+    """A consumer that records its events, and stops reading when it is told to."""
 
     def __init__(self, world: World, name: str, settings: GroupSettings = SETTINGS) -> None:
         self.heard: list[Assigned | Revoked] = []
@@ -144,7 +144,7 @@ def test_nothing_is_released_before_the_caller_has_stopped(world: World) -> None
     first.stopping.callback(None)
     world.time.run(0.5)
     assert second.last_assigned() == {P1: 5}
-    assert first.coordinator.assigned == {P0}  # what stays was never revoked
+    assert first.coordinator.assigned == {P0}  # partitions that it keeps are not revoked
     assert [type(event) for event in first.heard] == [Assigned, Revoked]
 
 
@@ -167,7 +167,7 @@ def test_a_lost_session_is_told_and_left_behind(world: World) -> None:
     world.wait(caller.coordinator.commit({P0: 7}))
     caller.store.cut(0.1)
     world.time.run(1.0)
-    assert caller.coordinator.may_fetch  # the session may live: what is claimed is fetched on
+    assert caller.coordinator.may_fetch  # the session may be alive: the claimed partitions are still fetched
     with pytest.raises(ZooKeeperUnavailable):
         world.wait(caller.coordinator.commit({P0: 9}))
     world.time.run(6.0)
@@ -273,7 +273,7 @@ def test_a_lease_ends_before_a_session_may() -> None:
 
 
 def test_the_table_of_states() -> None:
-    """`MachineTable` checks that when it is made; here is what nothing but the table says."""
+    """`MachineTable` checks itself when it is created; this test covers what only the table defines."""
     assert COORDINATOR.next(CoordinatorState.OWNING, Event.EXPIRED) is CoordinatorState.SURRENDERING
     with pytest.raises(UnexpectedEvent):
         COORDINATOR.next(CoordinatorState.LEAVING, Event.EXPIRED)
