@@ -1,4 +1,4 @@
-"""Replicas on failed and full log directories: which brokers lead instead, and which stay in sync."""
+"""Replicas on failed and full log directories: which brokers lead, and which stay in sync."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def topic(state: PartitionState) -> Topic:
 
 
 def snapshot(offline: tuple[int, ...] = (), full: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> Snapshot:
-    """Brokers 1 to 3, some of which have the partition on a failed or full directory."""
+    """Return brokers 1 to 3, some of which have the partition on a failed or full directory."""
     key = frozenset({(TOPIC_ID, 0)})
     none: frozenset[tuple[bytes, int]] = frozenset()
     return Snapshot(
@@ -68,14 +68,14 @@ def test_a_copy_in_a_failed_directory_is_not_eligible() -> None:
     after = settled(two, snapshot(offline=(1,), dead=(3,)))
     assert (after.leader, after.isr, after.elr, after.last_known_elr) == (2, (2,), (), (1,))
     assert (after.leader_epoch, after.partition_epoch) == (1, 1), "it is one change"
-    # Broker 2 fails, and the directory of 1 returns: it may lack records that 2 has acknowledged since.
+    # Broker 2 fails, and the directory of 1 returns; 1 may lack records that 2 acknowledged meanwhile.
     gone = settled(after, snapshot(dead=(2, 3)))
     assert gone.leader == NO_LEADER
     assert settled(gone, snapshot()).leader == 2
 
 
 def test_a_complete_replica_is_elected_before_one_on_a_failed_directory() -> None:
-    """Of two replicas with all records, one is in sync; its directory fails while the other broker is away."""
+    """One of two replicas with all records is in sync; its directory fails while the other broker is down."""
     state = replace(STATE, isr=(1,), elr=(2,))
     after = settled(state, snapshot(offline=(1,), dead=(2,)))
     assert after.leader == NO_LEADER
