@@ -1,4 +1,4 @@
-"""Eligible leader replicas: every change of an in-sync set keeps them up to date."""
+"""Eligible leader replicas, which every change of an in-sync set updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_replicas_that_leave_a_too_small_set_are_eligible_until_it_is_large_enou
     state = with_isr(with_isr(WHOLE, (1, 2), 2), (1,), 2)
     assert (state.isr, state.elr) == ((1,), (2,))
     assert not commits(state, 2)
-    assert not commits(state, 1)  # of a broker that has another value of the setting
+    assert not commits(state, 1)  # written by a broker with another value of the setting
     assert with_isr(state, (1, 3), 2).elr == ()
     assert with_isr(state, (1,), 1).elr == ()
 
@@ -110,7 +110,7 @@ def test_a_leader_that_shrinks_its_set_keeps_who_left_eligible(store: SqliteStor
 
 
 def test_a_broker_that_re_registered_since_it_was_complete_may_not_join(store: SqliteStore) -> None:
-    """KIP-903: also if the leader does not know the new epoch yet."""
+    """KIP-903: also if the leader does not know the new broker epoch yet."""
     peers = [Peer(store, node) for node in (1, 2, 3)]
     make(peers[0])
     result_of(peers[0].isr_writer.alter([change(peers[0].topics.all()[0], (1,))]))
@@ -121,7 +121,7 @@ def test_a_broker_that_re_registered_since_it_was_complete_may_not_join(store: S
     stale = dict(peers[0].cluster._brokers)
     result_of(store.delete(f"{BROKERS}/2"))
     result_of(peers[1].cluster.register(stale[2]))
-    peers[0].cluster._brokers = stale  # it has not heard of the new epoch yet
+    peers[0].cluster._brokers = stale  # it does not know the new broker epoch yet
     (late,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: seen})]))
     assert isinstance(late, IneligibleReplica)
     assert peers[0].topics.all()[0] is topic

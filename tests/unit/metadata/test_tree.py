@@ -1,4 +1,4 @@
-"""The SQLite file below the tree, and batches."""
+"""The SQLite file of the embedded store, and writes in batches."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_killed_process_leaves_its_commits_and_no_ephemeral_nodes(path: Path, 
     result_of(store.create("/lasting", b"x"))
     result_of(store.create("/fleeting", ephemeral=True))
     copy = tmp_path / "after-the-crash.sqlite"
-    for suffix in ("", "-wal"):  # the files as a crash would leave them: the log not yet in the database
+    for suffix in ("", "-wal"):  # the files as a crash leaves them, with changes only in SQLite's log
         copy.with_name(copy.name + suffix).write_bytes(path.with_name(path.name + suffix).read_bytes())
     result_of(store.close())
     again = opened(copy)
@@ -115,7 +115,7 @@ def test_one_failure_in_a_batch_undoes_only_itself(path: Path) -> None:
 
 
 class FullDisk(sqlite3.Connection):
-    """Fails at COMMIT while the test says so."""
+    """A database whose COMMIT fails while the test says so."""
 
     full = False
 
@@ -164,7 +164,7 @@ def test_calls_wait_for_the_batch_before_and_then_go_together(path: Path) -> Non
     assert len(worker.held) == 1
     worker.release()
     assert made == ["/0"]
-    assert len(worker.held) == 1  # the other nine
+    assert len(worker.held) == 1  # the other nine writes
     worker.release()
     assert made == [f"/{number}" for number in range(10)]
     assert not worker.held
