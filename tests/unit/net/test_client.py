@@ -1,4 +1,4 @@
-"""A Twisted connection to a broker: pipelining, time-outs, versions, and how it ends. No socket, no reactor."""
+"""A Twisted connection to a broker: pipelining, timeouts, versions, and how it ends; without socket and reactor."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.fakes.peer import Peer
 
 
 def outcome(deferred: Deferred[Any]) -> list[Any]:
-    """What the Deferred fires with, once it does: a result or an exception."""
+    """Return the result of a Deferred, or its exception, in a list that is empty before it fires."""
     results: list[Any] = []
     deferred.addBoth(lambda result: results.append(result.value if isinstance(result, Failure) else result))
     return results
 
 
 class Wired:
-    """A connection that has its versions."""
+    """A connection that has negotiated versions."""
 
     def __init__(self, versions: dict[int, tuple[int, int]] | None = None, **options: Any) -> None:
         self.clock = Clock()
@@ -92,7 +92,7 @@ def test_records_of_a_reply_are_views_of_its_frame(wired: Wired) -> None:
     view = found[0].responses[0].partitions[0].records
     assert isinstance(view, memoryview)
     assert view == records
-    assert memoryview(view.obj).nbytes > len(records)  # it is a part of the bytes that came
+    assert memoryview(view.obj).nbytes > len(records)  # it is a view of the received bytes
 
 
 def test_versions_are_negotiated() -> None:
@@ -122,7 +122,7 @@ def test_an_old_broker_answers_api_versions_in_version_0() -> None:
 def test_api_versions_that_fail(code: ErrorCode) -> None:
     wired = Wired()
     wired.peer.answer(ApiVersionsResponse(code))
-    if code is ErrorCode.UNSUPPORTED_VERSION:  # asked once more, not for ever
+    if code is ErrorCode.UNSUPPORTED_VERSION:  # asked once more, but not for ever
         wired.peer.answer(ApiVersionsResponse(code))
     [error] = wired.negotiated
     assert isinstance(error, KafkaError)
@@ -147,7 +147,7 @@ def test_a_timer_that_wakes_too_soon_sets_itself_again() -> None:
     wired = Wired(timeout=8.0).ready()
     wired.clock.advance(6)
     late = wired.ask()
-    wired.clock.advance(6)  # past what ApiVersions had
+    wired.clock.advance(6)  # later than the versions of ApiVersions
     assert not late
     wired.clock.advance(3)
     assert isinstance(late[0], RequestTimedOut)
@@ -263,7 +263,7 @@ def test_replies_behind_the_end_are_not_looked_at(wired: Wired) -> None:
 
 
 def accept(reactor: MemoryReactorClock, peer: Peer) -> Any:
-    """Let the one connection that is under way succeed."""
+    """Accept the one connection attempt."""
     *_, factory, _timeout, _bind = reactor.tcpClients[-1]
     protocol = factory.buildProtocol(None)
     peer.attach(reactor, protocol)

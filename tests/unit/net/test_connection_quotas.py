@@ -1,4 +1,4 @@
-"""Limits on connections: of the broker, of an address, of a listener, and in a second."""
+"""Limits on connections: of the broker, of an address, of a listener, and per second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Handler:
 
 
 class Port:
-    """A port that says whether it accepts."""
+    """A port that knows whether it accepts connections."""
 
     connected = accepting = True
 
@@ -43,7 +43,7 @@ class Listener:
         self.opened: list[PairTransport] = []
 
     def connect(self, host: str = "10.0.0.1") -> bool:
-        """Connect from an address; whether the broker took the connection."""
+        """Connect from an address; return whether the broker accepted the connection."""
         protocol = self.factory.buildProtocol(IPv4Address("TCP", host, 5))
         transport = PairTransport(protocol, self.reactor)
         self.opened.append(transport)

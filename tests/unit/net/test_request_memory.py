@@ -1,4 +1,4 @@
-"""The bound on the memory of large requests: who is read from, who waits, who is closed."""
+"""The bound on the memory of large requests: which connections are read, wait, or are closed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Upload:
         self.share.release()
 
     def receive(self) -> bool:
-        """Receive a chunk if that may be; whether all has arrived then."""
+        """Receive a chunk if the bound allows it; return whether the whole request has arrived."""
         if self.paused:
             return False
         self.partial_bytes += CHUNK
