@@ -1,4 +1,4 @@
-"""The replica fetcher: sessions, pauses, nudges, truncations, and partitions with errors beside others."""
+"""The replica fetcher: sessions, pauses, early ends of long polls, truncations, and partitions with errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONFIG = FetcherConfig(1, 1000, 10_000, 1, 500, 1.0, 5.0)
 
 
 class Leader:
-    """A connection to a leader whose requests the test answers."""
+    """A connection to a leader, whose responses the test sends."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, Deferred[Any]]] = []
@@ -97,12 +97,12 @@ class Case:
 
     @property
     def request(self) -> Any:
-        """The oldest request without an answer."""
+        """Return the oldest request without a response."""
         assert self.leader.asked
         return self.leader.asked[0][0]
 
     def wants(self) -> dict[int, int]:
-        """The fetch offsets of that request, by partition index."""
+        """Return the fetch offsets of the oldest request, by partition index."""
         return {entry.partition: entry.fetch_offset for topic in self.request.topics for entry in topic.partitions}
 
     def answer(self, *data: PartitionData, session: int = 7, error: int = 0) -> None:
@@ -173,7 +173,7 @@ def test_other_partitions_are_fetched_while_one_fails(pair: Case) -> None:
     pair.answer()
     pair.turn(1.0)
     assert pair.request.session_epoch == 2
-    assert len(pair.leader.asked) == 2  # the second one ends the long poll of the first
+    assert len(pair.leader.asked) == 2  # the second request ends the long poll of the first
     pair.answer()
     pair.answer()
     assert pair.wants() == {0: 0}
@@ -334,7 +334,7 @@ def _not_connected_again(case: Case) -> None:
     case.turn(0.06)
 
 
-#: How a fetcher with a request at the leader gets into each of the other states.
+#: How a fetcher that has a request in flight gets into each of the other states.
 WAYS: dict[FetcherState, Callable[[Case], object]] = {
     FetcherState.FETCHING: lambda case: None,
     FetcherState.LOCATING: _log_ends_asked,

@@ -1,4 +1,4 @@
-"""A follower's decisions: where to fetch, where to truncate, what to refuse."""
+"""A follower's decisions: from where to fetch, where to truncate, what to refuse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parts_of(tmp_path: Path) -> Iterator[Parts]:
 
 
 def placed(offset: int, epoch: int, values: int = 1) -> bytes:
-    """A batch as a leader sends it."""
+    """Return a batch as a leader sends it."""
     raw = bytearray(batch(*[b"v"] * values))
     header = BatchHeader._make(HEADER.unpack_from(raw))
     HEADER.pack_into(raw, 0, *header._replace(base_offset=offset, leader_epoch=epoch))
@@ -35,7 +35,7 @@ def placed(offset: int, epoch: int, values: int = 1) -> bytes:
 
 
 def followed(parts_of: Parts, *epochs: int) -> FollowedPartition:
-    """A partition that follows broker 2 in epoch 9 and has one record of each of `epochs`."""
+    """Return a partition that follows broker 2 in epoch 9, with one record of each of `epochs`."""
     parts_of.create("t")
     partition = parts_of.set_state("t", replicas=(2, 1), isr=(2, 1), leader=2, leader_epoch=9)
     assert partition.role is Role.FOLLOWING
@@ -53,9 +53,9 @@ class TestWhereToCut:
         ("ours", "leader_epoch", "leader_end", "cut"),
         [
             ((1, 1, 1), 1, 2, 2),  # the leader's records of that epoch end earlier
-            ((1, 1, 3), 1, 2, 2),  # the leader does not have our newest epoch
+            ((1, 1, 3), 1, 2, 2),  # the leader does not have our latest epoch
             ((1, 1, 3), 1, 9, 2),
-            ((1, 1, 3, 3), 2, 3, 2),  # neither has the other's epoch: truncate to the end of our epoch before it
+            ((1, 1, 3, 3), 2, 3, 2),  # neither side has the other's epoch: truncate to the end of our epoch before it
             ((3, 3), 1, 4, 0),  # no common epoch is known
             ((1, 2, 3), 0, 0, 0),
         ],
@@ -164,7 +164,7 @@ class TestAppending:
         assert partition.append_fetched(placed(1, 9, 2), 2, 0)
         assert (partition.log.log_end_offset, partition.high_watermark) == (3, 2)
         assert partition.log.epochs.entries() == [(4, 0), (9, 1)]
-        assert not partition.append_fetched(b"", 1, 0)  # the high watermark does not go back
+        assert not partition.append_fetched(b"", 1, 0)  # the high watermark never decreases
         assert partition.high_watermark == 2
 
     @pytest.mark.parametrize("bad", [placed(0, 9), placed(1, 3), placed(1, 10), placed(1, 9)[:-1] + b"x"])

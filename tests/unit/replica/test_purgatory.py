@@ -1,4 +1,4 @@
-"""The purgatory, one behaviour at a time; the property test has the interleavings."""
+"""The purgatory, one behaviour in each test; the property test covers combinations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pylogd.replica.purgatory import Operation, OperationState, Purgatory
 
 
 class WaitFor(Operation[str]):
-    """Waits until the test sets `satisfied`."""
+    """An operation that completes when the test sets `satisfied`."""
 
     def __init__(self, *, raises: bool = False) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ BEGIN = 10
 
 
 class Connection:
-    """A connection to the broker itself, without the network."""
+    """A connection to this broker, without a network."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -39,7 +39,7 @@ class Connection:
 
 
 class Case:
-    """Broker 3 is added to t-0, which broker 1 leads, and begins at BEGIN."""
+    """Broker 3 joins the replicas of t-0, which broker 1 leads, and starts at the offset BEGIN."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -69,7 +69,7 @@ class Case:
         return succeed({})
 
     def fetched(self) -> None:
-        """Let the new replica fetch, which shows where its log begins."""
+        """Let the new replica fetch, which tells the leader where its log starts."""
         self.partition.follower_fetched(3, BEGIN, BEGIN, self.parts.time.seconds())
 
     def commit(self, offset: int) -> None:
@@ -86,7 +86,7 @@ class Case:
         result_of(self.parts.metadata.store.set(path, offset))
 
     def look(self) -> list[Key]:
-        """The partitions that the next look releases; it has to close its connections."""
+        """Return the partitions that the next check releases; it has to close its connections."""
         self.released.clear()
         self.parts.time.advance(LOOK_SECONDS)
         assert all(connection.closed for connection in self.connections)
