@@ -1,4 +1,4 @@
-"""The mechanisms of a listener, from its settings."""
+"""The SASL mechanisms of a listener, from its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ JAAS = 'PlainLoginModule required user_alice="secret";'
 
 
 def make(**settings: object) -> Any:
-    """The mechanisms of the listener CLIENTS; underscores for dots, `own_` for its own settings."""
+    """Return the mechanisms of the listener CLIENTS. Settings have underscores for dots; `own_` marks the listener's
+    own.
+    """
     named = {
         name.replace("_", ".").replace("own.", "listener.name.clients."): value for name, value in settings.items()
     }
