@@ -1,4 +1,4 @@
-"""The codecs: round trips, bounded output, damaged input."""
+"""The compression codecs: round trips, bounded output, damaged input."""
 
 from __future__ import annotations
 
@@ -102,6 +102,6 @@ def test_names() -> None:
 
 
 def test_cramjam_has_the_error_text_that_growing_relies_on() -> None:
-    """Decompression grows its buffer when cramjam raises an error with this text."""
+    """The output buffer grows when cramjam raises an error with this text."""
     with pytest.raises(cramjam.DecompressionError, match="failed to write whole buffer"):
         cramjam.zstd.decompress_into(cramjam.zstd.compress(bytes(100)), bytearray(10))
