@@ -1,4 +1,4 @@
-"""What `make bench` makes of what was measured: kept and read again, the report's ratios and verdicts, the order."""
+"""How `make bench` processes its measurements: stored and read again, ratios and verdicts of the report, the order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report(results: Results) -> str:
 
 
 def row(text: str, *begin: str) -> list[str]:
-    """The cells of the first row that begins with these."""
+    """Return the cells of the first row that begins with these cells."""
     line = next(line for line in text.splitlines() if line.startswith(f"| {' | '.join(begin)} |"))
     return [cell.strip() for cell in line.strip("|").split("|")]
 

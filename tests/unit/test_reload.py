@@ -16,7 +16,7 @@ from pylogd.process.reload import Reloader
 
 
 class Case:
-    """A reloader over a settings file. `run` does what was given to the thread."""
+    """A reloader of a settings file. `run` executes what was given to the thread."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "pylogd.toml"
