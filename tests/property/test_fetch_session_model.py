@@ -389,7 +389,7 @@ Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=50, dea
 TestTwins = Twins.TestCase
 
 
-def test_an_offset_beyond_the_end_is_told_when_its_turn_comes() -> None:
+def test_an_offset_beyond_the_end_is_reported_in_a_later_fetch() -> None:
     """If another partition used up all bytes, the offset is not checked in that fetch, and must be checked in a later
     one.
     """

@@ -230,7 +230,9 @@ ACTS = st.one_of(
     acts=st.lists(ACTS, max_size=25),
     seed=st.integers(0, 1 << 16),
 )
-def test_whatever_happens(assignor: str, acts: list[tuple[str, Any]], seed: int) -> None:
+def test_no_partition_is_read_twice_and_the_group_settles(
+    assignor: str, acts: list[tuple[str, Any]], seed: int
+) -> None:
     world = World(assignor, {"t": 5, "u": 3}, seed)
     world.start()
     for act, which in acts:

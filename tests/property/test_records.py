@@ -21,7 +21,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.sampled_from(CompressionType), st.integers(0, 2**60))
-def test_there_and_back(records: list[r.NewRecord], codec: CompressionType, base_offset: int) -> None:
+def test_round_trip(records: list[r.NewRecord], codec: CompressionType, base_offset: int) -> None:
     batch = r.encode_batch(records, compression=codec, base_offset=base_offset)
     assert r.decode_batch(batch) == [
         (("", -1, base_offset + n, timestamp, key, value, tuple(headers)))
@@ -59,7 +59,7 @@ def test_any_bytes_as_records(data: bytes, count: int) -> None:
 
 
 @given(RECORDS, st.data())
-def test_any_damage_behind_a_right_crc(records: list[r.NewRecord], data: st.DataObject) -> None:
+def test_any_damage_under_a_valid_crc(records: list[r.NewRecord], data: st.DataObject) -> None:
     batch = bytearray(r.encode_batch(records, compression=data.draw(st.sampled_from(CompressionType))))
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(r.CRC_START, len(batch) - 1))] = data.draw(st.integers(0, 255))

@@ -38,7 +38,7 @@ def test_a_plan(found: tuple[dict[TopicPartition, tuple[int, ...]], dict[int, st
     assert {place: set(nodes) for place, nodes in again.items()} == {p: set(nodes) for p, nodes in planned.items()}
 
 
-def test_brokers_that_come_get_their_share_and_no_more_moves() -> None:
+def test_new_brokers_get_their_share_with_the_fewest_moves() -> None:
     current = {TopicPartition("t", index): (1 + index % 3, 1 + (index + 1) % 3) for index in range(12)}
     planned = plan(current, dict.fromkeys(range(1, 5)))
     moves = sum(len(set(planned[place]) - set(nodes)) for place, nodes in current.items())

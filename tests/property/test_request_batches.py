@@ -253,7 +253,7 @@ def test_a_long_batch_is_answered_alike(sides: tuple[Side, Side], name: str, siz
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("altered", [1, 2])
-def test_whatever_byte_is_another(sides: tuple[Side, Side], altered: int, together: bool) -> None:
+def test_any_changed_byte_is_handled_alike(sides: tuple[Side, Side], altered: int, together: bool) -> None:
     """Change each byte of the first request of a batch, and of one behind it, to several values, one at a time."""
     requests = [(_odd(3, 1), [60] * 4)]
     frames = [side.frames(requests) for side in sides]

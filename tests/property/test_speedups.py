@@ -158,7 +158,7 @@ def test_headers_of_wrong_types_are_refused(bad: Any) -> None:
             with_loops(loops, lambda: records.encode_headers(bad))
 
 
-def test_wrong_types_are_said() -> None:
+def test_wrong_types_are_named() -> None:
     for bad in [[1], [(b"k", b"v", 0)], [("k", b"v", 0, ())], [(b"k", b"v", "now", ())], [(b"k", b"v", 0, [1])], 7]:
         with pytest.raises((TypeError, ValueError)):
             compiled.encode_records(bad, 0)

@@ -86,7 +86,7 @@ def test_plain_records_under_a_codec(codec: int) -> None:
         assert not compiled.batch_is_valid(bytes(data), 0)
 
 
-def test_places_are_bounded() -> None:
+def test_positions_are_bounded() -> None:
     data = encode_batch([NewRecord(None, b"", 5)] * 3000)[HEADER_SIZE:]
     found = validation.inspect_records(data, 3000, 5, 6, 7)
     assert (found.keyless, found.mistimed) == (3000, 3000)

@@ -82,7 +82,7 @@ def test_signals_meanwhile_make_for_one_more(case: Case) -> None:
     assert not case.waiting
 
 
-def test_what_goes_wrong_is_said_and_survived(case: Case) -> None:
+def test_failures_are_logged_and_survived(case: Case) -> None:
     case.fails = PermissionError(13, "Permission denied")
     case.path.write_text("nonsense = 1\n")
     case.reloader.reload()

@@ -71,7 +71,7 @@ def test_the_search_finds_what_it_looks_for(text: str) -> None:
     assert list(wall_reads(ast.parse(text)))
 
 
-def test_a_reactors_time_is_nobodys_time_stamp() -> None:
+def test_a_reactors_time_is_never_a_time_stamp() -> None:
     """Time stamps are in milliseconds; timers count in seconds."""
     faults = []
     for path in sources():
@@ -83,7 +83,7 @@ def test_a_reactors_time_is_nobodys_time_stamp() -> None:
     assert faults == ["replica/service.py"]  # fetch sessions measure how long they are idle in milliseconds
 
 
-def test_whoever_takes_the_reactor_minds_its_clock() -> None:
+def test_modules_with_the_reactor_give_it_the_monotonic_clock() -> None:
     takers: set[str] = set()
     for path in sources():
         text = path.read_text(encoding="utf-8")

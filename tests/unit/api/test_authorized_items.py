@@ -196,7 +196,7 @@ def test_a_partition_that_outlives_its_topic_is_not_read(parts: Parts, monkeypat
     assert {one.error_code for topic in answer.responses for one in topic.partition_responses} == {REFUSED}
 
 
-def test_a_fetch_that_waits_is_judged_again(parts: Parts, allow: Allow) -> None:
+def test_a_waiting_fetch_is_authorized_again(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
     request = fetch(parts, "mine", offset=1, session_epoch=-1, max_wait_ms=500, min_bytes=1)
     waiting = parts.ask(request, 16)
@@ -207,7 +207,7 @@ def test_a_fetch_that_waits_is_judged_again(parts: Parts, allow: Allow) -> None:
     assert codes(result_of(waiting)) == [REFUSED]
 
 
-def test_a_session_hears_of_a_refusal_without_news_of_its_partition(parts: Parts, allow: Allow) -> None:
+def test_a_session_reports_a_refusal_of_an_unchanged_partition(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
     first = parts.call(fetch(parts, "mine", offset=1, session_epoch=0), 16)
     request = FetchRequest(session_id=first.session_id, session_epoch=1, max_bytes=10_000)
@@ -217,7 +217,7 @@ def test_a_session_hears_of_a_refusal_without_news_of_its_partition(parts: Parts
     assert codes(parts.call(request, 16)) == [REFUSED]
 
 
-def test_list_offsets_and_commits_answer_for_each_topic(parts: Parts, allow: Allow) -> None:
+def test_list_offsets_and_commits_are_authorized_by_topic(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
     asked = [ListOffsetsTopic(name, [ListOffsetsPartition(0, timestamp=-1)]) for name in ("mine", "others", "none")]
     answer = parts.call(ListOffsetsRequest(-1, topics=asked))
@@ -243,7 +243,7 @@ def test_offsets_of_topics_that_may_not_be_seen_are_left_out(parts: Parts, allow
     assert [topic.name for topic in group.topics] == ["mine"]
 
 
-def test_metadata_shows_what_may_be_seen(parts: Parts, allow: Allow) -> None:
+def test_metadata_omits_topics_without_describe(parts: Parts, allow: Allow) -> None:
     allow(Op.WRITE)
     everything = MetadataRequest(None, False)
     assert [topic.name for topic in parts.call(everything, 12).topics] == ["mine"]
@@ -295,7 +295,7 @@ def test_authorized_operations_are_true(parts: Parts, allow: Allow) -> None:
     assert group.authorized_operations in (bits(Op.READ, Op.DESCRIBE), NOT_ASKED)
 
 
-def test_a_created_topic_s_settings_are_told_to_those_who_may(parts: Parts, allow: Allow) -> None:
+def test_settings_of_a_created_topic_need_describe_configs(parts: Parts, allow: Allow) -> None:
     allow(Op.CREATE, name="a")
     allow(Op.CREATE, name="b")
     allow(Op.DESCRIBE_CONFIGS, name="b")
@@ -329,7 +329,7 @@ def test_brokers_settings_need_the_cluster(parts: Parts, allow: Allow) -> None:
     assert [result.error_code for result in parts.call(request).results] == [0, 0]
 
 
-def test_the_fast_paths_ask_too_and_at_little_cost(tmp_path: Path) -> None:
+def test_fast_paths_are_authorized_at_little_cost(tmp_path: Path) -> None:
     """Requests on the fast path are authorized too: refused at once, and 60 instructions dearer where allowed."""
     path = HotPath(tmp_path)
     one = path.produce_frame(1, 200)

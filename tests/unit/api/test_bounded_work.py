@@ -403,11 +403,11 @@ class TestInternalTopics:
         return int(answer.responses[0].partition_responses[0].error_code)
 
     @pytest.mark.parametrize("client_id", ["__admin_client", "me"])
-    def test_nobody_writes_them_without_an_authorizer(self, parts: Parts, client_id: str) -> None:
+    def test_without_an_authorizer_nobody_may_write(self, parts: Parts, client_id: str) -> None:
         assert self.write(parts, client_id) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     @pytest.mark.parametrize("allowed", [True, False])
-    def test_with_one_those_do_that_may_act_for_the_cluster(self, parts: Parts, allowed: bool) -> None:
+    def test_with_an_authorizer_cluster_action_may_write(self, parts: Parts, allowed: bool) -> None:
         asked: list[tuple[AclOperation, ResourceType, str]] = []
 
         class Fixed:
@@ -445,7 +445,7 @@ class TestConnectionLimits:
         assert self.alter(parts, name, "10", broker).error_code == 0
         assert parts.settings[name] == 10
 
-    def test_what_is_stored_nevertheless_is_ignored(self, parts: Parts) -> None:
+    def test_a_stored_value_out_of_bounds_is_ignored(self, parts: Parts) -> None:
         """An earlier release may have stored it."""
         assert self.alter(parts, "max.connections", "20").error_code == 0
         store = parts.metadata.store

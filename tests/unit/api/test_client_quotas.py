@@ -105,7 +105,7 @@ class TestApis:
             ([("team", ANY, None)], ErrorCode.UNSUPPORTED_VERSION),
         ],
     )
-    def test_conditions_that_make_no_sense(self, parts: Parts, conditions: list[Any], code: ErrorCode) -> None:
+    def test_invalid_conditions(self, parts: Parts, conditions: list[Any], code: ErrorCode) -> None:
         components = [describe.ComponentData(*condition) for condition in conditions]
         answer = parts.call(describe.DescribeClientQuotasRequest(components, False))
         assert (answer.error_code, answer.entries) == (code, None)
@@ -129,7 +129,7 @@ class TestApis:
             ([(USER, "a")], {"request_percentage": float("inf")}),
         ],
     )
-    def test_changes_that_make_no_sense(self, parts: Parts, entity: list[Any], values: dict[str, Any]) -> None:
+    def test_invalid_changes(self, parts: Parts, entity: list[Any], values: dict[str, Any]) -> None:
         (result,) = parts.call(change(entity, **values)).entries
         assert result.error_code == ErrorCode.INVALID_REQUEST
         assert result.error_message.endswith(".")
@@ -149,7 +149,7 @@ class TestApis:
         assert result.error_code == 0
         assert described(parts) == {}
 
-    def test_an_address_has_one_way_to_be_written(self, parts: Parts) -> None:
+    def test_addresses_are_stored_in_one_form(self, parts: Parts) -> None:
         changed(parts, (IP, "0:0:0:0:0:0:0:1"), connection_creation_rate=7.0)
         assert parts.client_quotas.connection_rate("::1") == 7
 
@@ -222,7 +222,7 @@ class TestThrottling:
         assert client.produce(100).throttle_time_ms == 0
         assert client.muted == []
 
-    def test_one_without_an_answer_is_muted_too(self, client: Client) -> None:
+    def test_a_request_without_response_is_muted_too(self, client: Client) -> None:
         limit(client, producer_byte_rate=1000.0)
         assert client.produce(11_000, acks=0) is None
         assert len(client.muted) == 1
@@ -302,7 +302,7 @@ class TestThrottling:
             assert response.responses[0].partition_responses[0].error_code == 0
 
     @pytest.mark.parametrize("frame", [b"", b"\0\0", b"\0\0\0\x0a\0\0\0\1\0\2\xff\xff" + bytes(60)])
-    def test_a_broken_request_is_left_to_who_says_what_is_wrong(self, client: Client, frame: bytes) -> None:
+    def test_a_malformed_request_is_left_to_the_general_path(self, client: Client, frame: bytes) -> None:
         limit(client, producer_byte_rate=1000.0)
         session = ServerSession(1 << 20, client.dispatcher.versions)
         assert client.dispatcher.handle_batch(client.connection, memoryview(frame), session, 256) is NOT_ANSWERED

@@ -192,7 +192,7 @@ def test_authorization(parts: Parts) -> None:
     assert renew(parts, other.hmac).error_code == 0
 
 
-def test_who_has_not_said_who_it_is_gets_none(parts: Parts) -> None:
+def test_anonymous_clients_get_no_token(parts: Parts) -> None:
     connection: Any = parts.connection
     be(parts, "alice")
     token = create(parts)

@@ -59,7 +59,7 @@ def test_what_replicas_raise(kind: type[PylogdError]) -> None:
     assert explain(kind("why"))[0] is not ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_an_unexpected_error_is_logged_and_kept_from_the_client() -> None:
+def test_an_unexpected_error_is_logged_and_not_shown_to_the_client() -> None:
     events: list[LogEvent] = []
     globalLogPublisher.addObserver(events.append)
     try:
@@ -72,7 +72,7 @@ def test_an_unexpected_error_is_logged_and_kept_from_the_client() -> None:
     assert "a secret" in str(event["log_failure"])
 
 
-def test_why_a_partition_is_not_here(parts: Parts) -> None:
+def test_the_error_says_why_a_partition_is_absent(parts: Parts) -> None:
     topic = parts.create("t")
     for name, index, code in [
         ("nope", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -144,7 +144,7 @@ def test_only_changed_partitions_are_looked_at(parts: Parts, node: int) -> None:
     assert session.dirty == ({2} if node >= 0 else set())
 
 
-def test_a_log_start_that_retention_moves_is_news(parts: Parts) -> None:
+def test_a_log_start_moved_by_retention_is_reported(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     parts.append("t", b"a", partition=1)
     parts.append("t", b"b", partition=1)
@@ -158,7 +158,7 @@ def test_a_log_start_that_retention_moves_is_news(parts: Parts) -> None:
     assert {index: data.log_start_offset for index, data in session.fetch().items()} == {1: 2}
 
 
-def test_deleted_records_are_news_where_nobody_follows(parts: Parts) -> None:
+def test_deleted_records_are_reported_without_followers(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     parts.append("t", b"a", partition=1)
     session.fetch((1, 1))
@@ -167,7 +167,7 @@ def test_deleted_records_are_news_where_nobody_follows(parts: Parts) -> None:
     assert {index: data.log_start_offset for index, data in session.fetch().items()} == {1: 1}
 
 
-def test_an_idle_follower_in_touch_is_not_behind_when_a_write_comes(parts: Parts) -> None:
+def test_an_idle_follower_that_fetches_is_in_sync_when_a_write_arrives(parts: Parts) -> None:
     """A fetch confirms that the follower has all of every partition of the session, also of those not named in it."""
     session = Session(parts, 3)
     most = parts.settings.integer("replica.lag.time.max.ms") / 1000
@@ -181,7 +181,7 @@ def test_an_idle_follower_in_touch_is_not_behind_when_a_write_comes(parts: Parts
     assert partition.lagging(now + most + 1, most) == [FOLLOWER]
 
 
-def test_an_idle_follower_that_is_gone_is_behind_its_time_after_its_last_fetch(parts: Parts) -> None:
+def test_an_idle_follower_that_stopped_fetching_lags_from_its_last_fetch(parts: Parts) -> None:
     Session(parts, 3)
     most = parts.settings.integer("replica.lag.time.max.ms") / 1000
     parts.time.advance(most - 1)
@@ -192,7 +192,7 @@ def test_an_idle_follower_that_is_gone_is_behind_its_time_after_its_last_fetch(p
     assert partition.lagging(now + 2, most) == [FOLLOWER]
 
 
-def test_a_session_that_is_dropped_answers_who_waits_in_it(parts: Parts) -> None:
+def test_a_dropped_session_answers_its_waiting_fetch(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     waiting = session.ask(wait_ms=500)
     parts.fetch_sessions.close(session.session_id)
@@ -200,7 +200,7 @@ def test_a_session_that_is_dropped_answers_who_waits_in_it(parts: Parts) -> None
     assert not parts.replicas.fetch_waits.watched_keys()
 
 
-def test_a_session_that_nobody_goes_on_with_hears_of_nothing_twice(parts: Parts) -> None:
+def test_an_idle_session_is_notified_of_each_partition_once(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     assert len(parts.replicas.fetch_waits.watched_keys()) == 3
     parts.append("t", b"a", partition=1)

@@ -85,7 +85,7 @@ class TestElections:
         assert (state(two).leader, state(two).leader_epoch) == (1, 2)
         assert elect(two, 0, ("t", 0)) == {("t", 0): ErrorCode.ELECTION_NOT_NEEDED}
 
-    def test_all_that_need_it(self, two: Parts) -> None:
+    def test_all_partitions_that_need_an_election(self, two: Parts) -> None:
         two.create("right")
         assert elect(two, 0, all_of_them=True) == {("t", 0): 0}
         assert elect(two, 0, all_of_them=True) == {}
@@ -94,14 +94,14 @@ class TestElections:
         change(two, replace(state(two), isr=(2,)))
         assert elect(two, 0, ("t", 0)) == {("t", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
 
-    def test_an_unclean_one(self, two: Parts) -> None:
+    def test_an_unclean_election(self, two: Parts) -> None:
         assert elect(two, 1, ("t", 0)) == {("t", 0): ErrorCode.ELECTION_NOT_NEEDED}
         result_of(two.metadata.store.delete(f"{BROKERS}/2"))
         change(two, replace(state(two), isr=(2,), leader=NO_LEADER))
         assert elect(two, 1, all_of_them=True) == {("t", 0): 0}
         assert (state(two).leader, state(two).isr) == (1, (1,))
 
-    def test_nobody_is_left(self, two: Parts) -> None:
+    def test_no_replica_is_alive(self, two: Parts) -> None:
         result_of(two.metadata.store.delete(f"{BROKERS}/2"))
         change(two, replace(state(two), replicas=(2,), isr=(2,), leader=NO_LEADER))
         assert elect(two, 1, ("t", 0)) == {("t", 0): ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
@@ -150,7 +150,7 @@ class TestMoves:
         assert two.call(ListPartitionReassignmentsRequest()).topics == []
 
     @pytest.mark.parametrize("target", [[], [1, 1], [9], [-1]])
-    def test_what_is_no_target(self, two: Parts, target: list[int]) -> None:
+    def test_invalid_targets(self, two: Parts, target: list[int]) -> None:
         before = state(two)
         assert move(two, target) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert state(two) == before
@@ -159,7 +159,7 @@ class TestMoves:
         assert move(two, [1], allow_replication_factor_change=False) == ErrorCode.INVALID_REPLICATION_FACTOR
         assert move(two, [2, 1], allow_replication_factor_change=False) == 0
 
-    def test_nobody_in_sync_would_stay(self, two: Parts) -> None:
+    def test_no_in_sync_replica_would_stay(self, two: Parts) -> None:
         change(two, replace(state(two), replicas=(1, 2), isr=(1,), leader=1, adding=(1,)))
         assert move(two, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 

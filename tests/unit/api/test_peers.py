@@ -62,7 +62,7 @@ def high_watermark(parts: Parts) -> int:
     return parts.partitions.by_name["t", 0].high_watermark
 
 
-def test_the_broker_itself_is_believed(parts: Parts, secret: BrokerSecret) -> None:
+def test_a_proven_broker_is_accepted(parts: Parts, secret: BrokerSecret) -> None:
     connection = greet(parts, SOFTWARE_NAME, secret.software_version(__version__, FOLLOWER))
     assert fetch(parts, connection).error_code == 0
     assert high_watermark(parts) == 1
@@ -120,7 +120,7 @@ def test_with_an_authorizer_it_needs_cluster_action_too(parts: Parts, secret: Br
     assert fetch(parts, connection).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_a_broker_of_an_earlier_release_is_believed_until_it_is_upgraded() -> None:
+def test_a_broker_of_an_earlier_release_needs_no_proof() -> None:
     secret = BrokerSecret()
     known = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS)}
     peers = Peers(lambda: known)
@@ -132,7 +132,7 @@ def test_a_broker_of_an_earlier_release_is_believed_until_it_is_upgraded() -> No
 
 
 @pytest.mark.parametrize("version", ["", "1", "1-2", "a-b-c", "1--c", f"1-{'9' * 11}-c", "1-²-c"])
-def test_what_is_no_claim(version: str) -> None:
+def test_requests_that_name_no_broker(version: str) -> None:
     assert read_claim(SOFTWARE_NAME, version) is None
 
 

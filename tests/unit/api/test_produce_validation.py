@@ -127,7 +127,7 @@ def read(parts: Parts, topic: str, index: int = 0) -> list[Any]:
 
 @pytest.mark.parametrize("name", POISON)
 @pytest.mark.parametrize("settings", [{}, {"cleanup_policy": "compact"}], ids=["delete", "compact"])
-def test_poison_is_refused(parts: Parts, name: str, settings: dict[str, str]) -> None:
+def test_invalid_batches_are_refused(parts: Parts, name: str, settings: dict[str, str]) -> None:
     make, code, place = POISON[name]
     options: dict[str, Any] = dict(settings)
     parts.create("t", **options)
@@ -144,7 +144,7 @@ def test_poison_is_refused(parts: Parts, name: str, settings: dict[str, str]) ->
         assert (answer.error_code, answer.base_offset) == (0, count)
 
 
-def test_a_largest_time_stamp_that_is_wrong_is_put_right(parts: Parts) -> None:
+def test_a_wrong_max_timestamp_is_corrected(parts: Parts) -> None:
     """As in Kafka: some clients leave the field empty, some set the last record's time stamp."""
     parts.create("t")
     for codec in CompressionType:
@@ -163,7 +163,7 @@ def test_a_largest_time_stamp_that_is_wrong_is_put_right(parts: Parts) -> None:
     assert len(read(parts, "t")) == 3 * len(headers)  # which checks the CRCs
 
 
-def test_settings_say_what_is_looked_into(tmp_path: Any) -> None:
+def test_settings_decide_what_is_checked(tmp_path: Any) -> None:
     broken = encode_batch([(b"k", b"v" * 50, NOW_MS, ())] * 3, compression=4)[:-4]
     broken = with_header(broken, batch_length=len(broken) - 12)
     lies = with_header(batch(compression=4), record_count=2, last_offset_delta=1)
@@ -201,7 +201,7 @@ def test_an_old_record_inside_a_batch_is_found(parts: Parts) -> None:
         assert answer.error_code == 0
 
 
-def test_a_bomb_is_too_large(parts: Parts) -> None:
+def test_a_decompression_bomb_is_refused(parts: Parts) -> None:
     parts.create("t", cleanup_policy="compact", max_message_bytes="1000")
     for codec in list(CompressionType)[1:]:
         bomb = encode_batch([(b"k", bytes(16_100), NOW_MS, ())], compression=codec)
@@ -286,7 +286,7 @@ class TestInAThread:
         assert failures[0].check(CloseConnection)
         assert len(read(held, "c")) == 1
 
-    def test_a_partition_that_goes_meanwhile(self, held: Parts) -> None:
+    def test_a_partition_that_is_deleted_meanwhile(self, held: Parts) -> None:
         sent = [ask(held, "c", many(1, 4, 0)), ask(held, "c", many(1, 0, 0))]
         held.set_state("c", leader=2, replicas=(1, 2), isr=(1, 2))
         held.threads.release()
@@ -306,7 +306,7 @@ class TestInAThread:
         parts.threads.release()
         assert answers(waiting)[0].error_code == INVALID
 
-    def test_few_at_a_time(self, parts: Parts) -> None:
+    def test_few_checks_run_at_the_same_time(self, parts: Parts) -> None:
         """Each check may take sixteen times max.message.bytes of memory."""
         parts.create("c", partitions=5, cleanup_policy="compact")
         parts.threads.hold = True

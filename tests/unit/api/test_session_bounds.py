@@ -44,7 +44,7 @@ def test_sessions_of_brokers_are_not_counted(parts: Parts) -> None:
     assert open_session(parts, FakeConnection(), 1000).session_id
 
 
-def test_unused_ones_give_way(parts: Parts) -> None:
+def test_unused_sessions_are_evicted(parts: Parts) -> None:
     assert open_session(parts, FakeConnection(), 900).session_id
     assert not open_session(parts, FakeConnection(), 900).session_id
     parts.time.advance(121)

@@ -230,7 +230,7 @@ def test_every_handler_module_is_imported() -> None:
     }
 
 
-def test_only_what_no_other_request_can_tell_overlaps() -> None:
+def test_only_requests_without_visible_effect_overlap() -> None:
     """An append is done when its handler returns, and a fetch changes nothing. All others take effect in order."""
     assert overlapping_apis() == {ProduceRequest.API_KEY, FetchRequest.API_KEY}
 
@@ -259,10 +259,10 @@ class TestApiVersions:
     @pytest.mark.parametrize(
         ("name", "version"), [("", "1"), ("a b", "1"), ("-x", "1"), ("x-", "1"), ("x", ""), ("x", "1\n"), ("é", "1")]
     )
-    def test_a_client_that_names_itself_badly(self, parts: Parts, name: str, version: str) -> None:
+    def test_an_invalid_client_software_name(self, parts: Parts, name: str, version: str) -> None:
         for api_version, code in ((2, 0), (3, ErrorCode.INVALID_REQUEST)):
             assert parts.call(ApiVersionsRequest(name, version), api_version).error_code == code
 
     @pytest.mark.parametrize("name", ["a", "apache-kafka-java", "librdkafka", "x.y-1"])
-    def test_a_client_that_names_itself_well(self, parts: Parts, name: str) -> None:
+    def test_a_valid_client_software_name(self, parts: Parts, name: str) -> None:
         assert parts.call(ApiVersionsRequest(name, "4.0.0"), 4).error_code == 0

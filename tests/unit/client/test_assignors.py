@@ -82,7 +82,7 @@ def test_when_members_leave_the_others_keep_theirs(names: set[int], gone: set[in
 
 @settings(deadline=None)
 @given(topics=SUBSCRIPTIONS, counts=COUNTS, later=SUBSCRIPTIONS)
-def test_cooperation_ends_in_a_round_more(
+def test_cooperative_assignment_settles_in_one_more_round(
     topics: dict[str, set[str]], counts: dict[str, int], later: dict[str, set[str]]
 ) -> None:
     assignor = ASSIGNORS["cooperative-sticky"]

@@ -151,7 +151,7 @@ def test_a_message_that_was_not_taken_is_not_counted() -> None:
     assert fixture.counts() == []
 
 
-def test_a_report_that_was_not_taken_is_sent_the_next_time() -> None:
+def test_a_refused_report_is_sent_the_next_time() -> None:
     fixture = Fixture()
     fixture.audited.send("t", b"v")
     fixture.producer.flush()
@@ -203,7 +203,7 @@ def test_a_batch_of_two_windows_counts_for_each() -> None:
     assert [(report["first"], report["last"]) for report in fixture.producer.reports] == [(0, 1), (2, 4)]
 
 
-def test_many_batches_are_let_go_of_before_their_window_ends() -> None:
+def test_completed_batches_are_released_before_their_window_ends() -> None:
     fixture = Fixture()
     for _ in range(10_000):
         fixture.audited.send("t", b"v")

@@ -186,14 +186,14 @@ def test_where_a_new_partition_begins(make: Make) -> None:
     "act", [refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER), refuse(ErrorCode.KAFKA_STORAGE_ERROR), fake.close, fake.garbage,
             fake.cut, lambda _: FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)]
 )  # fmt: skip
-def test_trouble_on_the_way_is_not_seen(make: Make, server: FakeBroker, act: Any) -> None:
+def test_passing_faults_are_not_reported(make: Make, server: FakeBroker, act: Any) -> None:
     server.on(ApiKey.FETCH, act, act)
     consumer = make()
     consumer.assign([("t", 0)])
     assert [r.offset for r in read(consumer, 100)] == list(range(100))
 
 
-def test_trouble_that_does_not_end_is(make: Make, server: FakeBroker) -> None:
+def test_lasting_faults_are_reported(make: Make, server: FakeBroker) -> None:
     server.on(ApiKey.FETCH, *[refuse(ErrorCode.LEADER_NOT_AVAILABLE)] * 200)
     consumer = make(retry_timeout=3)
     consumer.assign([("t", 0)])
@@ -229,7 +229,7 @@ def test_damage_is_named_and_can_be_passed(make: Make, server: FakeBroker) -> No
     assert [r.offset for r in read(consumer, 60)] == list(range(40, 100))
 
 
-def test_a_position_that_nobody_told() -> None:
+def test_an_unknown_position() -> None:
     with pytest.raises(RequestTimedOut, match="t-0"):
         Reader(Fetcher(FetchSettings(), 30.0), lambda: None).position(T0)
 

@@ -220,7 +220,7 @@ def test_metadata_older_than_the_committed_epoch_is_asked_for_first() -> None:
     assert (call.target, request.topics[0].partitions[0].leader_epoch) == (2, 9)
 
 
-def test_metadata_that_stays_older_belongs_to_a_topic_that_was_made_anew() -> None:
+def test_metadata_that_stays_older_belongs_to_a_recreated_topic() -> None:
     world = World(committed={T0: OffsetAndMetadata(10, leader_epoch=9)}, request_timeout=20.0)
     world.core.starts.add([T0])
     for _ in range(10):
@@ -232,7 +232,7 @@ def test_metadata_that_stays_older_belongs_to_a_topic_that_was_made_anew() -> No
     assert world.ask(ListOffsetsRequest)[0].target == 1, "it starts where auto_offset_reset says"
 
 
-def test_a_topic_that_is_made_anew_has_other_epochs() -> None:
+def test_a_recreated_topic_has_other_epochs() -> None:
     world = World()
     world.lead(1, 5, topic_id=b"a" * 16)
     world.core.move(T0, 0)
@@ -242,7 +242,7 @@ def test_a_topic_that_is_made_anew_has_other_epochs() -> None:
     assert request.topics[0].partitions[0].current_leader_epoch == 0, "nothing is validated"
 
 
-def test_errors_that_may_pass_are_tried_again_with_fresh_metadata() -> None:
+def test_retriable_errors_are_retried_with_new_metadata() -> None:
     world = World()
     world.core.move(T0, 0)
     world.read(5, 10)

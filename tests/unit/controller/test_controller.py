@@ -50,7 +50,7 @@ def test_the_first_broker_is_the_controller(cluster: FakeCluster) -> None:
     assert peer.cluster.accepted
 
 
-def test_every_broker_that_comes_is_taken_into_account(three: FakeCluster) -> None:
+def test_every_new_broker_is_processed(three: FakeCluster) -> None:
     known = decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)
     assert known == {node: broker.incarnation for node, broker in three.peers[1].cluster.brokers.items()}
     assert all(peer.cluster.accepted for peer in three.peers.values())

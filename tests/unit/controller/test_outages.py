@@ -104,7 +104,7 @@ def test_a_full_volume_is_read_where_nobody_else_is_left() -> None:
     assert (three.leader, three.isr) == (3, (3,))
 
 
-def test_the_only_replica_has_no_leader_while_its_directory_is_away() -> None:
+def test_the_only_replica_does_not_lead_while_its_directory_is_offline() -> None:
     single = PartitionState.initial(0, (1,))
     after = settled(single, snapshot(offline=(1,)))
     assert after.leader == NO_LEADER
@@ -113,7 +113,7 @@ def test_the_only_replica_has_no_leader_while_its_directory_is_away() -> None:
 
 
 @pytest.mark.parametrize("kind", ["offline", "full"])
-def test_the_preferred_leader_is_left_alone_while_its_directory_is_out(kind: str) -> None:
+def test_the_preferred_leader_is_not_elected_while_its_directory_is_offline(kind: str) -> None:
     moved = replace(STATE, leader=2, leader_epoch=1)
     out = snapshot(**{kind: (1,)})
     assert decisions.prefer(moved, out.of(TOPIC_ID, 0)) is None

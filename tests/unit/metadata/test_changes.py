@@ -72,14 +72,14 @@ def test_an_unreadable_note_means_everything(feed: ChangeFeed, reader: Reader, s
     assert reader.read == [None, None]
 
 
-def test_a_new_session_means_looking_again(feed: ChangeFeed, reader: Reader, store: SqliteStore) -> None:
+def test_a_new_session_reads_everything(feed: ChangeFeed, reader: Reader, store: SqliteStore) -> None:
     store._tell(SessionState.SUSPENDED)
     assert reader.read == [None]
     store._tell(SessionState.CONNECTED)
     assert reader.read == [None, None]
 
 
-def test_a_writer_hears_that_its_write_was_not_read_back_and_the_next_one_reads_all(
+def test_a_failed_read_back_is_reported_and_the_next_write_reads_all(
     feed: ChangeFeed, reader: Reader, store: SqliteStore
 ) -> None:
     reader.broken = True

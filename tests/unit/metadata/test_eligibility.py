@@ -42,7 +42,7 @@ def test_no_more_replicas_are_asked_for_than_there_are(
     assert commits(state, 2) == (wanted == 1)
 
 
-def test_a_copy_that_is_gone_counts_for_nothing() -> None:
+def test_a_lost_copy_is_not_eligible() -> None:
     state = replace(WHOLE, replicas=(2, 3), isr=(3,), elr=(2,), leader=NO_LEADER, last_known_leader=3)
     after = withdraw(state, 3, kept=False, directories=["x"])
     assert (after.isr, after.elr, after.last_known_elr, after.lost) == ((), (2,), (), ())
@@ -50,7 +50,7 @@ def test_a_copy_that_is_gone_counts_for_nothing() -> None:
     assert withdraw(after, 3, kept=False) is after
 
 
-def test_the_last_copy_that_is_gone_is_remembered_with_its_directories_and_comes_back_in_one_of_them() -> None:
+def test_the_last_lost_copy_is_remembered_by_its_directories_and_may_return() -> None:
     state = withdraw(PartitionState(0, (3,), (3,), 3), 3, kept=False, directories=["y", "x"])
     assert (state.leader, state.isr, state.last_known_leader, state.lost) == (NO_LEADER, (), 3, ("x", "y"))
     assert state.leader_epoch == 1
@@ -61,7 +61,7 @@ def test_the_last_copy_that_is_gone_is_remembered_with_its_directories_and_comes
     assert led_by(replace(back, isr=(3,)), 3).last_known_leader == NO_LEADER
 
 
-def test_a_suspect_copy_is_what_a_partition_goes_on_with_when_there_is_no_other() -> None:
+def test_a_suspect_copy_leads_only_if_there_is_no_other() -> None:
     state = withdraw(replace(WHOLE, isr=(1, 2)), 1, kept=True)
     assert (state.leader, state.isr, state.last_known_elr, state.last_known_leader) == (NO_LEADER, (2,), (1,), 1)
     state = withdraw(state, 2, kept=True)

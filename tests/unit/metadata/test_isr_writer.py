@@ -129,7 +129,7 @@ def test_changes_of_many_partitions_are_one_write(peers: list[Peer], store: Sqli
     assert mine.partitions[1] is topics[0].partitions[1]
 
 
-def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> None:
+def test_a_late_write_is_checked_again(peers: list[Peer], store: SqliteStore) -> None:
     topic = make(peers[0], partitions=2)
     # A write of the controller that broker 1 does not know yet.
     deaf(peers[0])
@@ -166,7 +166,7 @@ def test_a_guard_that_fails_fails_the_write(peers: list[Peer], store: SqliteStor
     assert peers[0].topics.get("a") == topic
 
 
-def test_states_of_a_topic_made_anew_are_safe_from_late_writers(peers: list[Peer], store: SqliteStore) -> None:
+def test_late_writers_do_not_change_a_recreated_topic(peers: list[Peer], store: SqliteStore) -> None:
     topic = make(peers[0])
     deaf(peers[1])
     result_of(peers[0].topic_admin.delete_topic("a"))
@@ -253,7 +253,7 @@ def late_view(store: SqliteStore) -> list[Topic]:
 
 
 @pytest.mark.parametrize("kind", ["offline", "full"])
-def test_a_replica_on_a_directory_that_is_out_does_not_join(peers: list[Peer], kind: str) -> None:
+def test_a_replica_on_an_offline_directory_does_not_join(peers: list[Peer], kind: str) -> None:
     topic = make(peers[0])
     result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2))]))
     result_of(peers[2].cluster.report_outages(Outages(**{kind: frozenset({(topic.topic_id, 0)})})))

@@ -60,7 +60,7 @@ def test_a_later_schema_is_refused(path: Path) -> None:
         opened(path)
 
 
-def test_a_place_that_cannot_be_written_is_refused(path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(path: Path) -> None:
     path.parent.write_bytes(b"")
     with pytest.raises(StoreFailure, match=r"exists|directory"):
         opened(path)
@@ -145,7 +145,7 @@ def test_a_failed_commit_fails_the_batch_and_keeps_the_watches(path: Path, monke
     result_of(store.close())
 
 
-def test_an_error_nobody_foresaw_fails_its_batch_and_no_more(path: Path) -> None:
+def test_an_unexpected_error_fails_only_its_batch(path: Path) -> None:
     store = opened(path)
     with pytest.raises(StoreFailure):
         result_of(store.set("/", None))  # type: ignore[arg-type]

@@ -159,7 +159,7 @@ def test_without_requests_nothing_times_out(wired: Wired) -> None:
     assert not wired.clock.getDelayedCalls()
 
 
-def test_a_reply_that_nobody_waits_for_is_passed_over(wired: Wired) -> None:
+def test_an_unexpected_reply_is_ignored(wired: Wired) -> None:
     deferred = wired.connection.request(MetadataRequest())
     gone = outcome(deferred)
     after = wired.ask()
@@ -209,7 +209,7 @@ def test_a_lost_connection_fails_what_waits_with_the_cause(wired: Wired, reason:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\4\0\0\0\x63", b"\0\0\0\1x"])
-def test_garbage_ends_the_connection(wired: Wired, data: bytes) -> None:
+def test_invalid_bytes_end_the_connection(wired: Wired, data: bytes) -> None:
     found = wired.ask()
     wired.peer.deliver(data)
     assert isinstance(found[0], InvalidReply)
@@ -225,7 +225,7 @@ def test_a_reply_over_the_limit_ends_the_connection_before_it_comes() -> None:
     assert isinstance(found[0], InvalidReply)
 
 
-def test_a_request_that_cant_be_encoded_leaves_the_connection_well(wired: Wired) -> None:
+def test_a_request_that_cannot_be_encoded_does_not_harm_the_connection(wired: Wired) -> None:
     [error] = outcome(wired.connection.request(MetadataRequest(topics=5)))  # type: ignore[arg-type]
     assert isinstance(error, LocalProtocolError)
     found = wired.ask()
@@ -233,7 +233,7 @@ def test_a_request_that_cant_be_encoded_leaves_the_connection_well(wired: Wired)
     assert found[0].cluster_id == "well"
 
 
-def test_close_lets_what_was_written_leave(wired: Wired) -> None:
+def test_close_sends_what_was_written_first(wired: Wired) -> None:
     found = wired.ask()
     wired.connection.close()
     assert isinstance(found[0], BrokerUnavailable)
@@ -244,14 +244,14 @@ def test_close_lets_what_was_written_leave(wired: Wired) -> None:
     assert not wired.clock.getDelayedCalls()
 
 
-def test_close_waits_so_long_for_a_peer_that_takes_nothing(wired: Wired) -> None:
+def test_close_waits_a_bounded_time_for_a_peer_that_does_not_read(wired: Wired) -> None:
     wired.transport.loseConnection = lambda: None  # type: ignore[method-assign]
     wired.connection.close()
     wired.clock.advance(60)
     assert wired.transport.aborted
 
 
-def test_replies_behind_the_end_are_not_looked_at(wired: Wired) -> None:
+def test_replies_after_the_close_are_ignored(wired: Wired) -> None:
     wired.connection.request(MetadataRequest()).addCallback(lambda _: wired.connection.close())
     second = wired.ask()
     answers = [wired.peer.encode(event, MetadataResponse()) for event in wired.peer.requests]
@@ -329,7 +329,7 @@ def test_a_connect_that_is_cancelled_leaves_nothing_behind() -> None:
     assert not reactor.getDelayedCalls()
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_an_unknown_name() -> None:
     class Endpoint:
         def connect(self, factory: Factory) -> Any:
             deferred: Deferred[Any] = Deferred()

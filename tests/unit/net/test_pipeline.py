@@ -244,7 +244,7 @@ _REQUESTS = st.text("apXYZPQ", max_size=12).filter(lambda t: all(t.count(c) < 2 
 
 
 @given(_REQUESTS, st.permutations("XYZPQ"), st.sampled_from([1, 2, 100]))
-def test_order_holds_whatever_ends_first(requests: str, endings: list[str], most: int) -> None:
+def test_order_holds_whichever_ends_first(requests: str, endings: list[str], most: int) -> None:
     """Responses come in order, each request starts once, and only requests that overlap start while others wait."""
     rig = Rig(max_in_flight=most)
     pending: list[str] = []

@@ -127,7 +127,7 @@ def test_a_changed_quota_holds_for_what_was_used_before() -> None:
     assert case.produce(1 << 40) == 0
 
 
-def test_listeners_hear_when_counting_begins_and_ends() -> None:
+def test_listeners_are_notified_when_counting_begins_and_ends() -> None:
     case = Case()
     heard: list[bool] = []
     case.quotas.subscribe(heard.append)
@@ -204,7 +204,7 @@ def test_an_address_over_its_rate_is_refused_and_not_counted() -> None:
     assert [admit("10.0.0.1") for _ in range(20)] == [True] * 19 + [False]
 
 
-def test_clients_that_invent_names_cost_memory_only_for_as_long_as_the_windows() -> None:
+def test_invented_client_ids_are_forgotten_after_the_windows() -> None:
     case = Case()
     case.configs.put(Entity(client_id=DEFAULT_NAME), producer_byte_rate=100)
     for number in range(3000):

@@ -59,7 +59,7 @@ def test_an_idle_client_may_use_the_quota_of_all_windows_but_one_at_once() -> No
     assert rate.owed(100, 0.0) == pytest.approx(0.5)
 
 
-def test_what_is_too_old_counts_no_more() -> None:
+def test_samples_outside_the_windows_do_not_count() -> None:
     rate = WindowedRate(TEN)
     rate.record(5000, 0.0)
     assert not rate.idle(10.9)
@@ -122,7 +122,7 @@ def test_a_counter_with_debts_is_not_idle() -> None:
     assert rate.owed(100, 60.0) == 0
 
 
-def test_a_bucket_gives_what_there_is_and_then_makes_wait() -> None:
+def test_an_empty_bucket_makes_clients_wait() -> None:
     bucket = TokenBucket(Windows(11, 1.0))
     bucket.take(50, 5, 100.0)
     assert bucket.owed(5, 100.0) == 0

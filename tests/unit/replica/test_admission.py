@@ -75,7 +75,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_broker_that_was_killed_is_let_in_as_it_is(machine: Machine) -> None:
+def test_a_killed_broker_keeps_its_place_in_sync(machine: Machine) -> None:
     machine.make("t", (1, 2))
     before = machine.state("t")
     machine.fs.kill()

@@ -201,14 +201,14 @@ def test_partitions_that_are_no_longer_followed_leave_the_session(pair: Case) ->
     assert len(pair.fetcher) == 1
 
 
-def test_a_log_is_cut_where_histories_part(case: Case) -> None:
+def test_a_log_is_truncated_where_histories_diverge(case: Case) -> None:
     case.answer(case.records(0, placed(0, 1), placed(1, 2), placed(2, 2)))
     case.answer(PartitionData(0, diverging_epoch=EpochEndOffset(1, 1), records=b""))
     assert case.partitions[0].log.log_end_offset == 1
     assert case.wants() == {0: 1}
 
 
-def test_a_leader_made_while_its_log_is_cut_leads_the_log_that_is_left(case: Case) -> None:
+def test_a_broker_elected_during_its_truncation_leads_the_truncated_log(case: Case) -> None:
     case.answer(case.records(0, placed(0, 1), placed(1, 2)))
     case.parts.threads.hold = True
     case.answer(PartitionData(0, diverging_epoch=EpochEndOffset(1, 1), records=b""))
@@ -221,7 +221,7 @@ def test_a_leader_made_while_its_log_is_cut_leads_the_log_that_is_left(case: Cas
 
 
 @pytest.mark.parametrize(("start", "end", "becomes"), [(50, 90, 50), (0, 1, 1), (0, 90, 2)])
-def test_a_follower_that_is_lost_asks_where_the_leader_is(case: Case, start: int, end: int, becomes: int) -> None:
+def test_an_out_of_range_follower_asks_for_the_leaders_offsets(case: Case, start: int, end: int, becomes: int) -> None:
     case.answer(case.records(0, placed(0, 1), placed(1, 1)))
     case.answer(PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, records=b""))
     for offset, timestamp in ((start, -4), (end, -1)):

@@ -76,7 +76,7 @@ class TestAnswers:
         step = one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), one.position())
         assert (step.kind, step.offset) == (StepKind.TRUNCATE, 1)
 
-    def test_a_leader_that_parts_where_we_do_not_is_asked_again_later(self, parts_of: Parts) -> None:
+    def test_a_divergence_that_the_log_contradicts_is_fetched_again_later(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
         asked = answer(diverging_epoch=EpochEndOffset(4, 5))
         steps = [one.answered(asked, one.position()) for _ in range(4)]
@@ -85,12 +85,12 @@ class TestAnswers:
         one.answered(answer(), one.position())
         assert one.answered(asked, one.position()).loud
 
-    def test_a_late_answer_is_passed_over(self, parts_of: Parts) -> None:
+    def test_a_late_response_is_ignored(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
         late = one.position()._replace(offset=1)
         assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), late).kind is StepKind.FETCH
 
-    def test_an_answer_of_another_epoch_is_passed_over(self, parts_of: Parts) -> None:
+    def test_a_response_of_another_epoch_is_ignored(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
         asked = one.position()
         parts_of.set_state("t", leader_epoch=10)
@@ -120,7 +120,7 @@ class TestLost:
         step = followed(parts_of, 4, 4, 4).located(0, 2)
         assert (step.kind, step.offset) == (StepKind.TRUNCATE, 2)
 
-    def test_it_was_a_misunderstanding(self, parts_of: Parts) -> None:
+    def test_an_offset_in_range_after_all(self, parts_of: Parts) -> None:
         assert followed(parts_of, 4).located(0, 90).kind is StepKind.FETCH
 
     def test_a_replica_that_starts_at_the_latest_offset(self, parts_of: Parts) -> None:
@@ -143,7 +143,7 @@ class TestParts:
         assert list(parts(memoryview(raw)[:20])) == []
         assert list(parts(memoryview(b""))) == []
 
-    def test_of_so_many_bytes_and_batches(self) -> None:
+    def test_batches_are_cut_at_a_size(self) -> None:
         one = placed(0, 0)
         assert [len(part) for part in parts(memoryview(one * 7), len(one) * 3)] == [
             3 * len(one),
@@ -153,7 +153,7 @@ class TestParts:
         assert [len(part) for part in parts(memoryview(one * 5), 1 << 20, 2)] == [2 * len(one), 2 * len(one), len(one)]
         assert [len(part) for part in parts(memoryview(one * 2), 1)] == [len(one), len(one)]
 
-    def test_a_length_that_can_not_be(self) -> None:
+    def test_an_invalid_length(self) -> None:
         with pytest.raises(InvalidAppend):
             list(parts(memoryview(bytes(100))))
 

@@ -50,7 +50,7 @@ def test_a_follower_that_falls_behind_lags_from_when_it_last_had_all() -> None:
     assert one.lags(50, 12.1, 10.0)
 
 
-def test_a_new_leader_gives_everybody_time_to_show_up() -> None:
+def test_a_new_leader_gives_followers_time_to_fetch() -> None:
     one = Follower(100.0)
     assert not one.lags(5, 109.0, 10.0)
     assert one.lags(5, 111.0, 10.0)

@@ -170,7 +170,7 @@ def test_a_refused_join_is_tried_again_after_a_pause(parts: Parts) -> None:
     assert len(case.asked) == 1
 
 
-def test_replicas_that_come_behind_the_epoch_they_belong_to_are_known_all_the_same(parts: Parts) -> None:
+def test_replicas_read_after_their_epoch_are_added(parts: Parts) -> None:
     """A topic's two nodes are read one after the other; a reassignment between the reads changes both."""
     case = Case(parts, (1, 2))
     case.fetched(3, 0)
@@ -186,7 +186,7 @@ def test_replicas_that_come_behind_the_epoch_they_belong_to_are_known_all_the_sa
     case.partition.check_follower(4, 5)
 
 
-def test_a_stale_change_waits_for_the_news(parts: Parts) -> None:
+def test_a_stale_change_waits_for_the_new_state(parts: Parts) -> None:
     case = Case(parts, (1,))
     case.fetched(2, 0)
     case.answer(StalePartition("changed"))

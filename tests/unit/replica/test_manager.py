@@ -84,7 +84,7 @@ class TestFollowing:
         assert not parts.partitions.by_name
         assert not parts.logs.logs
 
-    def test_deleted_and_made_again_at_once(self, parts: Parts) -> None:
+    def test_deleted_and_created_again_at_once(self, parts: Parts) -> None:
         parts.create("t")
         parts.append("t", b"old")
         parts.threads.hold = True
@@ -263,7 +263,7 @@ class TestTrouble:
         assert not parts.partitions.by_name
         assert any("Could not delete" in str(event.get("log_format")) for event in logged)
 
-    def test_a_round_of_housekeeping_that_fails_is_not_the_last(
+    def test_housekeeping_continues_after_a_failed_round(
         self, parts: Parts, logged: list[LogEvent], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rounds: list[int] = []

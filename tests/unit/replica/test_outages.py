@@ -201,7 +201,7 @@ def test_clients_are_told(broker: Reporting) -> None:
     assert [list(one.offline_replicas) for one in described.partitions] == [[1], []]
 
 
-def test_a_directory_is_used_again_when_an_operator_says_so(broker: Reporting) -> None:
+def test_an_operator_reopens_a_directory(broker: Reporting) -> None:
     parts = broker.parts
     broker.append(0)
     with parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):

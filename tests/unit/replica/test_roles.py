@@ -99,7 +99,7 @@ class TestStates:
         parts.set_state("t", leader_epoch=6)
         assert partition.followers[2].log_end == -1
 
-    def test_who_listens_hears_of_every_change_of_role(self, parts: Parts) -> None:
+    def test_listeners_are_notified_of_every_change_of_role(self, parts: Parts) -> None:
         heard: list[tuple[Role, int]] = []
         led: list[tuple[int, bool]] = []
         parts.partitions.subscribe(lambda partition: heard.append((partition.role, partition.leader_epoch)))
@@ -164,7 +164,7 @@ class TestCommitting:
         three(parts)
         assert only(fetch(parts, 9, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def test_who_is_asked_to_join_counts_before_it_has(self, parts: Parts) -> None:
+    def test_a_proposed_replica_counts_before_it_has_joined(self, parts: Parts) -> None:
         partition = three(parts, isr=(1,))
         assert partition.alone
         parts.append("t")
@@ -279,7 +279,7 @@ class TestReading:
 
 
 class TestEpochs:
-    def test_an_epoch_of_which_nothing_came_here(self, parts: Parts) -> None:
+    def test_an_epoch_without_records(self, parts: Parts) -> None:
         partition = three(parts)
         assert partition.end_offset_for_epoch(3) == (3, 0)
         parts.append("t")

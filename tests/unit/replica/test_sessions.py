@@ -98,7 +98,7 @@ def test_entries_are_added_changed_and_forgotten(sessions: FetchSessions[Want]) 
     assert order(session) == [0, 2]
 
 
-def test_what_is_news(sessions: FetchSessions[Want]) -> None:
+def test_which_partitions_have_changed(sessions: FetchSessions[Want]) -> None:
     entry = SessionPartition("t", Want(0))
     assert entry.is_news(0, 0)
     entry.told(10, 2)
@@ -109,7 +109,7 @@ def test_what_is_news(sessions: FetchSessions[Want]) -> None:
     assert entry.is_news(10, 2)
 
 
-def test_who_gave_records_goes_to_the_end(sessions: FetchSessions[Want]) -> None:
+def test_a_partition_that_returned_records_goes_to_the_end(sessions: FetchSessions[Want]) -> None:
     session = made(sessions, 0, 1, 2)
     session.served(session.partitions["t", 0])
     assert order(session) == [1, 2, 0]
@@ -127,7 +127,7 @@ def test_a_full_cache_makes_no_session(sessions: FetchSessions[Want], now: Time)
     assert len(sessions) == 2
 
 
-def test_the_one_unused_for_longest_gives_way(sessions: FetchSessions[Want], now: Time) -> None:
+def test_the_session_unused_for_longest_is_evicted(sessions: FetchSessions[Want], now: Time) -> None:
     old, used = made(sessions, 0), made(sessions, 1)
     now.now = 10
     sessions.resume(old.session_id, 1, False)  # now `used` has been idle for longest

@@ -123,7 +123,7 @@ def test_a_group_in_zookeeper_is_waited_for(case: Case) -> None:
     assert case.look() == [("t", 0)]
 
 
-def test_who_can_not_be_asked_may_have_a_group_that_is_behind(case: Case) -> None:
+def test_an_unreachable_coordinator_may_have_a_group_that_is_behind(case: Case) -> None:
     case.fetched()
     case.reachable = False
     assert case.look() == []
@@ -134,7 +134,7 @@ def test_who_can_not_be_asked_may_have_a_group_that_is_behind(case: Case) -> Non
     assert case.look() == [("t", 0)]
 
 
-def test_a_move_whose_time_has_come_is_left_alone(case: Case) -> None:
+def test_a_reassignment_that_is_due_is_not_delayed(case: Case) -> None:
     case.fetched()
     case.parts.time.advance(3600)
     case.released.clear()

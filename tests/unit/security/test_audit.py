@@ -77,7 +77,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_a_denial_says_who_from_where_and_what(make: Callable[..., AuditLog]) -> None:
+def test_a_denial_names_principal_host_and_resource(make: Callable[..., AuditLog]) -> None:
     log = make()
     deny(log, 'weird "name"\n\x1b[31m')
     (line,) = write(log)
@@ -186,7 +186,7 @@ def test_an_administrative_event_says_what_was_asked_and_what_came_of_it(
     ]
 
 
-def test_what_did_nothing_is_limited_as_denials_are(make: Callable[..., AuditLog]) -> None:
+def test_operations_without_effect_are_limited_as_denials_are(make: Callable[..., AuditLog]) -> None:
     log = make()
     request = CreateAclsRequest([AclCreation(2, "t", 3, "User:bob", "*", 3, 3)])
     refused = CreateAclsResponse(results=[AclCreationResult(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no")])

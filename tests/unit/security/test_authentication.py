@@ -202,7 +202,7 @@ def test_nothing_is_answered_together_before(parts: Parts, client: Client) -> No
     assert client.gate.handle_batch(client, frame, session, 1) is NOT_ANSWERED
 
 
-def test_versions_are_not_told_in_the_midst_of_a_conversation(client: Client) -> None:
+def test_api_versions_are_not_answered_during_authentication(client: Client) -> None:
     client.handshake()
     with pytest.raises(CloseConnection):
         client.send(ApiVersionsRequest("test", "1"), 4)
@@ -330,7 +330,7 @@ def test_a_session_is_not_renewed_all_the_time(parts: Parts, short: Client) -> N
     assert short.ask().brokers
 
 
-def test_whoever_authenticates_again_stays_who_it_is(parts: Parts, short: Client) -> None:
+def test_the_principal_cannot_change_at_re_authentication(parts: Parts, short: Client) -> None:
     short.log_in()
     parts.time.advance(5)
     short.handshake()

@@ -92,7 +92,7 @@ def test_limits_of_sessions() -> None:
         ),
     ],
 )
-def test_what_can_not_work_ends_the_start(settings: dict[str, object], says: str) -> None:
+def test_settings_that_can_not_work_stop_the_start(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         make(**settings)
     assert "secret" not in str(caught.value)

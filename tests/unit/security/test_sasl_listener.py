@@ -131,7 +131,7 @@ def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
     assert client.read().brokers
 
 
-def test_a_refused_client_is_answered_late_and_cut_off(rig: Rig) -> None:
+def test_a_refused_client_is_answered_late_and_disconnected(rig: Rig) -> None:
     client = rig.connect()
     assert client.log_in(PlainClient("alice", "wrong")) is None
     client.send(MetadataRequest(topics=[]), 12)
@@ -163,7 +163,7 @@ def test_requests_are_small_before_authentication_only(rig: Rig) -> None:
     assert client.ask(SaslAuthenticateRequest(bytes(100_000)), 2).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def test_who_does_not_authenticate_in_time_is_cut_off(rig: Rig) -> None:
+def test_a_client_that_does_not_authenticate_in_time_is_disconnected(rig: Rig) -> None:
     client, other = rig.connect(), rig.connect()
     other.log_in(PlainClient("alice", "secret"))
     rig.reactor.advance(15.0)

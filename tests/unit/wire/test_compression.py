@@ -20,7 +20,7 @@ TEXT = b"".join(b"line %d of some text that squeezes well\n" % n for n in range(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(range(256)) * 300], ids=["empty", "byte", "text", "bytes"])
-def test_there_and_back(codec: CompressionType, data: bytes) -> None:
+def test_round_trip(codec: CompressionType, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
     assert decompress(codec, memoryview(compress(codec, memoryview(data)))) == data
 

@@ -56,7 +56,7 @@ def test_golden_bytes() -> None:
 
 
 @pytest.mark.parametrize("codec", CompressionType)
-def test_there_and_back(codec: CompressionType) -> None:
+def test_round_trip(codec: CompressionType) -> None:
     batch = r.encode_batch(RECORDS, compression=codec, base_offset=2**40)
     header = r.parse_header(batch)
     assert header.compression == codec
@@ -176,7 +176,7 @@ def test_every_flipped_byte_is_found() -> None:
             r.decode_batch(damaged)
 
 
-def test_damage_with_a_right_crc_is_found() -> None:
+def test_damage_with_a_valid_crc_is_found() -> None:
     """A sender of malformed records can compute their CRC, so the records must be checked too."""
     batch = r.encode_batch(RECORDS, compression=0)
     for at in range(r.HEADER_SIZE, r.HEADER_SIZE + 300):

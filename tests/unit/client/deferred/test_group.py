@@ -133,7 +133,7 @@ def test_consumers_of_one_cluster_do_not_wait_for_each_other(reactor: MemoryReac
 @pytest.mark.parametrize(
     "api", [ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH]
 )
-def test_it_becomes_a_member_whatever_befalls_a_request(
+def test_it_becomes_a_member_despite_failing_requests(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, api: ApiKey, act: fake.Misbehaviour
 ) -> None:
     server.on(api, act)
@@ -159,7 +159,7 @@ def test_it_becomes_a_member_whatever_befalls_a_request(
         (ApiKey.HEARTBEAT, ErrorCode.NOT_COORDINATOR),
     ],
 )
-def test_what_a_coordinator_may_say(
+def test_errors_of_a_coordinator(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, api: ApiKey, code: ErrorCode
 ) -> None:
     server.on(api, refuse(api, code))

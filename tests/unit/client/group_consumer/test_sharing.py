@@ -32,7 +32,7 @@ def test_alone_it_reads_everything_and_commits_at_the_end(server: GroupBroker, m
         consumer.poll()
 
 
-def test_the_next_goes_on_where_the_last_one_committed(server: GroupBroker, make: Make) -> None:
+def test_the_next_consumer_continues_at_the_committed_offsets(server: GroupBroker, make: Make) -> None:
     first = make()
     first.subscribe(["t"])
     read(first, 40)
@@ -66,7 +66,7 @@ def test_auto_commit_in_the_background(server: GroupBroker, make: Make) -> None:
     until([consumer], lambda: committed(server) == dict.fromkeys(TP, 10))
 
 
-def test_before_it_hands_out_it_has_committed(server: GroupBroker, make: Make) -> None:
+def test_it_commits_before_it_returns_records(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit="before", max_poll_records=3)
     consumer.subscribe("t")
     seen: dict[TopicPartition, int] = {}
@@ -91,7 +91,7 @@ def test_records_whose_commit_failed_are_not_returned(server: GroupBroker, make:
     assert len(read(consumer, 40)) == 40  # all records, once the group has the partition again
 
 
-def test_by_hand(server: GroupBroker, make: Make) -> None:
+def test_commits_by_the_application(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit="off", max_poll_records=4)
     consumer.subscribe("t")
     records = read(consumer, 1)

@@ -372,7 +372,7 @@ def test_metadata_is_asked_for_again_in_time(server: FakeBroker, make: Make) -> 
     server.wait_until_asked(ApiKey.METADATA, 5)
 
 
-def test_a_partition_that_there_is_not(server: FakeBroker, make: Make) -> None:
+def test_a_partition_that_does_not_exist(server: FakeBroker, make: Make) -> None:
     producer = make()
     for partition in (-1, 3, 77):
         with pytest.raises(KafkaError, match=f"3 partitions.*no partition {partition}"):

@@ -148,7 +148,7 @@ def test_nothing_is_released_before_the_caller_has_stopped(world: World) -> None
     assert [type(event) for event in first.heard] == [Assigned, Revoked]
 
 
-def test_waiting_in_vain_is_told_and_goes_on(world: World) -> None:
+def test_a_rebalance_that_fails_is_reported_and_retried(world: World) -> None:
     first = Caller(world, "a")
     world.wait(first.joined)
     first.stopping = Deferred()
@@ -161,7 +161,7 @@ def test_waiting_in_vain_is_told_and_goes_on(world: World) -> None:
     assert second.coordinator.state is CoordinatorState.OWNING
 
 
-def test_a_lost_session_is_told_and_left_behind(world: World) -> None:
+def test_a_lost_session_is_reported_and_replaced(world: World) -> None:
     caller = Caller(world, "a")
     world.wait(caller.joined)
     world.wait(caller.coordinator.commit({P0: 7}))
@@ -196,7 +196,7 @@ def test_a_short_cut_goes_unnoticed(world: World) -> None:
     assert len(caller.heard) == 1
 
 
-def test_a_registration_that_was_deleted_is_made_anew(world: World) -> None:
+def test_a_deleted_registration_is_made_again(world: World) -> None:
     caller = Caller(world, "a")
     world.wait(caller.joined)
     other = world.zookeeper.store()
@@ -242,7 +242,7 @@ def test_a_topic_may_come_later_and_grow(world: World) -> None:
     assert caller.last_assigned() == {P1: None}
 
 
-def test_an_offset_that_cannot_be_read_is_no_beginning(world: World) -> None:
+def test_an_unreadable_offset_is_not_used(world: World) -> None:
     world.zookeeper.put("/consumers/g/offsets/t/0", b"rubbish")
     caller = Caller(world, "a", GroupSettings(max_retries=2))
     world.time.run(10.0)
