@@ -113,7 +113,7 @@ class TestTokens:
         "claims",
         [
             {"exp": NOW - 100}, {"exp": None}, {"nbf": NOW + 100}, {"sub": None}, {"sub": ""}, {"iss": "https://evil"},
-            {"iss": None}, {"aud": "other"}, {"aud": None},
+            {"iss": None}, {"iss": ["https://id", "https://evil"]}, {"aud": "other"}, {"aud": None},
         ],
     )  # fmt: skip
     def test_a_token_with_wrong_claims_is_refused(self, check: TokenCheck, claims: dict[str, Any]) -> None:

@@ -99,6 +99,7 @@ def test_signed_tokens() -> None:
         ({"iat": NOW, "exp": NOW - 1}, "before it was issued"),
         ({"iss": "other"}, "issuer"),
         ({"iss": None}, "issuer"),
+        ({"iss": ["me", "other"]}, "issuer"),
         ({"aud": "other"}, "is for"),
         ({"aud": "kafka x"}, "is for"),
         ({"aud": None}, "is for"),
