@@ -446,7 +446,10 @@ class Log:
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
-        self.epochs.truncate_end(offset)
+        if restarted:
+            self.epochs.clear()  # also those that end before the first record
+        else:
+            self.epochs.truncate_end(offset)
         snapshots = [] if restarted else self.unwritten_snapshots
         self.unwritten_snapshots = [snapshot for snapshot in snapshots if snapshot[0] <= offset]
 

@@ -450,7 +450,8 @@ class Partition:
         if epoch == self.leader_epoch:
             return epoch, log.log_end_offset
         if latest < epoch < self.leader_epoch:  # there is no record of it here, nor of the current epoch yet
-            return (latest if latest >= 0 else epoch), log.log_end_offset
+            has_records = log.log_start_offset < log.log_end_offset
+            return (latest if latest >= 0 and has_records else epoch), log.log_end_offset
         return log.end_offset_for_epoch(epoch)
 
     def divergence(self, epoch: int, offset: int) -> tuple[int, int] | None:

@@ -22,6 +22,10 @@ from pylogd.errors import PylogdError
 
 #: Messages a second of one producer: enough to have some during every fault, few enough for a small machine.
 RATE = 100.0
+#: What librdkafka reports, since 2.10, when metadata of a broker that is cut off from the others lacks the leader of a
+#: partition: it forgets the partition's leader epoch (`rd_kafka_toppar_forget_leader`), so it takes over the old one of
+#: that metadata, and asks the former leader about an epoch that began later. The answer is -1, as of Apache Kafka.
+EPOCH_FORGOTTEN = "No epoch found less or equal to"
 #: Less than a segment, so that what is buffered during a long fault fits into it.
 BATCH_BYTES = 100_000
 
@@ -138,13 +142,19 @@ class Reader(Worker):
             return
         error = message.error()
         if error is not None:
-            self.errors[f"{error.name()} in {message.partition()}"] += 1
-            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                raise KafkaException(error)  # the log was truncated below its position
+            self._failed(error, message.partition())
             return
         partition, offset, value = message.partition(), message.offset(), message.value()
         assert partition is not None and offset is not None and value is not None
         self.seen[partition].append((offset, value))
+
+    def _failed(self, error: KafkaError, partition: int | None) -> None:
+        self.errors[f"{error.name()} in {partition}"] += 1
+        if error.code() not in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            return
+        if partition is None or EPOCH_FORGOTTEN not in error.str():
+            raise KafkaException(error)  # the log was truncated below its position
+        self._consumer.assign([TopicPartition(self._topic, index, self.next_offset(index)) for index in self.seen])
 
     def next_offset(self, partition: int) -> int:
         """Return the offset after the last message that was read of a partition."""

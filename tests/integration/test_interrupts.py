@@ -16,7 +16,7 @@ import pytest
 
 from pylogd.wire.messages import ApiKey
 from tests.fakes import broker as fake
-from tests.fakes.broker import FakeBroker
+from tests.fakes.group_broker import GroupBroker, fill
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
@@ -43,9 +43,12 @@ print("ready", flush=True)
 
 PRODUCER = "producer = Producer(sys.argv[1], buffer_memory=1000, linger_ms=0, request_timeout=3600)"
 SENT = PRODUCER + "\ndelivery = producer.send('t', bytes(1000), partition=0)"
+COLUMNS = SENT + "\nimport pyarrow\ncolumns = pyarrow.record_batch({'value': [b'v']})"
 CONSUMER = "consumer = Consumer(sys.argv[1], request_timeout=3600)"
 ASSIGNED = CONSUMER + "\nconsumer.assign({('t', 0): 0})"
-MEMBER = "consumer = Consumer(sys.argv[1], group_id='g', request_timeout=3600)"
+MEMBER = "consumer = Consumer(sys.argv[1], group_id='g', request_timeout=3600, auto_commit_interval=3600)"
+#: A member with a record to commit: the second poll tells that the first record was processed.
+READING = MEMBER + "\nconsumer.subscribe('t')\nfor _ in range(2):\n    while not consumer.poll(1, 1):\n        pass"
 ADMIN = "admin = Admin(sys.argv[1], request_timeout=3600, retry_timeout=3600)"
 
 #: The name of a case -> set-up, call, and the API that is never answered.
@@ -53,6 +56,9 @@ CALLS = {
     "send, for metadata": (PRODUCER, "producer.send('t', b'v')", ApiKey.METADATA),
     "send, for space": (SENT, "producer.send('t', b'v')", ApiKey.PRODUCE),
     "send_set": (SENT, "producer.send_set('t', [(None, b'v')])", ApiKey.PRODUCE),
+    "send_columns": (
+        COLUMNS, "producer.send_columns('t', columns)", ApiKey.PRODUCE,
+    ),
     "result": (SENT, "delivery.result()", ApiKey.PRODUCE),
     "flush": (SENT, "producer.flush()", ApiKey.PRODUCE),
     "close of a producer": (SENT, "producer.close()", ApiKey.PRODUCE),
@@ -62,9 +68,12 @@ CALLS = {
     "partitions": (CONSUMER, "consumer.partitions('t')", ApiKey.METADATA),
     "assign": (CONSUMER, "consumer.assign([('t', 0)])", ApiKey.LIST_OFFSETS),
     "end_offsets": (CONSUMER, "consumer.end_offsets([('t', 0)])", ApiKey.LIST_OFFSETS),
+    "offsets_for_times": (CONSUMER, "consumer.offsets_for_times({('t', 0): 0})", ApiKey.LIST_OFFSETS),
+    "seek_to_end": (ASSIGNED, "consumer.seek_to_end()", ApiKey.LIST_OFFSETS),
     "committed": (MEMBER, "consumer.committed([('t', 0)], 3600)", ApiKey.FIND_COORDINATOR),
     "commit": (MEMBER, "consumer.commit({('t', 0): 1}, timeout=3600)", ApiKey.FIND_COORDINATOR),
     "poll of a member": (MEMBER + "\nconsumer.subscribe('t')", "consumer.poll(3600)", ApiKey.FIND_COORDINATOR),
+    "unsubscribe": (READING, "consumer.unsubscribe()", ApiKey.OFFSET_COMMIT),
     "a message stream": (
         MEMBER + "\n[stream] = consumer.create_message_streams('t')['t']", "next(stream)", ApiKey.FIND_COORDINATOR,
     ),
@@ -78,7 +87,8 @@ CALLS = {
 @pytest.mark.parametrize("what", CALLS)
 def test_an_interrupt_ends_the_call(what: str) -> None:
     setup, call, api = CALLS[what]
-    with FakeBroker() as broker:
+    with GroupBroker() as broker:
+        fill(broker, 0, 10)
         broker.on(api, *[fake.silence] * 100)
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT.format(setup=setup, call=call), broker.address],

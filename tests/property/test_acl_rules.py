@@ -1,6 +1,6 @@
-"""Decisions by ACLs, against an oracle that looks at every binding, one after the other, by the words of KIP-11.
+"""Compare decisions by ACLs with an oracle that looks at every binding in turn, following the wording of KIP-11.
 
-`make acls` compares 100,000 random sets of ACLs; `make test` some hundreds.
+`make acls` compares 100,000 random sets of ACLs; `make test` compares a few hundred.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ USERS = tuple(Principal(kind, name) for kind, name in
               (("User", "alice"), ("User", "bob"), ("User", "*"), ("Team", "alice"), ("User", "root")))  # fmt: skip
 HOSTS = ("10.0.0.1", "10.0.0.2", "192.168.7.7", "::1", "")
 ENTRY_HOSTS = ("*", "*", "10.0.0.1", "10.0.0.2", "10.0.0.0/30", "192.168.0.0/16", "::1", "localhost")
-#: The addresses of HOSTS that each host of an entry means, written down.
+#: For each host of an entry, the addresses of HOSTS that it covers, written by hand.
 MEANS = {
     "*": set(HOSTS),
     "10.0.0.1": {"10.0.0.1"},
@@ -75,7 +75,7 @@ def oracle(
     kind: ResourceType,
     name: str,
 ) -> bool:
-    """The rules, one sentence each."""
+    """Decide by KIP-11, with one statement for each of its rules."""
     if str(user) == "User:root":
         return True
     if not any(acl.pattern.resource == kind and covers(acl.pattern, name) for acl in acls):
@@ -97,13 +97,13 @@ def oracle(
 def oracle_any(
     acls: Sequence[AclBinding], user: Principal, host: str, operation: AclOperation, kind: ResourceType
 ) -> bool:
-    """Whether there is a name: those of patterns, and such as begin with them, stand for all."""
+    """Return whether a name is allowed; an allowed pattern or prefix stands for all names that it covers."""
     names = [*NAMES, *(name + "-other" for name in NAMES), "other"]
     return any(oracle(acls, False, user, host, operation, kind, name) for name in names)
 
 
 def fill(index: AclIndex, acls: Sequence[AclBinding]) -> None:
-    """Put what the index should have into it, and take out what it should not."""
+    """Make the index equal to the given bindings: add those that it lacks and remove the others."""
     for pattern in {*index.patterns(), *(acl.pattern for acl in acls)}:
         index.put(pattern, sorted({acl.entry for acl in acls if acl.pattern == pattern}))
 
@@ -112,7 +112,7 @@ def compare(random: Random) -> None:
     everyone = random.random() < 0.3
     authorizer = AclAuthorizer(AclIndex(), [USERS[4]], everyone)
     acls: list[AclBinding] = []
-    for _ in range(2):  # the second time with other ACLs, and with decisions that are known from the first
+    for _ in range(2):  # the second time with other ACLs, when some decisions are cached
         acls = [acl for acl in acls if random.random() < 0.5]
         acls += [random_binding(random) for _ in range(random.randrange(9))]
         fill(authorizer.index, acls)

@@ -1,7 +1,7 @@
-"""Properties of every codec: what is written is read back, and any bytes at all bring a message or an error.
+"""Check every codec: what is encoded decodes to the same message, and any bytes give a message or a CodecError.
 
-Each codec is compiled; its twin runs the same construct uncompiled. The two must agree in everything: bytes, messages,
-and whether bytes are refused.
+Each compiled codec is compared with the same construct, interpreted. They must produce the same bytes and messages, and
+refuse the same bytes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CODECS = [
 
 
 def values(kind: types.WireType) -> st.SearchStrategy[Any]:
-    """Values that a type can carry."""
+    """Generate values of a type."""
     if isinstance(kind, types.Fixed):
         if kind.form == "?":
             return st.booleans()
         if kind.form == "16s":
             return st.binary(min_size=16, max_size=16)
         if kind.form == "d":
-            return st.floats(allow_nan=False)  # which equals nothing
+            return st.floats(allow_nan=False)  # which does not equal itself
         bound = 1 << FORM_BOUNDS[kind.form]
         return st.integers(-bound, bound - 1)
     if isinstance(kind, NullableStruct):
@@ -56,18 +56,18 @@ def values(kind: types.WireType) -> st.SearchStrategy[Any]:
 
 
 def structs(kind: MessageStruct) -> st.SearchStrategy[Any]:
-    """Messages with values in the fields that exist."""
+    """Generate messages, with values in the fields that exist at the version."""
     return st.builds(kind.cls, **{field.name: values(field.type) for field in kind.fields if field.type is not None})
 
 
 def any_version(make: Any, key: int) -> st.SearchStrategy[Codec]:
-    """The codecs of an API for all its versions."""
+    """Generate codecs of an API, of all its versions."""
     info = APIS[key]
     return st.integers(info.min_version, info.max_version).map(lambda version: make(key, version))
 
 
 def uncompiled(codec: Codec) -> Codec:
-    """The codec with its construct interpreted."""
+    """Return the codec that interprets its construct instead of compiling it."""
     twin = copy.copy(codec)
     twin._parse = lambda cursor, _: codec.construct._parse(cursor, None, "")
     twin._build = lambda message, writer, _: codec.construct._build(message, writer, None, "")
@@ -75,12 +75,12 @@ def uncompiled(codec: Codec) -> Codec:
 
 
 def encode(codec: Codec, message: Any) -> bytes:
-    """The parts in one."""
+    """Encode a message and join the parts."""
     return b"".join(bytes(part) for part in codec.encode(message))  # type: ignore[call-overload]
 
 
 def read(codec: Codec, data: bytes) -> Any:
-    """The message, or None if the codec refuses the bytes; any other exception is a failure."""
+    """Return the message, or None if the codec refuses the bytes. Any other exception is a failure."""
     try:
         return codec.decode(data)
     except RemoteProtocolError:
@@ -121,7 +121,7 @@ def test_damaged_messages_are_messages_or_errors(make: Any, key: int, data: st.D
 
 
 def check_agreement(codec: Codec, raw: bytes) -> None:
-    """Both forms of the codec read the same or refuse, and what they read can be written and read again."""
+    """Check that both forms of the codec decode the same or refuse, and that what they decode survives a round trip."""
     message = read(codec, raw)
     assert message == read(uncompiled(codec), raw)
     if message is not None:

@@ -67,7 +67,7 @@ def test_the_compacted_log_equals_a_dict(
 
 
 def filled(fs: MemoryFileSystem) -> CompactedStorage:
-    """Create the same log each time: several groups of several segments, one of which is compacted already."""
+    """Create the same log each time, with several groups of segments, one of which is compacted already."""
     storage = CompactedStorage(fs, delete_retention_ms=0)
     log = storage.create()
     for at in range(40):
@@ -90,7 +90,7 @@ def operations() -> int:
 
 
 class Crash(BaseException):
-    """The machine stops at this call."""
+    """Raised when the simulated machine stops at a call."""
 
 
 @pytest.mark.parametrize("ending", [MemoryFileSystem.kill, MemoryFileSystem.lose_power], ids=["kill", "power"])
@@ -127,14 +127,14 @@ def test_a_crash_at_any_step_loses_nothing(ending: Callable[[MemoryFileSystem], 
         storage.clean()
         assert final(read_all(storage.manager.logs["t", 0])) == state, stop
         storage.check()
-    assert len(outcomes) > 2  # before, between the groups, after
+    assert len(outcomes) > 2  # stop before each call, between groups, and after the last call
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_a_disk_that_fails_at_any_step_loses_nothing(error: int) -> None:
-    """The process goes on: with the log as it was, with the log compacted, or with the log closed; never with less.
+    """The broker goes on with the log as it was, with the compacted log, or with the log closed; it never has less.
 
-    Any failure takes the data directory offline but one for want of room, if it is no sync's.
+    Any failure takes the data directory offline, except a full disk, and that one too if it makes a sync fail.
     """
     endings = set()
     for stop in range(operations()):
@@ -214,7 +214,7 @@ def _manager(storage: CompactedStorage) -> LogManager:
 
 
 def _stop_after(fs: MemoryFileSystem, count: int, action: Callable[[], object]) -> bool:
-    """Run the action until so many calls were made; return whether it was interrupted there."""
+    """Run the action until the given number of calls was made; return whether it was interrupted there."""
     call, limit = fs._call, len(fs.calls) + count
 
     def failing(operation: str, path: str):  # type: ignore[no-untyped-def]

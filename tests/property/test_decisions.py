@@ -1,4 +1,4 @@
-"""Who leads: whatever happens to the brokers, no decision breaks a rule."""
+"""Leader elections: whatever happens to the brokers, no decision breaks a rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODES = range(1, 6)
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Brokers alive, stopping, come back unnoticed, and ones that nobody knew."""
+    """Generate brokers: alive, shutting down, restarted without the controller noticing, and unknown ones."""
     alive = draw(st.sets(st.sampled_from(NODES)))
     stopping = draw(st.sets(st.sampled_from(NODES), max_size=2))
     known = draw(st.dictionaries(st.sampled_from(NODES), st.integers(1, 2)))
@@ -27,7 +27,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 @st.composite
 def states(draw: st.DrawFn, index: int = 0) -> PartitionState:
-    """Any state that the tree may hold."""
+    """Generate any partition state that the metadata store may hold."""
     replicas = tuple(draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=5, unique=True)))
     isr = tuple(draw(st.lists(st.sampled_from(replicas), unique=True)))
     leader = draw(st.sampled_from((*isr, NO_LEADER)))
@@ -50,14 +50,16 @@ def states(draw: st.DrawFn, index: int = 0) -> PartitionState:
 
 
 def has_all(before: PartitionState) -> set[int]:
-    """Who has all that is committed: who is in sync or eligible; if nobody is, the last known leader has most."""
+    """Return the brokers with all committed records: those in sync or eligible; if there are none, the last known
+    leader.
+    """
     if before.isr or before.elr:
         return {*before.isr, *before.elr}
     return {before.last_known_leader} & set(before.last_known_elr)
 
 
 def check(before: PartitionState, after: PartitionState, snapshot: Snapshot, unclean: bool) -> None:
-    """What holds of every change that is decided."""
+    """Check what must hold for every decided change."""
     if after is before:
         return
     assert after.partition_epoch == before.partition_epoch + 1
@@ -91,20 +93,20 @@ def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean
         assert not possible
         assert not unclean or not any(snapshot.may_lead(node) for node in after.replicas)
     else:
-        leader = snapshot.brokers[after.leader]  # it is alive
+        leader = snapshot.brokers[after.leader]  # the leader is alive
         assert not leader.stopping or not any(node in snapshot.open for node in before.isr)
-        # Alone in sync, or only with those that did not die meanwhile and are to stay.
+        # The leader is alone in sync, or with replicas that have not restarted since and stay in sync.
         assert len(before.replicas) == 1 or set(after.isr) <= snapshot.open | {after.leader}
-        # Who had all that is committed still counts where nothing more can be committed without it.
+        # Brokers with all committed records stay eligible where nothing more can be committed without them.
         led_by_the_first_choice = after.leader in has_all(before) and not before.moving
         if led_by_the_first_choice and len(after.isr) < after.effective_min_insync(least) and len(before.replicas) > 1:
             assert {*after.isr, *after.elr} >= {*before.isr, *before.elr}
         elif len(before.replicas) > 1:
             assert not after.elr or before.moving
-    # Whose log may be shorter than it was leads in a new epoch.
+    # A leader whose log may be shorter than before leads in a new epoch.
     if before.leader == after.leader and after.leader not in snapshot.steady and len(before.replicas) > 1:
         assert after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch + 1
-    # Once it is written, and for whom, there is nothing left to decide.
+    # Once the change is written and announced, there is nothing left to decide.
     written = Snapshot(snapshot.brokers, snapshot.incarnations)
     assert decisions.settle(after, written, unclean, lambda: least) is after
 
@@ -130,7 +132,7 @@ def test_a_replica_that_lost_its_copy_is_elected_only_as_the_last_known_leader(
 
 @given(states(), snapshots())
 def test_a_failed_broker_is_not_needed_for_the_next_decision(before: PartitionState, snapshot: Snapshot) -> None:
-    """A decision that was not written, since its writer died, is made anew by the next controller."""
+    """If the controller fails before it writes a decision, the next controller decides it again."""
     first = decisions.settle(before, snapshot)
     again = decisions.settle(before, snapshot)
     assert first == again

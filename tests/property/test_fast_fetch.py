@@ -1,4 +1,4 @@
-"""The fast path of Fetch answers as the general one does, or leaves the request to it."""
+"""The fast path of Fetch gives the same response as the general handler, or leaves the request to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
 
 
 def said(response: Any) -> Any:
-    """A response by value, with slices of files as what they are slices of."""
+    """Return a response by value, with the bytes of file slices in place of the slices."""
     assert isinstance(response, FetchResponse)
     for topic in response.responses:
         for data in topic.partitions:

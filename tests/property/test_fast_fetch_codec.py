@@ -1,4 +1,4 @@
-"""The struct fast path for Fetch equals the codec that it stands in front of, on good bytes and on any bytes."""
+"""The `struct` codec of Fetch equals the general codec, on valid bytes and on any bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ids = st.binary(min_size=16, max_size=16)
 
 
 def mostly(usual: Any, others: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """`usual` in most cases, so that the fast path is taken often enough."""
+    """Generate `usual` in most cases, so that the fast path is taken often."""
     return st.sampled_from([True] * 9 + [False]).flatmap(lambda is_usual: st.just(usual) if is_usual else others)
 
 
@@ -50,7 +50,7 @@ def some(elements: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 @st.composite
 def requests(draw: st.DrawFn, version: int) -> FetchRequest:
-    """A request that can be written at `version`; mostly of one topic."""
+    """Generate requests that can be encoded at `version`, mostly of one topic."""
     partitions = st.builds(
         FetchPartition,
         int32, int32, int64, int32, int64, int32,
@@ -74,7 +74,7 @@ def requests(draw: st.DrawFn, version: int) -> FetchRequest:
 
 @st.composite
 def responses(draw: st.DrawFn, version: int) -> FetchResponse:
-    """A response that can be written at `version`; records of sizes around those where a varint grows."""
+    """Generate responses that can be encoded at `version`, with records of sizes at which a varint grows."""
     sizes = st.integers(0, 8) | st.sampled_from([126, 127, 128, 16_382, 16_383, 16_384])
     partitions = st.builds(
         PartitionData,

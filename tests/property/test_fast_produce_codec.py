@@ -1,4 +1,4 @@
-"""The struct fast paths equal the construct codecs that they stand in front of, on good bytes and on any bytes."""
+"""The `struct` codecs of Produce equal the general codecs, on valid bytes and on any bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ids = st.binary(min_size=16, max_size=16)
 
 @st.composite
 def requests(draw: st.DrawFn, version: int) -> ProduceRequest:
-    """A request that can be written at `version`; mostly one topic with one partition."""
+    """Generate requests that can be encoded at `version`, mostly with one topic of one partition."""
     records = st.none() | st.binary(max_size=8) | st.sampled_from([bytes(126), bytes(127), bytes(20_000)])
     partitions = st.lists(st.builds(PartitionProduceData, int32, records), max_size=2)
     if version >= 13:
@@ -51,7 +51,7 @@ def requests(draw: st.DrawFn, version: int) -> ProduceRequest:
 
 @st.composite
 def responses(draw: st.DrawFn, version: int) -> ProduceResponse:
-    """A response that can be written at `version`."""
+    """Generate responses that can be encoded at `version`."""
     errors = st.lists(st.builds(BatchIndexAndErrorMessage, int32, st.none() | names), max_size=1)
     leaders = st.builds(LeaderIdAndEpoch, int32, int32) | st.just(LeaderIdAndEpoch())
     partitions = st.builds(
@@ -169,7 +169,7 @@ def test_the_usual_response_takes_the_fast_path() -> None:
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_request_batch_of_one_is_what_the_session_parses(version: int, data: st.DataObject) -> None:
-    """Whatever the bytes, a frame is left to the session or has the same fields there."""
+    """For any bytes, the fast path leaves the frame to the session, or finds the same fields as the session."""
     client = ClientSession(1 << 20, data.draw(st.sampled_from([None, "", "me"])))
     frame = bytearray(joined(client.encode_request(data.draw(requests(version)), version))[4:])
     for _ in range(data.draw(st.integers(0, 2))):

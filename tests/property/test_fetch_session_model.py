@@ -1,9 +1,9 @@
 """A client in a fetch session learns what one without a session would: the same records, offsets and errors.
 
-The client of `Sessions` does what the Java client does: it remembers what it was told of each partition, says only what
-has changed, and takes silence to mean that nothing has. `Twins` holds a session that looks at what has changed beside
-one that looks at all its partitions in every fetch: they say the same, in the same order and at the same time, and the
-leader thinks the same of its followers.
+The client of `Sessions` behaves like the Java client: it remembers what it was told of each partition, sends only what
+has changed, and takes a partition that is missing in a response as unchanged. `Twins` compares a session that checks
+only changed partitions with one that checks all its partitions in every fetch: their responses are the same, in the
+same order and at the same time, and the leader draws the same conclusions about its followers.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Sessions(RuleBasedStateMachine):
         self.parts = Parts(Path(self.directory.name))
         self.by_id = by_id
         self.version = ID_VERSION if by_id else NAME_VERSION
-        self.positions: dict[tuple[Any, int], int] = {}  # what the client wants, by (name or id, index)
+        self.positions: dict[tuple[Any, int], int] = {}  # what the client wants to read, by (name or id, index)
         self.told: dict[tuple[Any, int], tuple[int, int, int]] = {}
-        self.sent: dict[tuple[Any, int], int] = {}  # positions that the session knows
+        self.sent: dict[tuple[Any, int], int] = {}  # the positions that the session knows
         self.session_id = 0
         self.epoch = 0
         for name in ("a", "b"):
@@ -146,7 +146,7 @@ class Sessions(RuleBasedStateMachine):
                     self.positions[key] = records[-1].offset + 1
 
     def _compare(self) -> None:
-        """What the client believes is what is so, for each partition that it wants."""
+        """Check that what the client knows of each partition that it reads is true."""
         for key in self.positions:
             partition = self._partition(key)
             error, high_watermark, start = self.told[key]
@@ -165,8 +165,9 @@ MOST_LAG = 10.0
 
 
 class Side:
-    """One broker's parts, and on it the session of one client, a consumer or broker 2. `every`: each fetch looks at
-    every partition of the session.
+    """The parts of one broker, and on it the session of one client, a consumer or broker 2.
+
+    every: whether each fetch checks all partitions of the session.
     """
 
     def __init__(self, every: bool, follower: bool) -> None:
@@ -175,7 +176,7 @@ class Side:
         self.every = every
         self.follower = follower
         self.session_id = self.epoch = 0
-        self.answers: list[Any] = []  # to fetches, or the Deferreds of them
+        self.answers: list[Any] = []  # the responses to fetches, or Deferreds of them
         for name in ("a", "b"):
             self.create(name)
 
@@ -200,7 +201,7 @@ class Side:
         session = self.parts.fetch_sessions._sessions.get(self.session_id)
         if self.every and session is not None:
             session.see(object())
-        random.seed(seed)  # where a fetch without a session begins
+        random.seed(seed)  # where a fetch without a session starts
         request = FetchRequest(
             replica_id=FOLLOWER if self.follower else -1,
             session_id=self.session_id,
@@ -214,7 +215,7 @@ class Side:
         assert all(answer.called for answer in self.answers[:-1])  # the next fetch of a session ends a wait
 
     def said(self) -> list[Any]:
-        """What fetches were answered since this was last asked."""
+        """Return the responses to fetches since the last call of this method."""
         return [self._said(answer) for answer in self._answered()]
 
     def _answered(self) -> Iterator[Any]:
@@ -244,7 +245,7 @@ class Side:
         ]
 
     def behind(self) -> list[Any]:
-        """Who has fallen behind by now, once everything in the session has been marked."""
+        """Return the followers that are out of sync once all partitions of the session have been marked as changed."""
         session = self.parts.fetch_sessions._sessions.get(self.session_id)
         if session is not None:
             session.see(object())
@@ -366,7 +367,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule()
     def fetch_for_the_new_epochs(self) -> None:
-        """As a follower does that hears of another leader epoch."""
+        """Fetch as a follower does that learned of a new leader epoch."""
         self.sent = dict.fromkeys(self.sent, -1)
 
     @invariant()
@@ -388,8 +389,10 @@ Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=50, dea
 TestTwins = Twins.TestCase
 
 
-def test_an_offset_beyond_the_end_is_told_when_its_turn_comes() -> None:
-    """Behind a partition that used up all bytes it is not looked at closely, and must be looked at again."""
+def test_an_offset_beyond_the_end_is_reported_in_a_later_fetch() -> None:
+    """If another partition used up all bytes, the offset is not checked in that fetch, and must be checked in a later
+    one.
+    """
     state = Twins()
     state.start(follower=False)
     state.want_no_longer(number=0)

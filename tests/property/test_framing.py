@@ -1,4 +1,4 @@
-"""Frames come out the same however the stream is cut."""
+"""The same frames are found, however the stream is split into chunks."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_chunk_that_is_used_up_is_not_kept(bodies: list[bytes], data: st.DataO
         chunk = bytearray(part)
         decoder.feed(chunk)  # type: ignore[arg-type]
         drain(decoder)
-        chunk.append(0)  # a BufferError while a view of it is left
+        chunk.append(0)  # raises BufferError while a view of the buffer exists
 
 
 @given(st.binary(max_size=30))

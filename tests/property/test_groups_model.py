@@ -1,9 +1,9 @@
-"""Any order of joins, syncs, heartbeats, leaves, time-outs, lost connections and slow or failing stores.
+"""Any order of joins, syncs, heartbeats, leaves, timeouts, lost connections, and slow or failing stores.
 
-What must hold throughout: a generation has one leader, who alone is told the members; in a Stable group everybody has
-the share that the leader gave in this very generation; nobody commits in another generation than the present one;
-whoever waits is a member, and waits for something. What must hold at the end: when the clients are gone the group is
-Empty or Dead, nobody waits, and no timer runs.
+What must hold throughout: a generation has one leader, and only the leader is told the members; in a Stable group every
+member has the assignment that the leader gave in this generation; only members of the present generation commit;
+whoever waits is a member, and waits for an event that can come. What must hold at the end: when the clients are gone
+the group is Empty or Dead, nobody waits, and no timer runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBERS = st.integers(0, 1000)
 
 
 class Client:
-    """One consumer: how it joined, and what it waits for."""
+    """One consumer: how it joined, and which response it waits for."""
 
     def __init__(self, instance_id: str | None) -> None:
         self.instance_id = instance_id
@@ -48,7 +48,7 @@ class GroupMachine(RuleBasedStateMachine):
     def begin(self, delay: float, most: int) -> None:
         self.parts = GroupFixture(delay, most)
         self.clients: list[Client] = []
-        self.given: dict[int, dict[str, bytes]] = {}  # by generation, what the leader gave
+        self.given: dict[int, dict[str, bytes]] = {}  # by generation, the assignment that the leader gave
         self.leaders: dict[int, str] = {}
         self.seen: list[tuple[str, int]] = []
 
@@ -59,7 +59,7 @@ class GroupMachine(RuleBasedStateMachine):
     def pick(self, number: int) -> Client:
         return self.clients[number % len(self.clients)]
 
-    # -- what clients do
+    # -- actions of clients
 
     @rule(instance_id=INSTANCES, protocols=PROTOCOLS, known=st.booleans(), can_skip=st.booleans())
     def join_anew(self, instance_id: str | None, protocols: Any, known: bool, can_skip: bool) -> None:
@@ -143,7 +143,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.collect()
 
     def collect(self) -> None:
-        """Take in the answers that have come."""
+        """Process the responses that have arrived."""
         for client in self.clients:
             if client.joining is not None and client.joining.answers:
                 answer: JoinAnswer = client.joining.answer
@@ -164,7 +164,7 @@ class GroupMachine(RuleBasedStateMachine):
                 assert answer.member_id in {member.member_id for member in answer.members}
             if client.instance_id is None:
                 leader = self.leaders.setdefault(answer.generation, answer.leader)
-                # Another id only where the leader is a static member that has come back since.
+                # The leader's id differs only if it is a static member that has rejoined since.
                 assert leader == answer.leader or leader.startswith("i")
 
     # -- what must hold
@@ -188,7 +188,7 @@ class GroupMachine(RuleBasedStateMachine):
             given = self.given.get(group.generation, {})
             for member in members.values():
                 shares = [given.get(member.member_id, b"")]
-                if member.instance_id is not None:  # it may have come back under another id
+                if member.instance_id is not None:  # it may have rejoined under another id
                     shares += given.values()
                 assert member.assignment in shares
         for client in self.clients:

@@ -1,4 +1,4 @@
-"""An append of a batch that is accepted by its header equals the general one: same result, same error, same bytes."""
+"""Accepting a batch by its header equals the general append: same result, same error, same bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = st.integers(-2, 6)
 
 @st.composite
 def batches(draw: st.DrawFn) -> bytes:
-    """A batch with header fields around what is right, and mostly the CRC that fits them."""
+    """Generate batches whose header fields are valid or nearly so, mostly with the matching CRC."""
     count = draw(st.integers(1, 3))
     data = batch(*[b"v"] * count, compression=draw(st.sampled_from([0, 0, 0, 1, 2, 3, 4])))
     header = list(HEADER.unpack_from(data))
@@ -48,7 +48,7 @@ def batches(draw: st.DrawFn) -> bytes:
 def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
     """Return the result or the error of an append, with `FastAccept` or without it."""
     if general:
-        log._fast_accept.segment_bytes = -1  # accept none
+        log._fast_accept.segment_bytes = -1  # accept none of them by its header
     try:
         return (log.append(memoryview(data), leader_epoch=0, origin=AppendOrigin.CLIENT), None)
     except InvalidAppend as error:

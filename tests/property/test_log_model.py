@@ -1,7 +1,7 @@
 """Compare a log with a list: after any operations, in any order, both have the same records, and the files are valid.
 
-The machine appends, rolls, reads, truncates, deletes, lets time pass, stops, is killed and loses power; a second one
-does the same while the file system fails.
+The machine appends, rolls, reads, truncates, deletes records, advances the clock, stops, is killed and loses power. A
+second machine does the same on a file system that fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`model` holds (offset, value, time stamp) of every record that the log should hold."""
+    """`model` holds (offset, value, time stamp) of every record that the log should have."""
 
     storage: MemoryStorage
 
@@ -115,7 +115,7 @@ class LogMachine(RuleBasedStateMachine):
         self.flushed = max(self.flushed, self.log.recovery_point)
 
     def follow_start(self) -> None:
-        """Retention may have moved the start; check that it removed only what is old enough."""
+        """Take over the log start offset after retention; check that only old enough segments were removed."""
         now, limit = self.storage.now_ms, self.log.config.retention_ms
         gone = [entry for entry in self.model if entry[0] < self.log.log_start_offset]
         assert not gone or (limit >= 0 and all(now - when > limit for _, _, when in gone))
@@ -140,7 +140,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log.recovery_point == self.flushed == self.end)
     @rule()
     def lose_power(self) -> None:
-        """Check that everything that was flushed is there."""
+        """Check that everything that was flushed survives."""
         self.log.flush()
         self.storage.manager.checkpoint()
         self.storage.lose_power()
@@ -166,7 +166,7 @@ class FaultyMachine(LogMachine):
 
     @rule(torn=st.integers(0, 300), zeros=st.booleans())
     def lose_power_any_time(self, torn: int, zeros: bool) -> None:
-        """Check that the log has a prefix of what was appended, which includes all that was flushed."""
+        """Check that the log has a prefix of what was appended, which includes everything that was flushed."""
         flushed = self.log.recovery_point
         self.storage.lose_power(torn, zeros=zeros)
         if ("t", 0) not in self.storage.manager.logs:
@@ -187,7 +187,7 @@ class FaultyMachine(LogMachine):
         error=st.sampled_from([errno.EIO, errno.ENOSPC]),
     )
     def sync_fails(self, operation: str, after: int, error: int) -> None:
-        """A failed sync takes the data directory offline until the next start."""
+        """Fail a sync, which takes the data directory offline until the next start."""
         self.storage.manager.checkpoint()
         with self.storage.fs.failing(operation, error, path="/t-0", after=after, lasting=True):
             before = self.log.recovery_point
@@ -207,7 +207,7 @@ class FaultyMachine(LogMachine):
 
     @rule(values=VALUES, suffix=st.sampled_from([".log", ".index", ".timeindex", ".snapshot.tmp", "checkpoint.tmp"]))
     def no_room_for_a_file(self, values: list[bytes], suffix: str) -> None:
-        """A segment, index or snapshot that can't be created now is created later."""
+        """Make a segment, index or snapshot impossible to create now; it is created later."""
         stamp = self.storage.now_ms
         with self.storage.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True):
             try:
@@ -224,7 +224,7 @@ class FaultyMachine(LogMachine):
         after=st.integers(0, 6),
     )
     def start_fails(self, operation: str, after: int) -> None:
-        """A start on a disk that fails loses nothing that a later start needs."""
+        """Start on a disk that fails, which must not lose anything that a later start needs."""
         self.storage.manager.checkpoint()
         self.storage.fs.kill()
         with self.storage.fs.failing(operation, errno.EIO, after=after, lasting=True), suppress(StorageError):

@@ -1,5 +1,7 @@
-"""A group of simulated members on a simulated coordinator, in simulated time: whatever happens, nobody reads what
-another member of the same generation reads, and once it stops happening, all settle and everything is read by one.
+"""Simulate group members and their coordinator, in simulated time.
+
+Whatever happens, no two members of a generation read the same partition. Once nothing happens any more, the group
+becomes stable and each partition is read by one member.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ RESPONSES: dict[type[Any], type[Any]] = {
 
 @dataclass(eq=False)
 class App:
-    """An application with a member: what it reads, and how it treats its events."""
+    """An application with a member: which partitions it reads, and how it handles events."""
 
     member: Membership
     reads: set[TopicPartition] = field(default_factory=set)
     polls: bool = True
     alive: bool = True
-    slow: int = 0  # steps that it takes to act on an event
+    slow: int = 0  # steps until it handles an event
     event: Event | None = None
     left: int = 0
     errors: list[Failed] = field(default_factory=list)
@@ -58,7 +60,7 @@ class App:
         if self.event is None:
             self.event = self.member.next_event()
             self.left = self.slow
-            if isinstance(self.event, Revoke):  # it stops to read before anything else
+            if isinstance(self.event, Revoke):  # it stops reading before it does anything else
                 self.reads -= self.event.partitions
         if self.event is not None:
             self.left -= 1
@@ -72,7 +74,7 @@ class App:
 
 
 class World:
-    """Members, a coordinator, and a network between them."""
+    """The members, the coordinator, and the network between them."""
 
     def __init__(self, assignor: str, topics: dict[str, int], seed: int) -> None:
         self.now = 100.0
@@ -81,7 +83,7 @@ class World:
         self.coordinator = FakeGroups()
         self.apps: list[App] = []
         self.random = random.Random(seed)
-        self.network: list[tuple[float, Any]] = []  # what happens when
+        self.network: list[tuple[float, Any]] = []  # what happens at which time
         self.refuse: list[ErrorCode] = []
         self.down = False
 
@@ -110,7 +112,7 @@ class World:
             self.check()
 
     def _never_spins(self, app: App) -> None:
-        """Whoever waits until `next_time` is not told of a time that has passed."""
+        """Check that `next_time` is never in the past, which would make the caller spin."""
         when = app.member.next_time()
         assert when is None or when > self.now, (app.member.state, when, self.now)
 
@@ -137,7 +139,7 @@ class World:
             answer(self._refusal(ask, self.refuse.pop()))
         else:
             self._later(lambda: self._arrives(request, answer))
-        if ask.waits:  # an answer that never comes ends by the time-out
+        if ask.waits:  # a response that never comes ends by the timeout
             self.network.append((self.now + ask.timeout, lost))
 
     def _refusal(self, ask: MemberRequest, code: ErrorCode) -> Any:
@@ -161,7 +163,7 @@ class World:
             self.coordinator.handle(request, answer, self.now)
 
     def check(self) -> None:
-        """Two that read the same: one of them is no longer in the group, or will be told so."""
+        """Check that of two members that read the same partition, one has left the group or is about to be told."""
         members = self.coordinator.group("g").members
         for index, one in enumerate(self.apps):
             for other in self.apps[index + 1 :]:
@@ -170,7 +172,7 @@ class World:
                     assert len(inside) < 2, f"both read {sorted(one.reads & other.reads)}"
 
     def settle(self) -> None:
-        """Let nothing more happen, and see where it ends."""
+        """Stop all faults, and check the state that the group reaches."""
         self.down, self.refuse = False, []
         for app in self.apps:
             app.polls = True
@@ -228,7 +230,9 @@ ACTS = st.one_of(
     acts=st.lists(ACTS, max_size=25),
     seed=st.integers(0, 1 << 16),
 )
-def test_whatever_happens(assignor: str, acts: list[tuple[str, Any]], seed: int) -> None:
+def test_no_partition_is_read_twice_and_the_group_settles(
+    assignor: str, acts: list[tuple[str, Any]], seed: int
+) -> None:
     world = World(assignor, {"t": 5, "u": 3}, seed)
     world.start()
     for act, which in acts:
@@ -247,7 +251,7 @@ def test_whatever_happens(assignor: str, acts: list[tuple[str, Any]], seed: int)
             world.start(instance=app.member.settings.instance_id or f"static-{len(world.apps)}")
         elif act in ("poll", "stop polling"):
             app.polls = act == "poll"
-        elif act == "start beside":  # one that does not look
+        elif act == "start beside":  # a member that does not look
             world.advance(8.0)
             app.polls = False
             world.start()

@@ -1,7 +1,7 @@
-"""The idempotent producer's logic against a model of a broker that loses requests, replies, and its memory.
+"""Check the idempotent producer against a model of a broker that loses requests, responses, and its memory.
 
-Whatever happens: what is acknowledged is in the log once, what is given up at most once, nothing twice, all of it in
-the order in which it was sent; and when all is well again, the producer goes on.
+Whatever happens: an acknowledged batch is in the log once, a batch that was given up at most once, none twice, and all
+in the order in which they were sent. When the faults end, the producer continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Log:
         self.producers = Producers()
 
     def append(self, data: bytes) -> int:
-        """As `pylogd.log` appends: the base offset, also of a duplicate."""
+        """Append as `pylogd.log` does; return the base offset, also of a duplicate."""
         header = parse_header(data)
         found = self.producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
@@ -48,7 +48,7 @@ class Log:
         return base
 
     def restart(self) -> None:
-        """A clean stop keeps the last batch of a producer and forgets the four before it."""
+        """Restart after a clean stop, which keeps the last batch of a producer and forgets the four before it."""
         again = Producers()
         again.restore(self.producers.to_snapshot())
         self.producers = again
@@ -56,7 +56,7 @@ class Log:
 
 @dataclass
 class UnderWay:
-    """A request, the broker's answer to it once it has one, and what will befall it."""
+    """A request, the broker's response once there is one, and the fault that will hit it."""
 
     shipment: BatchRequest
     data: bytes
@@ -65,7 +65,7 @@ class UnderWay:
 
 
 class World:
-    """A driver as the module says, with one connection at a time to one broker."""
+    """The producer's driver, with one connection at a time to one broker."""
 
     def __init__(self, rng: random.Random, max_in_flight: int) -> None:
         self.now = 0.0
@@ -87,7 +87,7 @@ class World:
             backoff=lambda: Backoff(rng=random.Random(1)), on_result=self._result,
         )  # fmt: skip
         self.connection: deque[UnderWay] = deque()
-        self.strays: deque[UnderWay] = deque()  # on connections that the client gave up and the broker still reads
+        self.strays: deque[UnderWay] = deque()  # on connections that the client has given up and the broker still reads
         self.ids = 0
         self.sent = 0
 
@@ -115,10 +115,10 @@ class World:
                 self.accumulator.was_encoded(batch)
                 self.connection.append(UnderWay(shipment, data))
 
-    # What may happen
+    # Events
 
     def broker_reads(self, refusal: ErrorCode | None = None, *, appended: bool = False) -> None:
-        """The next request is worked on; with `refusal`, that is the answer, after an append or without one."""
+        """Process the next request; with `refusal`, respond with that error, with or without an append."""
         for request in self.connection:
             if request.answer is None:
                 try:
@@ -133,7 +133,7 @@ class World:
                 return
 
     def broker_reads_stray(self) -> None:
-        """What came on a connection that nobody listens at any more is worked on all the same."""
+        """Process a request from a connection that the client has given up."""
         if self.strays:
             try:
                 self.log.append(self.strays.popleft().data)
@@ -141,7 +141,7 @@ class World:
                 self.strays.clear()
 
     def reply(self) -> None:
-        """The next answer arrives."""
+        """Deliver the next response."""
         if self.connection and (answer := self.connection[0].answer) is not None:
             (batch,) = self.connection.popleft().shipment.batches
             if isinstance(answer, PylogdError):
@@ -150,7 +150,7 @@ class World:
                 self.queue.written(batch, answer)
 
     def break_connection(self, *, arrives: bool) -> None:
-        """All that is under way fails; what the broker had not read may reach it later."""
+        """Fail everything in flight; the broker may still receive later what it had not read."""
         lost, self.connection = self.connection, deque()
         if arrives:
             self.strays.extend(request for request in lost if request.answer is None)
@@ -158,7 +158,7 @@ class World:
             self.queue.failed(request.shipment.batches[0], BrokerUnavailable("lost"), self.now)
 
     def settle(self) -> None:
-        """Let everything end well, in time."""
+        """Stop all faults, and let everything end in time."""
         for _ in range(2000):
             if not self.accumulator.unfinished:
                 break
@@ -179,7 +179,7 @@ class World:
         for batch in self.batches:
             numbers = range(first, first + batch.count)
             first += batch.count
-            result = batch.result  # of one that was split, that of its parts
+            result = batch.result  # of a batch that was split, the offset of its parts
             assert result is not None
             if result.error is None:
                 assert there.issuperset(numbers), "acknowledged and not there"
@@ -212,7 +212,7 @@ EVENTS = st.one_of(
 )
 
 
-#: Four batches are written, of which one was acknowledged; the broker stops and remembers the last of them.
+#: Four batches are written, and one of them is acknowledged; the broker stops and remembers only the last.
 FORGOTTEN = [
     ("send", 1), ("read", None), ("reply", None), ("send", 1), ("send", 2), ("send", 3),
     ("read", None), ("read", None), ("read", None), ("restart", True), ("wait", 0.3),

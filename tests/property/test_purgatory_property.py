@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, an operation ends once, and nothing of it is left behind."""
+"""Whatever happens in any order, each operation completes once, and the purgatory keeps nothing of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = st.integers(0, 3)
 
 
 class Counted(Operation[str]):
-    """Completes once the counter of its key has reached a number."""
+    """Completes once the counter of its key reaches a number."""
 
     def __init__(self, counters: dict[Hashable, int], wanted: int, keys: list[int]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs of similar records are decoded and encoded as one by one, whatever stands between them or damages them."""
+"""Runs of similar records are decoded and encoded as one by one, whatever lies between them or damages them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.record_runs import varint
 
 NOW = 1_700_000_000_000
-#: around the sizes where a varint grows to two and to three bytes
+#: sizes around which a varint grows to two and to three bytes
 sizes = st.sampled_from([0, 1, 30, 62, 63, 64, 65, 100, 200, 8000, 8159, 8160, 8161, 8191, 8192, 8200])
 similar = st.builds(
     lambda key, size, delta, headers, count: [
@@ -40,7 +40,7 @@ def _pure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decoded(data: bytes, count: int, *, runs: bool, timestamp: int | None = None) -> Any:
-    """The records, or the type of the error."""
+    """Return the records, or the type of the error."""
     before, r._WORTHWHILE = r._WORTHWHILE, r._WORTHWHILE if runs else 1 << 40
     try:
         return r.decode_records(data, count, 1000, NOW, topic="t", partition=3, timestamp=timestamp)
@@ -51,7 +51,7 @@ def decoded(data: bytes, count: int, *, runs: bool, timestamp: int | None = None
 
 
 def encoded(records: list[r.NewRecord], gap: int = 1) -> bytes:
-    """The records as the documentation says, field by field."""
+    """Encode the records as Kafka's documentation says, field by field."""
     found = b""
     for index, (key, value, timestamp, headers) in enumerate(records):
         body = b"\0" + varint(timestamp - NOW) + varint(index * gap)

@@ -1,4 +1,4 @@
-"""Any records come back as they went; any bytes at all are records or one typed error."""
+"""Records survive a round trip, and any bytes are decoded to records or raise one typed error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pylogd.wire import records as r
 from pylogd.wire.compression import CompressionType, decompress
 from pylogd.wire.exceptions import InvalidRecordBatch
 
-INT64 = st.integers(-(2**62), 2**62 - 1)  # the difference of two fits 64 bits, as it has to
+INT64 = st.integers(-(2**62), 2**62 - 1)  # the difference of any two must fit into 64 bits
 HEADERS = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=200)), max_size=3)
 RECORDS = st.lists(
     st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=300), INT64, HEADERS),
@@ -21,7 +21,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.sampled_from(CompressionType), st.integers(0, 2**60))
-def test_there_and_back(records: list[r.NewRecord], codec: CompressionType, base_offset: int) -> None:
+def test_round_trip(records: list[r.NewRecord], codec: CompressionType, base_offset: int) -> None:
     batch = r.encode_batch(records, compression=codec, base_offset=base_offset)
     assert r.decode_batch(batch) == [
         (("", -1, base_offset + n, timestamp, key, value, tuple(headers)))
@@ -31,7 +31,7 @@ def test_there_and_back(records: list[r.NewRecord], codec: CompressionType, base
 
 @given(RECORDS, st.data())
 def test_headers_that_were_encoded_before(records: list[r.NewRecord], data: st.DataObject) -> None:
-    """Either loop makes the same bytes of them as of the headers, and their size is within the bound."""
+    """Both loops encode them to the same bytes as the headers, and their size is within the bound."""
     mixed = [
         (key, value, timestamp, r.encode_headers(headers) if data.draw(st.booleans()) else headers)
         for key, value, timestamp, headers in records
@@ -45,7 +45,7 @@ def test_headers_that_were_encoded_before(records: list[r.NewRecord], data: st.D
         r.speedups = before
     for key, value, timestamp, headers in records:
         encoded = r.encode_records([(key, value, timestamp, headers)], timestamp)
-        bound = r.record_size_bound(key, value)  # what an accumulator counts, with the bytes of the headers
+        bound = r.record_size_bound(key, value)  # what an accumulator counts, including the bytes of the headers
         assert len(encoded) <= bound + len(r.encode_headers(headers))
 
 
@@ -59,7 +59,7 @@ def test_any_bytes_as_records(data: bytes, count: int) -> None:
 
 
 @given(RECORDS, st.data())
-def test_any_damage_behind_a_right_crc(records: list[r.NewRecord], data: st.DataObject) -> None:
+def test_any_damage_under_a_valid_crc(records: list[r.NewRecord], data: st.DataObject) -> None:
     batch = bytearray(r.encode_batch(records, compression=data.draw(st.sampled_from(CompressionType))))
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(r.CRC_START, len(batch) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Plans for moves: every partition gets its replicas, nobody more than others, and not more moves than needed."""
+"""Reassignment plans: each partition gets its replicas, the load is even, and no more replicas move than needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pylogd.client.core.model import TopicPartition
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], int]:
-    """Partitions as they lie, brokers to lie on, and how many replicas there shall be."""
+    """Generate the present assignment, the brokers to use, and the number of replicas."""
     brokers: dict[int, str | None] = dict.fromkeys(draw(st.sets(st.integers(1, 6), min_size=1)))
     if draw(st.booleans()):
         brokers = {node: draw(st.sampled_from("abc")) for node in brokers}
@@ -33,12 +33,12 @@ def test_a_plan(found: tuple[dict[TopicPartition, tuple[int, ...]], dict[int, st
     load = [sum(node in nodes for nodes in planned.values()) for node in brokers]
     if len(set(brokers.values())) == 1:
         assert max(load) - min(load) <= 1
-    # What is planned is as it should be: another plan moves nothing.
+    # The plan is stable: a second plan moves nothing.
     again = plan(planned, brokers, factor)
     assert {place: set(nodes) for place, nodes in again.items()} == {p: set(nodes) for p, nodes in planned.items()}
 
 
-def test_brokers_that_come_get_their_share_and_no_more_moves() -> None:
+def test_new_brokers_get_their_share_with_the_fewest_moves() -> None:
     current = {TopicPartition("t", index): (1 + index % 3, 1 + (index + 1) % 3) for index in range(12)}
     planned = plan(current, dict.fromkeys(range(1, 5)))
     moves = sum(len(set(planned[place]) - set(nodes)) for place, nodes in current.items())

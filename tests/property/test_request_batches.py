@@ -1,4 +1,4 @@
-"""The fast path of Produce answers and appends as the general handler does, one request at a time or many together."""
+"""The fast path of Produce responds and appends as the general handler does, for one request or many together."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from tests.fakes.storage import fix_crc, with_header
 from tests.fakes.transport import ManualReactor, PairTransport
 
 LONG = "n" * 249  # too long for the fast path
-#: Topics by what the fast path has to stop at; names and clients of one length, so that only their bytes differ.
+#: Topics for each case that the fast path refuses. Names and client ids have equal lengths, so only bytes differ.
 TOPICS: dict[str, dict[str, str]] = {
     "usual": {},
     "rolls": {"segment_bytes": "3000"},
     "index": {"index_interval_bytes": "0", "segment_index_bytes": "480"},
     "stamp": {"message_timestamp_type": "LogAppendTime"},
     "small": {"max_message_bytes": "300"},
-    "twain": {"min_insync_replicas": "2"},  # and one in sync
+    "twain": {"min_insync_replicas": "2"},  # with one replica in sync
     "waits": {},  # for a follower
     "other": {},  # broker leads
-    "epoch": {},  # is new
+    "epoch": {},  # created just now
     "keyed": {"cleanup_policy": "compact"},
     "synced": {"flush_visible": "true", "flush_messages": "5"},
     "empty": {},
@@ -58,7 +58,7 @@ CLIENTS = ("a client", "b client", None)
 _LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1)
 _ONE = batch(b"v" * 20)
 _TWICE = batch(b"", b"")  # ends with a length, attributes, time stamp, offset, no key, an empty value, no headers
-#: What is in a request, by name.
+#: The kinds of requests, by name.
 BATCHES: dict[str, bytes | None] = {
     "several": batch(b"one", b"two", b"three"),
     "two batches": _ONE + _ONE,
@@ -78,7 +78,7 @@ _USUAL = ("usual", 0, 10, -1, None, CLIENTS[0])
 
 
 def _odd(field: int, value: Any) -> tuple[Any, ...]:
-    """The usual request but for one field: topic, partition, version, acks, transactional id, client."""
+    """Return the usual request with one field changed: topic, partition, version, acks, transactional or client id."""
     return (*_USUAL[:field], value, *_USUAL[field + 1 :])
 
 
@@ -90,7 +90,7 @@ _SIZES = st.sampled_from([0, 20, 20, 20, 50, 60, 200, 200, 5000, 20_000])
 
 
 def _numbered(producer: int, first: int, steps: list[int]) -> list[tuple[int, int]]:
-    """Batches of an idempotent producer, with sequence numbers so far apart."""
+    """Return (producer id, sequence number) pairs of an idempotent producer, with the given distance."""
     return [(producer, (first + step) % (1 << 31)) for step in accumulate(steps, initial=0)]
 
 
@@ -103,7 +103,7 @@ _NUMBERED = st.builds(
 _MIXED = st.lists(st.one_of(_SIZES, _SIZES, _SIZES, st.sampled_from(list(BATCHES))), min_size=1, max_size=12)
 _RECORDS = st.one_of(_MIXED, st.lists(_SIZES, min_size=2, max_size=12), _NUMBERED)
 _REQUESTS = st.lists(st.one_of(*[st.tuples(_SHAPES, _RECORDS)] * 5, st.just("offsets")), min_size=1, max_size=5)
-#: A byte of a request that is another: which request, from its first or its last byte on, how far, and what it is.
+#: A changed byte: in which request, counted from its start or its end, at which distance, and its new value.
 _CHANGES = st.lists(
     st.tuples(st.integers(0, 30), st.booleans(), st.integers(0, 50), st.sampled_from([0, 1, 2, 3, 128, 255])),
     max_size=2,
@@ -111,7 +111,7 @@ _CHANGES = st.lists(
 
 
 class Side:
-    """A broker on a file system in memory, with the fast path or without it, and a new connection to it when asked."""
+    """A broker on a file system in memory, with or without the fast path, and new connections to it on request."""
 
     def __init__(self, directory: Path, *, fast: bool) -> None:
         directory.mkdir()
@@ -133,11 +133,11 @@ class Side:
         self._factory.hangups = HangupWatch(ManualReactor())
 
     def frames(self, asked: list[Any]) -> list[bytes]:
-        """The requests, each as a client sends it."""
+        """Return the requests, each as a client sends it."""
         sessions = {name: ClientSession(1 << 20, name) for name in CLIENTS}
         found: list[bytes] = []
         for item in asked:
-            if item == "offsets":  # tells how much is visible when its turn comes
+            if item == "offsets":  # shows the high watermark when its turn comes
                 topics = [ListOffsetsTopic(name, [ListOffsetsPartition(0, timestamp=-1)]) for name in TOPICS]
                 found.append(_joined(sessions[CLIENTS[1]].encode_request(ListOffsetsRequest(topics=topics), 7)))
                 continue
@@ -152,7 +152,7 @@ class Side:
         return found
 
     def answers(self, reads: list[bytes]) -> bytes:
-        """All replies to what one connection receives in so many reads."""
+        """Return all responses to what one connection receives in the given number of reads."""
         protocol: Any = self._factory.buildProtocol(None)
         transport: Any = PairTransport(protocol, ManualReactor(), 4 << 20)
         protocol.makeConnection(transport)
@@ -166,7 +166,7 @@ class Side:
         return got
 
     def state(self) -> dict[str, Any]:
-        """What the logs have, and what is known of it."""
+        """Return the contents of the logs, and what the broker knows of them."""
         found: dict[str, Any] = {}
         for name in TOPICS:
             partition = self.parts.partitions.by_name[name, 0]
@@ -187,7 +187,7 @@ class Side:
 
 
 def _batch(one: int | tuple[int, int]) -> bytes:
-    """A message of that size, or of that producer with that sequence number."""
+    """Return a batch of that size, or of that producer with that sequence number."""
     if isinstance(one, int):
         return batch(b"v" * one)
     return batch(b"v", producer_id=one[0], producer_epoch=0, base_sequence=one[1])
@@ -202,7 +202,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
     folder = tmp_path_factory.mktemp("sides")
     made = []
     for name in ("fast", "general"):
-        chance = random.Random(1)  # both give the same ids to their topics
+        chance = random.Random(1)  # so that both give the same ids to their topics
         with patch.object(uuid, "uuid4", lambda chance=chance: uuid.UUID(int=chance.getrandbits(128), version=4)):
             made.append(Side(folder / name, fast=name == "fast"))
     yield made[0], made[1]
@@ -235,7 +235,7 @@ def _changed(frames: list[bytes], changes: list[tuple[int, bool, int, int]]) -> 
     for number, first, far, byte in changes:
         if number < len(frames):
             data = bytearray(frames[number])
-            place = far % (len(data) - 4)  # the length stays: it says where the next one begins
+            place = far % (len(data) - 4)  # the length stays, since it says where the next request starts
             data[4 + place if first else len(data) - 1 - place] = byte
             frames[number] = bytes(data)
     return frames
@@ -253,8 +253,8 @@ def test_a_long_batch_is_answered_alike(sides: tuple[Side, Side], name: str, siz
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("altered", [1, 2])
-def test_whatever_byte_is_another(sides: tuple[Side, Side], altered: int, together: bool) -> None:
-    """Each byte of the first request of a batch, and of one behind it, is a few others, one after the other."""
+def test_any_changed_byte_is_handled_alike(sides: tuple[Side, Side], altered: int, together: bool) -> None:
+    """Change each byte of the first request of a batch, and of one behind it, to several values, one at a time."""
     requests = [(_odd(3, 1), [60] * 4)]
     frames = [side.frames(requests) for side in sides]
     for place in range(len(frames[0][altered]) - 4):
@@ -303,7 +303,7 @@ def test_a_batch_is_one_write(sides: tuple[Side, Side]) -> None:
 def test_which_requests_take_the_fast_path(
     sides: tuple[Side, Side], shape: tuple[Any, ...], is_fast: bool, together: bool
 ) -> None:
-    """All behind the first request of the connection, or none."""
+    """All requests after the first one of the connection, or none."""
     fast, general = sides
     frames = [side.frames([(_USUAL, [20]), (shape, [20] * 5)]) for side in sides]
     with patch.object(Dispatcher, "handle", autospec=True, side_effect=Dispatcher.handle) as handle:
@@ -326,7 +326,7 @@ def test_a_full_disk_is_reported_to_each(tmp_path: Path) -> None:
             answered.append(side.answers(reads))
         assert side.state() == before
     assert answered[0] == answered[1]
-    assert fast.answers([b"".join(_alike(fast, 9))]) == general.answers(_alike(general, 9))  # it has room again
+    assert fast.answers([b"".join(_alike(fast, 9))]) == general.answers(_alike(general, 9))  # there is space again
     assert fast.state() == general.state() != before
     for side in (fast, general):
         side.parts.close()
@@ -334,7 +334,9 @@ def test_a_full_disk_is_reported_to_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_failed_write_is_not_tried_again(tmp_path: Path, together: bool) -> None:
-    """Half of a write reaches the disk, which is full once: what was in it is refused, and can be sent again."""
+    """Half of a write reaches the disk, which is full for this one write: its requests get an error and can be sent
+    again.
+    """
     side = Side(tmp_path / "fast", fast=True)
     frames, before = _alike(side, 9), side.state()
     first = _alike(side, 1)

@@ -1,4 +1,4 @@
-"""The compiled loops agree with the ones in Python, on good batches and on any bytes at all; nothing crashes."""
+"""The compiled loops agree with those in Python, on valid batches and on any bytes; nothing crashes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ batches = st.lists(new_records, min_size=1, max_size=150)
 
 
 def with_loops(loops: Any, work: Callable[[], Any]) -> Any:
-    """What `work` answers, or the type of what it raises."""
+    """Return the result of `work`, or the type of what it raises."""
     before, records.speedups = records.speedups, loops
     try:
         return work()
@@ -51,7 +51,7 @@ def check_equal(work: Callable[[], Any]) -> Any:
 def table(data: bytes, **options: Any) -> Any:
     found = columns.decode(data, check_crcs=False, headers=True, **options)
     found.validate(full=True)
-    stamps = found.column("timestamp").cast("int64")  # Python's own dates end where Arrow's do not
+    stamps = found.column("timestamp").cast("int64")  # Python's dates cover a smaller range than Arrow's
     return found.set_column(found.schema.get_field_index("timestamp"), "timestamp", stamps).to_pylist()
 
 
@@ -82,7 +82,7 @@ def test_append_time(some: list[NewRecord], stamp: int) -> None:
 
 
 def raw(data: bytes, **options: Any) -> Any:
-    """As `table`, in Arrow's own bytes: not every time stamp of 64 bits is a datetime of Python's."""
+    """Return the columns as `table` does, in Arrow's bytes: Python's datetime can't hold every 64-bit time stamp."""
     found = columns.decode(data, check_crcs=False, **options)
     found.validate(full=True)
     return found
@@ -98,7 +98,7 @@ def raw(data: bytes, **options: Any) -> Any:
 @example([NewRecord(b"k", b"v", 0)], [(64, b"\xff" * 9 + b"\x02")], None)
 @example([NewRecord(b"k", b"v", 0)], [(64, b"\xff" * 11)], None)
 def test_damaged_batches(some: list[NewRecord], damage: list[tuple[int, bytes]], length: int | None) -> None:
-    """Bytes written over a batch anywhere behind its magic, and its end cut off."""
+    """Overwrite a batch anywhere after its magic byte, and cut off its end."""
     data = bytearray(encode_batch(some))
     for place, junk in damage:
         at = 17 + place % (len(data) - 17)
@@ -115,7 +115,7 @@ def test_damaged_batches(some: list[NewRecord], damage: list[tuple[int, bytes]],
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=120), st.integers(-1, 20), st.integers(-(2**63), 2**63 - 1), st.integers(0, 3))
 def test_any_bytes(payload: bytes, count: int, base: int, first: int) -> None:
-    """The loops themselves, on whatever; columns that are too small for what comes are an error too."""
+    """Call the loops with any bytes; columns that are too small are an error too."""
 
     def ours() -> Any:
         return [tuple(fields) for fields in records.decode_records(payload, count, base, base)]
@@ -158,7 +158,7 @@ def test_headers_of_wrong_types_are_refused(bad: Any) -> None:
             with_loops(loops, lambda: records.encode_headers(bad))
 
 
-def test_wrong_types_are_said() -> None:
+def test_wrong_types_are_named() -> None:
     for bad in [[1], [(b"k", b"v", 0)], [("k", b"v", 0, ())], [(b"k", b"v", "now", ())], [(b"k", b"v", 0, [1])], 7]:
         with pytest.raises((TypeError, ValueError)):
             compiled.encode_records(bad, 0)

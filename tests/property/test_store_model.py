@@ -1,4 +1,4 @@
-"""The two metadata stores are one: whatever is done to them, they answer alike."""
+"""The two metadata stores behave alike: any sequence of operations has the same results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READS = ["get", "exists", "children", "children_data", "ensure", "watched get", 
 VERSIONS = st.sampled_from([ANY_VERSION, ANY_VERSION, 0, 1, 2])
 DATA = st.binary(max_size=3)
 OPERATIONS = st.one_of(
-    st.builds(Create, PATHS, DATA, st.booleans()),  # not in sequence: the stores number them differently
+    st.builds(Create, PATHS, DATA, st.booleans()),  # not sequential nodes, which the stores number differently
     st.builds(SetData, PATHS, DATA, VERSIONS),
     st.builds(Delete, PATHS, VERSIONS),
     st.builds(Check, PATHS, VERSIONS),
@@ -45,14 +45,14 @@ CALLS = st.one_of(
 
 
 class Observed:
-    """A store, and the watch events that it has called for."""
+    """A store, and the watch events that it has delivered."""
 
     def __init__(self, store: IMetadataStore, wait: Any) -> None:
         self.store, self.wait = store, wait
         self.events: list[WatchEvent] = []
 
     def ask(self, call: str, argument: Any) -> Any:
-        """The answer, in a form in which two stores can be compared."""
+        """Return the result in a form in which two stores can be compared."""
         watched, _, name = call.rpartition(" ")
         arguments = [argument, self.events.append] if watched else [argument]
         try:
@@ -61,7 +61,7 @@ class Observed:
             return type(error), error.operation
 
     def tree(self, path: str = "/") -> dict[str, Any]:
-        """All nodes below `path`."""
+        """Return all nodes below `path`."""
         nodes = self.wait(self.store.children_data(path))
         found: dict[str, Any] = {}
         for name, node in nodes.items():
@@ -71,7 +71,7 @@ class Observed:
 
 
 def plain(answer: Any) -> Any:
-    """The answer without what is a store's own: transaction and session numbers."""
+    """Return the result without transaction and session numbers, which differ between stores."""
     if isinstance(answer, Node):
         return answer.data, plain(answer.stat)
     if isinstance(answer, NodeStat):
@@ -100,7 +100,7 @@ def test_both_stores_answer_alike(on_zookeeper: ZooKeeperBench, tmp_path: Path, 
     for call, argument in calls:
         answers = [one.ask(call, argument) for one in both]
         assert answers[0] == answers[1], (call, argument)
-    trees = [one.tree() for one in both]  # a read behind the changes: their watches have been called
+    trees = [one.tree() for one in both]  # a read after the changes: their watches have fired
     assert trees[0] == trees[1]
     events = [sorted((event.path, event.type.value) for event in one.events) for one in both]
     assert events[0] == events[1]

@@ -1,4 +1,4 @@
-"""Looking for time stamps in a batch finds what decoding it finds; the compiled loop and the one in Python agree."""
+"""A search for time stamps in a batch finds what decoding finds; the compiled loop and the one in Python agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ batches = st.lists(
 
 
 def with_loop(loop: Any, *arguments: Any) -> Any:
-    """What the search answers, or the type of what it raises."""
+    """Return the result of the search, or the type of what it raises."""
     before, records.speedups = records.speedups, loop
     try:
         return timestamps._walk(*arguments)
@@ -58,7 +58,7 @@ def test_both_loops_agree_on_any_bytes(
 
 
 def test_a_large_batch_is_searched_to_its_end() -> None:
-    """The compiled loop lets other threads run meanwhile."""
+    """The compiled loop releases the interpreter lock meanwhile."""
     data = encode_batch([NewRecord(None, b"v" * 10, _START + n) for n in range(10_000)])
     assert timestamps.find_timestamp(data, parse_header(data), _START + 9_999, 0) == (_START + 9_999, 9_999)
     assert timestamps.largest_timestamp(data, parse_header(data), 0) == (_START + 9_999, 9_999)

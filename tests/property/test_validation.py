@@ -1,4 +1,4 @@
-"""What the broker accepts can be read whole; the compiled checks and those in Python find the same on any bytes."""
+"""What the broker accepts can be decoded whole; the compiled checks and those in Python agree on any bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ damages = st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_si
 
 
 def damaged(data: bytes, damage: list[tuple[int, bytes]], cut: int) -> bytes:
-    """`data` with other bytes written over it behind its magic, and its end cut off."""
+    """Overwrite `data` somewhere after its magic byte, and cut off its end."""
     copy = bytearray(data)
     for place, junk in damage:
         at = 21 + place % (len(copy) - 21)
@@ -41,7 +41,7 @@ def damaged(data: bytes, damage: list[tuple[int, bytes]], cut: int) -> bytes:
 
 @settings(max_examples=300, deadline=None)
 @given(batches, st.integers(0, 4), damages, st.integers(0, 3) | st.just(0), st.integers(-1, 120))
-@example([NewRecord(b"k", b"v", 0)], 0, [(41, b"\x80\x80\x80\x80\x80\x00")], 0, 0)  # a length of six bytes
+@example([NewRecord(b"k", b"v", 0)], 0, [(41, b"\x80\x80\x80\x80\x80\x00")], 0, 0)  # a length encoded in six bytes
 @example([NewRecord(b"k", b"v" * 99, 0)], 2, [], 0, 0)
 def test_both_find_the_same(
     some: list[NewRecord], codec: int, damage: list[tuple[int, bytes]], cut: int, earliest: int
@@ -69,7 +69,7 @@ def test_any_bytes(payload: bytes, count: int, base: int) -> None:
 @given(st.binary(max_size=60), st.booleans(), st.booleans())
 @example(b"\x0e\x0cabcdefg"[:9], False, False)
 def test_any_bytes_as_snappy(payload: bytes, framed: bool, sized: bool) -> None:
-    """The walk over a raw block's elements agrees with a decompressor."""
+    """The walk over the elements of a raw block agrees with a decompressor."""
     if framed:
         payload = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + (struct.pack(">i", len(payload)) if sized else b"") + payload
     whole = bytearray(encode_batch([NewRecord(None, b"", 0)])[:HEADER_SIZE] + payload)
@@ -86,7 +86,7 @@ def test_plain_records_under_a_codec(codec: int) -> None:
         assert not compiled.batch_is_valid(bytes(data), 0)
 
 
-def test_places_are_bounded() -> None:
+def test_positions_are_bounded() -> None:
     data = encode_batch([NewRecord(None, b"", 5)] * 3000)[HEADER_SIZE:]
     found = validation.inspect_records(data, 3000, 5, 6, 7)
     assert (found.keyless, found.mistimed) == (3000, 3000)
@@ -114,24 +114,24 @@ def test_accepted_batches_can_be_read(
     some: list[NewRecord], codec: int, damage: list[tuple[int, bytes]], compressed: bool, stamped: bool,
     policy: frozenset[str],
 ) -> None:  # fmt: skip
-    """A batch with other bytes anywhere behind its CRC is refused, or a consumer reads it whole."""
+    """A batch with any bytes after its CRC changed is refused, or a consumer can decode it whole."""
     storage = MemoryStorage(validate_compressed=True, cleanup_policy=policy)
     log = storage.create()
     data = fix_crc(damaged(encode_batch(some, compression=codec if compressed else 0), damage, 0))
-    for _ in range(2):  # the general way, and the short one
+    for _ in range(2):  # by the general check, and by the short one
         end = log.log_end_offset
         try:
             result = log.append(data, leader_epoch=0)
         except InvalidAppend:
             log.append(encode_batch([NewRecord(b"k", b"v", START_MS)]), leader_epoch=0)
             continue
-        if result.duplicate:  # the damage has made it an idempotent producer's
+        if result.duplicate:  # the change has turned it into an idempotent producer's batch
             continue
         records = read_all(log, end)
         found = log.read(end, 1 << 24, allow_cold=True)
         assert found is not None
         ((header, batch),) = iter_batches(found.read())
-        assert read_columns(batch, header).offset_deltas == list(range(header.record_count))  # the cleaner's way
+        assert read_columns(batch, header).offset_deltas == list(range(header.record_count))  # by the cleaner's reader
         assert [record.offset for record in records] == list(range(end, log.log_end_offset))
         assert len(records) == header.record_count
         assert max(record.timestamp for record in records) == header.max_timestamp

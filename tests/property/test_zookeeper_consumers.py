@@ -1,7 +1,7 @@
-"""Whatever happens to a group of consumers: no partition is fetched by two of them, nothing is lost, it settles.
+"""Whatever happens to a group of consumers: no partition is read by two of them, nothing is lost, it becomes stable.
 
-The machines, networks and ZooKeeper of the group are simulated, with late and reordered news, old reads, processes that
-stop for a while or for ever, connections that are cut while a write is under way, and sessions that end unheard.
+The members, networks and ZooKeeper of the group are simulated, with late and reordered events, stale reads, processes
+that pause or stop for ever, connections that break during a write, and sessions that end without notice.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pylogd.client.zookeeper.coordinator import GroupSettings
 from pylogd.client.zookeeper.registries import Subscription
 from tests.fakes.consumers import Pace, SimulatedConsumer, SimulatedGroup
 
-#: Seconds of simulated time within which a group has settled after the last trouble: the session of whoever is gone
-#: must end (6 s), and then it takes a few rounds, of half a second a hop at the slowest (25 s at most in 4,000 runs).
+#: Seconds of simulated time within which a group is stable after the last fault: the session of a lost member
+#: must end (6 s), and then a few rounds of at most half a second a message follow (25 s at most in 4,000 runs).
 SETTLES_WITHIN = 60.0
 
 SUBSCRIPTIONS = [
@@ -47,7 +47,7 @@ HAPPENINGS = st.one_of(
 
 
 def happen(group: SimulatedGroup, what: str, *details: Any) -> None:
-    """Do one of HAPPENINGS."""
+    """Run one of HAPPENINGS."""
     if what == "join":
         group.join(details[0])
     elif what == "grow":
@@ -89,7 +89,7 @@ def test_no_two_fetch_the_same_and_it_settles(seed: int, happenings: list[tuple[
         group.check()
     group.heal()
     group.run_until(group.settled, SETTLES_WITHIN)
-    group.time.run(5.0)  # for what is late still
+    group.time.run(5.0)  # for messages that are still late
     group.run_until(group.settled, 5.0)
     group.check()
 
@@ -148,5 +148,6 @@ def test_a_hundred_consumers_of_a_thousand_partitions_settle_within_two_seconds(
     group.run_until(lambda: not set(sessions) & group.zookeeper.leader.sessions.keys(), 6.1)
     group.run_until(group.settled, 2.0)
     group.check()
-    # A change costs each consumer a look at what changed and, if its share did, a release, a claim and the offsets.
+    # After a change, each consumer reads what changed; if its share did, it also releases, claims and reads the
+    # offsets.
     assert group.zookeeper.operations < 40_000

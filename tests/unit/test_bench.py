@@ -1,4 +1,4 @@
-"""What `make bench` makes of what was measured: kept and read again, the report's ratios and verdicts, the order."""
+"""How `make bench` processes its measurements: stored and read again, ratios and verdicts of the report, the order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report(results: Results) -> str:
 
 
 def row(text: str, *begin: str) -> list[str]:
-    """The cells of the first row that begins with these."""
+    """Return the cells of the first row that begins with these cells."""
     line = next(line for line in text.splitlines() if line.startswith(f"| {' | '.join(begin)} |"))
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -73,7 +73,7 @@ def test_results_are_read_as_they_were_saved(results: Results) -> None:
     assert not list(results.path.parent.glob("*.partial"))
 
 
-def test_nothing_measured_is_a_report_too(results: Results) -> None:
+def test_a_report_without_measurements(results: Results) -> None:
     text = report(results)
     assert "not measured" in text
     assert "| met |" not in text
@@ -90,7 +90,7 @@ def test_targets_say_ratio_spread_and_verdict(results: Results, kafka: float, ra
     assert cells[2:] == ["120,000 ±10%", "kafka", f"{kafka:,.0f}", ratio, "≥ 1.5", verdict]
 
 
-def test_what_pylogd_did_is_said_where_the_other_could_not(results: Results) -> None:
+def test_rows_show_pylogd_where_the_peer_failed(results: Results) -> None:
     one = experiment("10,000 messages/s")
     results.put(one, PYLOGD, measured("p99", 2.0))
     results.put(one, KAFKA, Measurement(why_not="can't: takes 3,897 messages/s one by one", final=True))

@@ -1,4 +1,4 @@
-"""Settings: values, layers, files, and what is said about bad ones."""
+"""Settings: values, layers, files, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_synonym_is_a_broker_setting_of_the_same_nature(setting: Setting) 
 
 
 def test_defaults_that_clients_know() -> None:
-    """Kafka's, from its documentation."""
+    """Kafka's defaults, from its documentation."""
     settings = Settings()
     assert settings["message.max.bytes"] == 1_048_588
     assert settings["log.retention.ms"] == 7 * 24 * 3_600_000

@@ -1,4 +1,4 @@
-"""The reference and the example say what the tables say."""
+"""docs/settings.md and the example file agree with the tables of settings."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_the_example_with_its_comments_taken_off_is_the_defaults(tmp_path: Path)
     assert {name: loaded[name] for name in loaded} == {name: shipped[name] for name in shipped}
 
 
-#: Settings that are taken without being read: no tool that sets them is to be turned away.
+#: Settings that are accepted without effect, so that tools that set them work.
 FOR_COMPATIBILITY = {
-    "compression.type",  # the reference says so, as of the next one
+    "compression.type",  # the reference says so; the same holds for the next one
     "log.preallocate",
-    "unclean.leader.election.enable",  # a broker alone has no replica to prefer
+    "unclean.leader.election.enable",  # a single broker has no replica to prefer
 }
 
 
@@ -63,9 +63,9 @@ def test_every_setting_is_used() -> None:
     for setting in TOPIC_SETTINGS.values():
         if f'"{setting.name}"' in text or re.search(rf"\b{setting.attribute}\b", text):
             read.update(name for name, _ in setting.synonyms)
-    read |= {"log.dirs", "metadata.store", "listeners", "advertised.listeners"}  # through properties of Settings
+    read |= {"log.dirs", "metadata.store", "listeners", "advertised.listeners"}  # read through properties of Settings
     read |= {name for name in SETTINGS if name.startswith(("zookeeper.ssl.", "zookeeper.sasl.", "zookeeper.auth."))}
     read |= {"zookeeper.set.acl", "listener.security.protocol.map", "inter.broker.listener.name"}
     read |= {"security.inter.broker.protocol", "ignored.dynamic.settings"}
-    read |= {name for name in SETTINGS if name.startswith("ssl.")}  # in pylogd.config.tls
+    read |= {name for name in SETTINGS if name.startswith("ssl.")}  # read in pylogd.config.tls
     assert sorted(SETTINGS.keys() - read) == []

@@ -1,4 +1,4 @@
-"""Listener addresses in their three spellings."""
+"""Listener addresses in their three notations."""
 
 from __future__ import annotations
 

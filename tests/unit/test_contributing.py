@@ -7,7 +7,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TEXT = (CHECKOUT / "CONTRIBUTING.md").read_text("utf-8")
-#: Made by the commands beside it.
+#: Made by the commands in the same row.
 _MADE = (".venv/",)
 
 

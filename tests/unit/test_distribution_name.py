@@ -1,4 +1,4 @@
-"""The distribution is `pylogd-broker`, the import package and the command are `pylogd`, and every hint says so.
+"""The distribution is `pylogd-broker`, the import package and the command are `pylogd`, and every mention agrees.
 
 On PyPI `pylogd` is another project: `pip install` of that name would bring somebody else's code.
 """
@@ -14,7 +14,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "pylogd-broker"
-#: What would install, require or describe a distribution of the wrong name: extras behind it, or an installer before.
+#: Text that would install, require or describe a distribution of the wrong name: after an installer, or with extras.
 WRONG = re.compile(
     r"\bpylogd\\?\[[a-z]|\b(pip|pipx|uv)3?\s+(pip\s+)?(install|download|add)\b[^\n#|&;)]*?[\s'\"=]pylogd(?![-\w./])"
     r"|(distribution|requires|version)\([\"']pylogd[\"']\)"
@@ -26,7 +26,7 @@ _SUFFIXES = {
 
 
 def files() -> Iterator[Path]:
-    """Every text file of the checkout but this one, and the changelog, whose older entries keep the older name."""
+    """Yield each text file of the checkout, but this one and the changelog, whose older entries keep the old name."""
     for path in CHECKOUT.iterdir():
         if path.is_file() and path.name != "CHANGELOG.md" and path.suffix in _SUFFIXES:
             yield path

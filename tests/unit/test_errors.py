@@ -1,4 +1,4 @@
-"""The error table, here and for other languages."""
+"""The error table, as Python and as the files for other languages."""
 
 from __future__ import annotations
 

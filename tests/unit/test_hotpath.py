@@ -1,4 +1,4 @@
-"""What a request costs, counted in instructions and calls: a slower hot path is seen without a clock."""
+"""Count the instructions and calls of a request, so that a slower hot path is found without measuring time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.hotpath import COMPILED, HotPath, cases, cost
 
 BASELINE = json.loads((Path(__file__).parents[2] / "bench" / "micro.json").read_text())
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-#: How much more than the baseline is let through: little where it was counted with this Python, more for another,
-#: whose instructions are others. Lower counts are to be written down: `python -m bench.micro --write`.
+#: How far counts may be above the baseline: little if it was counted with this Python, more with another one, which
+#: has other instructions. Write down lower counts with `python -m bench.micro --write`.
 _SLACK = 1.1 if _PYTHON in BASELINE else 1.5
 _COUNTS = BASELINE.get(_PYTHON, next(iter(BASELINE.values())))["cases"]
 
@@ -33,7 +33,7 @@ def test_no_request_costs_more_than_it_did(path: HotPath) -> None:
     assert set(work) == set(_COUNTS), "bench/micro.json is of other cases: python -m bench.micro --write"
     dearer = {}
     compiled = records.speedups is not None
-    slack = _SLACK if compiled else max(_SLACK, 1.25)  # a call in Python for each batch to look at its codec's frame
+    slack = _SLACK if compiled else max(_SLACK, 1.25)  # a call in Python for each batch, to look at its codec's frame
     for name, function in work.items():
         if name in COMPILED and not compiled:
             continue
@@ -60,7 +60,7 @@ def test_fetched_records_never_enter_the_process(path: HotPath) -> None:
 
 
 def test_requests_leave_nothing_behind(path: HotPath) -> None:
-    """Two thousand more requests keep less than a few bytes each: the index's entries and no more."""
+    """Two thousand more requests keep less than a few bytes each, which are entries of the index."""
     frames = [path.produce_frame(1, 200), path.fetch_frame(0, 1 << 16)]
     for _ in range(200):
         for frame in frames:
@@ -79,7 +79,7 @@ def test_requests_leave_nothing_behind(path: HotPath) -> None:
 
 
 def test_an_idle_connection_keeps_little(path: HotPath) -> None:
-    """Neither what was sent by it nor queues that have nothing in them; half of it is the transport's."""
+    """It keeps neither what was sent nor empty queues; half of the rest is the transport's."""
     frame, number = path.produce_frame(1, 20_000), 20
     transports = [path.connect()]
     transports[0].deliver(frame)

@@ -1,4 +1,4 @@
-"""Packages import only what `tests/layers.py` allows them, no modules import each other, and the docs say the same."""
+"""Packages import only what `tests/layers.py` allows, no modules import each other, and the documents agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local broker processes, with a small program in the broker's place: started, stopped, killed, and their errors."""
+"""Local broker processes, with a small program in place of the broker: start, stop, kill, and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pylogd.local.broker import BrokerFailed, BrokerProcess, free_ports
 from pylogd.local.cluster import LocalBrokers
 from tests.rawclient import wait_until
 
-#: Listens, by its own account, and stops when it is asked to; "--stubborn" among its arguments makes it ignore that.
+#: Prints that it listens, and stops when it is asked to; with "--stubborn" it ignores that.
 PROGRAM = """
 import signal, sys
 if "--fails" in sys.argv:
@@ -86,7 +86,7 @@ def test_ports_are_given_out_once() -> None:
 
 
 class Brokers(LocalBrokers):
-    """Brokers whose second one dies, and whose third one logs a traceback."""
+    """Brokers of which the second one dies, and the third one logs a traceback."""
 
     def launch(self, node: int, settings: object) -> BrokerProcess:
         arguments = ["--traceback"] if node == 3 else []

@@ -1,4 +1,4 @@
-"""State machines that are declared as tables, and their document."""
+"""State machines declared as tables, and their document."""
 
 from __future__ import annotations
 

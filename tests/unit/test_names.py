@@ -1,7 +1,7 @@
-"""Names follow docs/glossary.md: those that only this project understood are gone, and do not come back.
+"""Names follow docs/glossary.md: names that only this project understood do not come back.
 
-A name is that of a class, a function or a module. What is left is legal where it has its ordinary meaning: a method
-`run` runs something, `Network.State` would say whose state it is, a local variable is nobody else's matter.
+Names of classes, functions and modules are checked. A word that is retired in one meaning may be used in its ordinary
+one: a method `run` runs something, `Network.State` says whose state it is, and local variables are not checked.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FOLDERS = ("pylogd", "tests", "bench", "conformance", "tools", "examples")
-#: Words that no name contains, with what is said instead.
+#: Words that no name contains, with the word to use instead.
 WORDS = {
     "lane": "partition queue", "lanes": "partition queues", "flying": "in flight", "flies": "is in flight",
     "obey": "apply", "obeyed": "used", "obeys": "applies", "bear": "record a failure", "hurry": "abort",
     "outbox": "send queue", "shipping": "send queue", "insync": "ISR",
     "placing": "assignment", "placement": "assignment",
 }  # fmt: skip
-#: Whole names that do not say what of, or what for.
+#: Whole names that do not say of what, or for what.
 NAMES = {"Asked", "Place", "State", "Group", "Room", "Plain", "Told", "Those"}
-#: Modules that can't be told apart from another by their names.
+#: Modules whose names can't be told apart from another module's.
 MODULES = {"runs", "room", "rooms", "positions", "cleaning"}
-#: With Kafka's own word in them: `min.insync.replicas`.
+#: Kafka's own word is in them: `min.insync.replicas`.
 ALLOWED = {"min_insync_of", "effective_min_insync"}
 
 
@@ -44,7 +44,7 @@ def words(name: str) -> set[str]:
 
 
 def faults(root: Path) -> Iterator[str]:
-    """Yield a line for each name that is not to be used."""
+    """Yield a line for each name that must not be used."""
     for where, name in names(root):
         is_module = ":" not in where
         retired = name in NAMES or (is_module and name in MODULES) or words(name) & WORDS.keys()

@@ -1,4 +1,4 @@
-"""The faults of `tests/preload.py` are what they say: a test that relies on them would else prove nothing."""
+"""The faults of `tests/preload.py` take effect; otherwise tests that rely on them would prove nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(bool(preload.why_not()), reason=preload.why_not(
 
 
 def run(faults: Preload, program: str, *arguments: object) -> str:
-    """What a Python program prints under these faults."""
+    """Return what a Python program prints under these faults."""
     command = [*faults.prefix, sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -16,7 +16,7 @@ from pylogd.process.reload import Reloader
 
 
 class Case:
-    """A reloader over a settings file. `run` does what was given to the thread."""
+    """A reloader of a settings file. `run` executes what was given to the thread."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "pylogd.toml"
@@ -82,7 +82,7 @@ def test_signals_meanwhile_make_for_one_more(case: Case) -> None:
     assert not case.waiting
 
 
-def test_what_goes_wrong_is_said_and_survived(case: Case) -> None:
+def test_failures_are_logged_and_survived(case: Case) -> None:
     case.fails = PermissionError(13, "Permission denied")
     case.path.write_text("nonsense = 1\n")
     case.reloader.reload()

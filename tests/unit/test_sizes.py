@@ -14,8 +14,8 @@ MOST_IN_MODULE = 500
 TABLES = {
     "pylogd/wire/messages/": "generated from protocol/apis: a class for each structure of an API",
 }
-#: What is longer and still to be split, with its length. The list must match exactly: take off what was mended, and
-#: add nothing.
+#: Functions and modules that are too long and still to be split, with their lengths. The list must match exactly:
+#: remove what was split, and add nothing.
 TOO_LONG: dict[str, int] = {}
 
 

@@ -1,4 +1,4 @@
-"""The versions that tox tests are those that setup.cfg promises, of Python and of every dependency."""
+"""tox tests the versions that setup.cfg promises, of Python and of every dependency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(name: str) -> ConfigParser:
 
 
 def requirements(text: str, operator: str) -> dict[str, tuple[int, ...]]:
-    """Return the version of each package in `text`, one a line; lines that begin with `#` are comments."""
+    """Return the version of each package in `text`, which has one a line; lines that begin with `#` are comments."""
     found = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         if not line.startswith("#"):
@@ -29,7 +29,7 @@ def requirements(text: str, operator: str) -> dict[str, tuple[int, ...]]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return a version without trailing zeros: 2.10 and 2.10.0 are the same."""
+    """Return a version without trailing zeros, since 2.10 and 2.10.0 are the same."""
     numbers = [int(part) for part in text.split(".")]
     while numbers and not numbers[-1]:
         numbers.pop()
@@ -37,7 +37,11 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def test_the_lowest_environment_has_the_lowest_versions() -> None:
-    promised = requirements(read("setup.cfg")["options"]["install_requires"], ">=")
+    metadata = read("setup.cfg")
+    promised = requirements(metadata["options"]["install_requires"], ">=")
+    for extra in ("sasl", "oauth", "tls", "arrow", "plot", "avro", "spark"):
+        promised |= requirements(metadata["options.extras_require"][extra], ">=")
+    del promised["pyspark"]  # the one that is tested with
     assert requirements(read("tox.ini")["testenv:lowest"]["deps"], "==") == promised
 
 

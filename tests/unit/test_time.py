@@ -1,4 +1,4 @@
-"""The wall clock is read in one module, and timers run on the monotonic clock."""
+"""The wall clock is read in one module only, and timers use the monotonic clock."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pylogd.clock import use_monotonic_time
 
 PACKAGE = Path(pylogd.__file__).parent
 THE_ONE = PACKAGE / "clock.py"
-#: Read the wall clock, in `time` or in `datetime`: named with or without their module.
+#: Functions that read the wall clock, in `time` and in `datetime`, with or without the module's name.
 READERS = {
     "time": {"time", "time_ns", "clock_gettime", "clock_gettime_ns", "localtime", "gmtime", "ctime", "asctime"},
     "datetime": {"now", "utcnow", "today"},
     "date": {"today"},
     "runtime": {"seconds"},
 }
-#: What looks like it and is not: the module that does it, and why.
+#: Modules in which the names appear legitimately, and why.
 ALLOWED = {
     ("client/zookeeper/loop.py", "time.clock_gettime"): "CLOCK_BOOTTIME, which is monotonic",
     ("net/steady.py", "runtime.seconds"): "looks whether a reactor counts by it",
 }
-#: Modules that may take hold of the process's reactor, which they have to give the monotonic clock or wrap.
+#: Modules that may import the process's reactor; they have to give it the monotonic clock or wrap it.
 REACTOR_OWNERS = {"process/shell.py", "client/deferred/cluster.py"}
 
 
 def wall_reads(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """What reads the wall clock by name, called or handed on, and in which line."""
+    """Yield each use of a function that reads the wall clock, called or passed on, and its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
             owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
@@ -71,8 +71,8 @@ def test_the_search_finds_what_it_looks_for(text: str) -> None:
     assert list(wall_reads(ast.parse(text)))
 
 
-def test_a_reactors_time_is_nobodys_time_stamp() -> None:
-    """Milliseconds are for time stamps; who waits counts in seconds."""
+def test_a_reactors_time_is_never_a_time_stamp() -> None:
+    """Time stamps are in milliseconds; timers count in seconds."""
     faults = []
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -80,10 +80,10 @@ def test_a_reactors_time_is_nobodys_time_stamp() -> None:
                 called = node.left.func
                 if isinstance(called, ast.Attribute) and called.attr == "seconds":
                     faults.append(path.relative_to(PACKAGE).as_posix())
-    assert faults == ["replica/service.py"]  # fetch sessions count how long they are idle in milliseconds
+    assert faults == ["replica/service.py"]  # fetch sessions measure how long they are idle in milliseconds
 
 
-def test_whoever_takes_the_reactor_minds_its_clock() -> None:
+def test_modules_with_the_reactor_give_it_the_monotonic_clock() -> None:
     takers: set[str] = set()
     for path in sources():
         text = path.read_text(encoding="utf-8")

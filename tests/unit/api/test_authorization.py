@@ -1,4 +1,4 @@
-"""Every API against every operation: what Kafka's documentation asks for is asked for, and enough.
+"""Every API against every operation: each asks for the operations of Kafka's documentation, and needs no others.
 
 The requests are those of `test_versions`, which has one of every API that is served, so an API without a check fails
 here. `DOCUMENTED` is Kafka's table; `ENOUGH` says which of its rows have to be allowed together.
@@ -35,26 +35,26 @@ OPERATIONS = tuple(operation for operation in Op if operation not in (Op.ANY, Op
 PAIRS = [(operation, kind) for operation in OPERATIONS for kind in Kind if kind is not Kind.ANY]
 REFUSALS = {code for code in ErrorCode if code.name.endswith("_AUTHORIZATION_FAILED")}
 
-#: Sets of rows, each of which is enough for the request of `test_versions`. Without an entry here: all rows together.
+#: Sets of rows, each of which is enough for the request of `test_versions`. APIs without an entry need all their rows.
 ENOUGH: dict[ApiKey, list[set[Pair]]] = {
-    # With a transactional id Write for it; IdempotentWrite is asked for where producers get their ids.
+    # A transactional id needs Write for it; IdempotentWrite is asked for where producers get their ids.
     ApiKey.PRODUCE: [{(Op.WRITE, Kind.TOPIC)}],
     ApiKey.FETCH: [{(Op.READ, Kind.TOPIC)}],  # ClusterAction for followers only
-    ApiKey.METADATA: [  # the request has a topic to be created
+    ApiKey.METADATA: [  # the request creates a topic
         {(Op.DESCRIBE, Kind.TOPIC), (Op.CREATE, Kind.TOPIC)},
         {(Op.DESCRIBE, Kind.TOPIC), (Op.CREATE, Kind.CLUSTER)},
     ],
-    ApiKey.FIND_COORDINATOR: [{(Op.DESCRIBE, Kind.GROUP)}],  # for groups
+    ApiKey.FIND_COORDINATOR: [{(Op.DESCRIBE, Kind.GROUP)}],  # the request is about groups
     ApiKey.LIST_GROUPS: [{(Op.DESCRIBE, Kind.CLUSTER)}, {(Op.DESCRIBE, Kind.GROUP)}],
     ApiKey.CREATE_TOPICS: [{(Op.CREATE, Kind.CLUSTER)}, {(Op.CREATE, Kind.TOPIC)}],
-    # Not in the documentation: Write for any topic (KIP-679). With a transactional id Write for it.
+    # Not documented: Write for any topic is enough (KIP-679). A transactional id needs Write for it.
     ApiKey.INIT_PRODUCER_ID: [{(Op.IDEMPOTENT_WRITE, Kind.CLUSTER)}, {(Op.WRITE, Kind.TOPIC)}],
     ApiKey.OFFSET_FOR_LEADER_EPOCH: [{(Op.CLUSTER_ACTION, Kind.CLUSTER)}, {(Op.DESCRIBE, Kind.TOPIC)}],
     ApiKey.ALTER_CONFIGS: [{(Op.ALTER_CONFIGS, Kind.TOPIC)}],  # the request is about a topic
     ApiKey.INCREMENTAL_ALTER_CONFIGS: [{(Op.ALTER_CONFIGS, Kind.TOPIC)}],
     # The documentation says ClusterAction, but Kafka's brokers ask for Alter.
     ApiKey.ELECT_LEADERS: [{(Op.ALTER, Kind.CLUSTER)}],
-    # Kafka's brokers ask for Describe only where the authorized operations are asked for.
+    # Kafka's brokers ask for Describe only if the request wants the authorized operations.
     ApiKey.DESCRIBE_CLUSTER: [set()],
 }
 #: APIs with rules of their own, which are tested with their handlers.
@@ -79,13 +79,13 @@ class Only:
 
 
 def enough(api_key: int) -> list[set[Pair]]:
-    """Sets of pairs, each of which is enough for the API."""
+    """Return sets of pairs, each of which is enough for the API."""
     _, rows = DOCUMENTED[api_key]
     return ENOUGH.get(ApiKey(api_key)) or [set(rows)]
 
 
 def checked() -> list[tuple[int, int]]:
-    """The lowest and the highest version of every API that has a table's row."""
+    """Return the lowest and the highest version of every API that has a row in the table."""
     return [
         (key, version)
         for key, versions in served_versions().items()
@@ -113,7 +113,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def ask(parts: Parts, api_key: int, version: int, topic: str = "t") -> Any:
-    """The response, as a client decodes it."""
+    """Return the response, as a client decodes it."""
     request: Any = request_at(api_key, version)
     if isinstance(request, DescribeTopicPartitionsRequest):
         request = DescribeTopicPartitionsRequest([TopicRequest("t")])
@@ -133,7 +133,7 @@ def ask(parts: Parts, api_key: int, version: int, topic: str = "t") -> Any:
 
 
 def structs(message: Message) -> Iterator[Message]:
-    """The message, and all that are in it."""
+    """Yield a message and all messages in it."""
     yield message
     slots: tuple[str, ...] = message.__slots__
     for name in slots:
@@ -144,7 +144,7 @@ def structs(message: Message) -> Iterator[Message]:
 
 
 def give_ids(request: Message, topic_id: bytes) -> None:
-    """Have topics without a name go by their id, as the newer versions have it."""
+    """Give topics their ids in place of names, as the newer versions do."""
     for struct in structs(request):
         by_name = getattr(struct, "name", None) or getattr(struct, "topic", None)
         if "topic_id" in struct.__slots__ and not by_name:

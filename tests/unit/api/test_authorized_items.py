@@ -1,4 +1,4 @@
-"""What is refused item by item: part of a request, part of an answer, and requests that wait while ACLs change."""
+"""Authorization of single items: in requests, in responses, and in requests that wait while ACLs change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Allow = Callable[..., None]
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Parts]:
-    """A broker with two topics, one of which is Alice's; it is she who asks."""
+    """Return a broker with two topics. Alice owns one of them, and sends the requests."""
     made = Parts(
         tmp_path, authorizer_class_name="kafka.security.authorizer.AclAuthorizer", super_users=str(ROOT),
         min_insync_replicas=1,
@@ -170,7 +170,8 @@ def test_one_topic_refused_does_not_refuse_a_fetch(parts: Parts, allow: Allow, v
     answer = parts.call(fetch(parts, "mine", "others", session_epoch=-1), version)
     found = {one.error_code: bool(one.records) for topic in answer.responses for one in topic.partitions}
     assert found == {ErrorCode.NONE: True, REFUSED: False}
-    (alone,) = codes(parts.call(fetch(parts, "others", session_epoch=-1), version))  # what the fast path leaves
+    # what the fast path leaves to the general handler
+    (alone,) = codes(parts.call(fetch(parts, "others", session_epoch=-1), version))
     assert alone == REFUSED
 
 
@@ -195,7 +196,7 @@ def test_a_partition_that_outlives_its_topic_is_not_read(parts: Parts, monkeypat
     assert {one.error_code for topic in answer.responses for one in topic.partition_responses} == {REFUSED}
 
 
-def test_a_fetch_that_waits_is_judged_again(parts: Parts, allow: Allow) -> None:
+def test_a_waiting_fetch_is_authorized_again(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
     request = fetch(parts, "mine", offset=1, session_epoch=-1, max_wait_ms=500, min_bytes=1)
     waiting = parts.ask(request, 16)
@@ -206,7 +207,7 @@ def test_a_fetch_that_waits_is_judged_again(parts: Parts, allow: Allow) -> None:
     assert codes(result_of(waiting)) == [REFUSED]
 
 
-def test_a_session_hears_of_a_refusal_without_news_of_its_partition(parts: Parts, allow: Allow) -> None:
+def test_a_session_reports_a_refusal_of_an_unchanged_partition(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
     first = parts.call(fetch(parts, "mine", offset=1, session_epoch=0), 16)
     request = FetchRequest(session_id=first.session_id, session_epoch=1, max_bytes=10_000)
@@ -216,7 +217,7 @@ def test_a_session_hears_of_a_refusal_without_news_of_its_partition(parts: Parts
     assert codes(parts.call(request, 16)) == [REFUSED]
 
 
-def test_list_offsets_and_commits_answer_for_each_topic(parts: Parts, allow: Allow) -> None:
+def test_list_offsets_and_commits_are_authorized_by_topic(parts: Parts, allow: Allow) -> None:
     allow(Op.READ)
     asked = [ListOffsetsTopic(name, [ListOffsetsPartition(0, timestamp=-1)]) for name in ("mine", "others", "none")]
     answer = parts.call(ListOffsetsRequest(-1, topics=asked))
@@ -242,7 +243,7 @@ def test_offsets_of_topics_that_may_not_be_seen_are_left_out(parts: Parts, allow
     assert [topic.name for topic in group.topics] == ["mine"]
 
 
-def test_metadata_shows_what_may_be_seen(parts: Parts, allow: Allow) -> None:
+def test_metadata_omits_topics_without_describe(parts: Parts, allow: Allow) -> None:
     allow(Op.WRITE)
     everything = MetadataRequest(None, False)
     assert [topic.name for topic in parts.call(everything, 12).topics] == ["mine"]
@@ -294,7 +295,7 @@ def test_authorized_operations_are_true(parts: Parts, allow: Allow) -> None:
     assert group.authorized_operations in (bits(Op.READ, Op.DESCRIBE), NOT_ASKED)
 
 
-def test_a_created_topic_s_settings_are_told_to_those_who_may(parts: Parts, allow: Allow) -> None:
+def test_settings_of_a_created_topic_need_describe_configs(parts: Parts, allow: Allow) -> None:
     allow(Op.CREATE, name="a")
     allow(Op.CREATE, name="b")
     allow(Op.DESCRIBE_CONFIGS, name="b")
@@ -328,8 +329,8 @@ def test_brokers_settings_need_the_cluster(parts: Parts, allow: Allow) -> None:
     assert [result.error_code for result in parts.call(request).results] == [0, 0]
 
 
-def test_the_fast_paths_ask_too_and_at_little_cost(tmp_path: Path) -> None:
-    """Also the requests that take no message object: refused at once, and 60 instructions dearer where allowed."""
+def test_fast_paths_are_authorized_at_little_cost(tmp_path: Path) -> None:
+    """Requests on the fast path are authorized too: refused at once, and 60 instructions dearer where allowed."""
     path = HotPath(tmp_path)
     one = path.produce_frame(1, 200)
     path.ask(one)

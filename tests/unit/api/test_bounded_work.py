@@ -1,4 +1,4 @@
-"""Small requests that once cost much: each row of the list of requests with unbounded work, in a small form."""
+"""Small requests that once caused unbounded work, each in a small form."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ from tests.fakes.metadata import result_of
 from tests.fakes.parts import NOW_MS, Parts, batch, decoded
 
 BROKER, TOPIC = 4, 2
-LEAST_RESPONSE = 65536  # the least `response.max.bytes`
+LEAST_RESPONSE = 65536  # the lowest value of `response.max.bytes`
 ZSTD = 4
 MAX_TIMESTAMP = -3
 
 
 def size_of(answer: Any, version: int) -> int:
-    """Bytes of a response."""
+    """Return the size of a response in bytes."""
     return sum(map(len, schema.response_codec(answer.API_KEY, version).encode(answer)))
 
 
@@ -80,7 +80,7 @@ def commit(parts: Parts, group: str, count: int, text: str, topic: str = "t") ->
 
 
 def member(parts: Parts, group: str, metadata: bytes) -> str:
-    """Have a client be the one member of a Stable group; its id."""
+    """Make a client the one member of a Stable group; return its member id."""
     request = JoinGroupRequest(
         group, 300_000, 30_000, protocol_type="consumer", protocols=[JoinGroupRequestProtocol("range", metadata)]
     )
@@ -92,7 +92,7 @@ def member(parts: Parts, group: str, metadata: bytes) -> str:
 
 
 def later(parts: Parts, request: Any, version: int) -> tuple[Any, int]:
-    """The response to a request that takes more than a slice, and in how many turns of the reactor it was made."""
+    """Return a response that is made in several slices, and the number of turns of the reactor that it took."""
     turns = 0
     call_later = parts.time.callLater
 
@@ -110,7 +110,7 @@ def later(parts: Parts, request: Any, version: int) -> tuple[Any, int]:
 
 
 class TestAnsweredOnce:
-    """What a request names again and again."""
+    """A request that names the same thing many times gets one answer for it."""
 
     def test_configs_of_a_broker(self, parts: Parts) -> None:
         once = parts.call(DescribeConfigsRequest([DescribeConfigsResource(BROKER, "1", None)], True, True))
@@ -247,7 +247,7 @@ class TestAnswersAreBounded:
 
 
 class TestSlices:
-    """Answers that take long are made in several turns, between which others are served."""
+    """Responses that take long are made in several turns, between which other clients are served."""
 
     def test_offsets_of_many_partitions(self, parts: Parts) -> None:
         parts.call(FindCoordinatorRequest("g"), 3)
@@ -320,7 +320,7 @@ class TestListOffsets:
         parts.threads.hold = True
         wanted = [ListOffsetsPartition(0, timestamp=MAX_TIMESTAMP)]
         answer = parts.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("t", wanted)]), 9)
-        assert len(parts.threads.held) == 1  # all headers behind the log start have to be read
+        assert len(parts.threads.held) == 1  # the headers of all batches behind the log start have to be read
         parts.threads.release()
         found = result_of(answer).topics[0].partitions[0]
         assert (found.timestamp, found.offset) == (NOW_MS + 4, 8)
@@ -378,7 +378,7 @@ class TestGroupIds:
         request = JoinGroupRequest("h", 30_000, 30_000, protocol_type="consumer", protocols=protocols)
         assert parts.call(request, 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         member(parts, "small", bytes(1000))
-        parts.time.advance(301)  # the others expire
+        parts.time.advance(301)  # the other tokens expire
         member(parts, "h", bytes(200_000))
         parts.groups.stop()
         parts.close()
@@ -403,11 +403,11 @@ class TestInternalTopics:
         return int(answer.responses[0].partition_responses[0].error_code)
 
     @pytest.mark.parametrize("client_id", ["__admin_client", "me"])
-    def test_nobody_writes_them_without_an_authorizer(self, parts: Parts, client_id: str) -> None:
+    def test_without_an_authorizer_nobody_may_write(self, parts: Parts, client_id: str) -> None:
         assert self.write(parts, client_id) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     @pytest.mark.parametrize("allowed", [True, False])
-    def test_with_one_those_do_that_may_act_for_the_cluster(self, parts: Parts, allowed: bool) -> None:
+    def test_with_an_authorizer_cluster_action_may_write(self, parts: Parts, allowed: bool) -> None:
         asked: list[tuple[AclOperation, ResourceType, str]] = []
 
         class Fixed:
@@ -425,7 +425,7 @@ class TestInternalTopics:
         code = self.write(parts, "__admin_client")
         cluster_action = (AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         assert cluster_action in asked
-        # An allowed client gets as far as the log, which wants keys in a compacted topic.
+        # An allowed client gets as far as the log, which refuses records without a key in a compacted topic.
         assert code == (ErrorCode.INVALID_RECORD if allowed else ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
@@ -445,7 +445,7 @@ class TestConnectionLimits:
         assert self.alter(parts, name, "10", broker).error_code == 0
         assert parts.settings[name] == 10
 
-    def test_what_is_stored_nevertheless_is_ignored(self, parts: Parts) -> None:
+    def test_a_stored_value_out_of_bounds_is_ignored(self, parts: Parts) -> None:
         """An earlier release may have stored it."""
         assert self.alter(parts, "max.connections", "20").error_code == 0
         store = parts.metadata.store

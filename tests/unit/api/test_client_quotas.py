@@ -1,4 +1,4 @@
-"""AlterClientQuotas and DescribeClientQuotas, and what clients over their quotas are told."""
+"""AlterClientQuotas and DescribeClientQuotas, and the throttle times of clients over their quotas."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOO_MUCH = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 def change(parts: Sequence[tuple[str, str | None]], validate_only: bool = False, **values: Any) -> Any:
-    """A request that changes the quotas of one entity; None removes one."""
+    """Return a request that changes the quotas of one entity; None removes a quota."""
     ops = [alter.OpData(name, value or 0.0, value is None) for name, value in values.items()]
     entry = alter.EntryData([alter.EntityData(*part) for part in parts], ops)
     return alter.AlterClientQuotasRequest([entry], validate_only)
@@ -110,7 +110,7 @@ class TestApis:
             ([("team", ANY, None)], ErrorCode.UNSUPPORTED_VERSION),
         ],
     )
-    def test_conditions_that_make_no_sense(self, parts: Parts, conditions: list[Any], code: ErrorCode) -> None:
+    def test_invalid_conditions(self, parts: Parts, conditions: list[Any], code: ErrorCode) -> None:
         components = [describe.ComponentData(*condition) for condition in conditions]
         answer = parts.call(describe.DescribeClientQuotasRequest(components, False))
         assert (answer.error_code, answer.entries) == (code, None)
@@ -134,7 +134,7 @@ class TestApis:
             ([(USER, "a")], {"request_percentage": float("inf")}),
         ],
     )
-    def test_changes_that_make_no_sense(self, parts: Parts, entity: list[Any], values: dict[str, Any]) -> None:
+    def test_invalid_changes(self, parts: Parts, entity: list[Any], values: dict[str, Any]) -> None:
         (result,) = parts.call(change(entity, **values)).entries
         assert result.error_code == ErrorCode.INVALID_REQUEST
         assert result.error_message.endswith(".")
@@ -154,7 +154,7 @@ class TestApis:
         assert result.error_code == 0
         assert described(parts) == {}
 
-    def test_an_address_has_one_way_to_be_written(self, parts: Parts) -> None:
+    def test_addresses_are_stored_in_one_form(self, parts: Parts) -> None:
         changed(parts, (IP, "0:0:0:0:0:0:0:1"), connection_creation_rate=7.0)
         assert parts.client_quotas.connection_rate("::1") == 7
 
@@ -167,7 +167,7 @@ class TestApis:
 
 
 class Client:
-    """Sends requests through the dispatcher, whose handlers count."""
+    """A client whose requests go through the dispatcher, where quotas are counted."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -229,7 +229,7 @@ class TestThrottling:
         assert client.produce(100).throttle_time_ms == 0
         assert client.muted == []
 
-    def test_one_without_an_answer_is_muted_too(self, client: Client) -> None:
+    def test_a_request_without_response_is_muted_too(self, client: Client) -> None:
         limit(client, producer_byte_rate=1000.0)
         assert client.produce(11_000, acks=0) is None
         assert len(client.muted) == 1
@@ -240,7 +240,7 @@ class TestThrottling:
         limit(client, consumer_byte_rate=30_000.0)
         answer = client.fetch(max_bytes=1 << 20)
         data = answer.responses[0].partitions[0]
-        assert len(records_in(data.records)) == 1  # no more than an idle client may fetch at once
+        assert len(records_in(data.records)) == 1  # as much as an idle client may fetch at once
         assert answer.throttle_time_ms == 0
         answer = client.fetch(1, max_bytes=1 << 20)
         data = answer.responses[0].partitions[0]
@@ -321,7 +321,7 @@ class TestThrottling:
 
     @pytest.mark.parametrize("count", [1, 5])
     def test_requests_answered_together(self, client: Client, count: int) -> None:
-        client.produce(10)  # the first of a leader epoch is by itself
+        client.produce(10)  # the first batch of a leader epoch is read alone
         limit(client, producer_byte_rate=1000.0)
         sender, session = ClientSession(1 << 20, "app"), ServerSession(1 << 20, client.dispatcher.versions)
         size = 2_000 // count
@@ -346,7 +346,7 @@ class TestThrottling:
             assert response.responses[0].partition_responses[0].error_code == 0
 
     @pytest.mark.parametrize("frame", [b"", b"\0\0", b"\0\0\0\x0a\0\0\0\1\0\2\xff\xff" + bytes(60)])
-    def test_a_broken_request_is_left_to_who_says_what_is_wrong(self, client: Client, frame: bytes) -> None:
+    def test_a_malformed_request_is_left_to_the_general_path(self, client: Client, frame: bytes) -> None:
         limit(client, producer_byte_rate=1000.0)
         session = ServerSession(1 << 20, client.dispatcher.versions)
         assert client.dispatcher.handle_batch(client.connection, memoryview(frame), session, 256) is NOT_ANSWERED
@@ -367,7 +367,7 @@ class TestThrottling:
 
 
 class TestMutations:
-    """Two partitions a second: an idle client may create or delete 22 at once."""
+    """A quota of two partitions a second: an idle client may create or delete 22 at once."""
 
     def create(self, client: Client, name: str, partitions: int, version: int = 7) -> tuple[Any, int]:
         answer = client.ask(CreateTopicsRequest([CreatableTopic(name, partitions, 1)], 1000), version)

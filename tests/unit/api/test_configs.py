@@ -122,7 +122,7 @@ class TestAlterConfigs:
         assert self.alter(parts, TOPIC, "t", True, retention_ms="5").error_code == 0
         assert shown(parts, TOPIC, "t")["retention.ms"][1] == DEFAULT
 
-    def test_a_resource_that_stands_twice(self, parts: Parts) -> None:
+    def test_a_resource_that_is_named_twice(self, parts: Parts) -> None:
         parts.create("t")
         answers = parts.call(AlterConfigsRequest([Resource(TOPIC, "t", [])] * 2)).responses
         assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST] * 2

@@ -23,7 +23,7 @@ class TestFindCoordinator:
         ("key_type", "code"),
         [(1, ErrorCode.UNSUPPORTED_VERSION), (2, ErrorCode.INVALID_REQUEST), (9, ErrorCode.INVALID_REQUEST)],
     )
-    def test_other_keys_are_refused_in_words(self, parts: Parts, key_type: int, code: ErrorCode) -> None:
+    def test_other_keys_are_refused_with_a_message(self, parts: Parts, key_type: int, code: ErrorCode) -> None:
         one = parts.call(FindCoordinatorRequest("x", key_type), 1)
         assert (one.error_code, one.node_id) == (code, -1)
         assert one.error_message
@@ -43,7 +43,7 @@ class TestInitProducerId:
         assert (again.producer_id, again.producer_epoch) == (first.producer_id + 1, 0)
 
     @pytest.mark.parametrize(("producer_id", "epoch"), [(7, -1), (-1, 0)])
-    def test_half_an_identity(self, parts: Parts, producer_id: int, epoch: int) -> None:
+    def test_a_producer_id_without_an_epoch(self, parts: Parts, producer_id: int, epoch: int) -> None:
         answer = parts.call(InitProducerIdRequest(None, 0, producer_id, epoch))
         assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
 

@@ -1,4 +1,4 @@
-"""Delegation tokens: who may make, renew, end and see them, and authentication with one."""
+"""Delegation tokens: who may create, renew, expire and describe them, and authentication with one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def be(parts: Parts, name: str) -> Principal:
-    """Let the next requests come from a user."""
+    """Send the next requests as this user."""
     connection: Any = parts.connection
     connection.principal = Principal(USER, name)
     principal: Principal = connection.principal
@@ -61,7 +61,7 @@ def expire(parts: Parts, secret: bytes, period_ms: int = -1) -> Any:
 
 
 def describe(parts: Parts, *owners: str) -> list[str]:
-    """The ids of the tokens that the client sees."""
+    """Return the ids of the tokens that the client sees."""
     named = [DescribeDelegationTokenOwner(USER, owner) for owner in owners] or None
     response = parts.call(DescribeDelegationTokenRequest(named))
     assert response.error_code == 0
@@ -160,7 +160,7 @@ def test_strangers_see_no_tokens_even_without_an_authorizer(parts: Parts) -> Non
 
 
 class Allow:
-    """Allows one operation on one resource."""
+    """An authorizer that allows one operation on one resource."""
 
     def __init__(self, operation: AclOperation, resource: ResourceType, name: str) -> None:
         self.wanted = (operation, resource, name)
@@ -192,7 +192,7 @@ def test_authorization(parts: Parts) -> None:
     assert renew(parts, other.hmac).error_code == 0
 
 
-def test_who_has_not_said_who_it_is_gets_none(parts: Parts) -> None:
+def test_anonymous_clients_get_no_token(parts: Parts) -> None:
     connection: Any = parts.connection
     be(parts, "alice")
     token = create(parts)

@@ -1,4 +1,4 @@
-"""Requests reach the handlers of their APIs, with a context that those of a connection share."""
+"""The dispatcher calls the handler of each API, with a context that the requests of a connection share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table from what is raised to what is answered has an entry for everything that is raised."""
+"""Every exception has an entry in the table from exceptions to error codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pylogd.replica import errors as replica_errors
 from tests.fakes.parts import Parts
 from twisted import logger
 
-globalLogPublisher: Any = logger.globalLogPublisher  # declared to take nothing but ILogObserver
+globalLogPublisher: Any = logger.globalLogPublisher  # declared to take an ILogObserver only
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
@@ -59,7 +59,7 @@ def test_what_replicas_raise(kind: type[PylogdError]) -> None:
     assert explain(kind("why"))[0] is not ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_an_unexpected_error_is_logged_and_kept_from_the_client() -> None:
+def test_an_unexpected_error_is_logged_and_not_shown_to_the_client() -> None:
     events: list[LogEvent] = []
     globalLogPublisher.addObserver(events.append)
     try:
@@ -72,7 +72,7 @@ def test_an_unexpected_error_is_logged_and_kept_from_the_client() -> None:
     assert "a secret" in str(event["log_failure"])
 
 
-def test_why_a_partition_is_not_here(parts: Parts) -> None:
+def test_the_error_says_why_a_partition_is_absent(parts: Parts) -> None:
     topic = parts.create("t")
     for name, index, code in [
         ("nope", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -1,4 +1,4 @@
-"""Fetch: limits, long polls, sessions, epochs, cold reads, and what is left behind."""
+"""Fetch: limits, long polls, sessions, epochs, cold reads, and what a closed connection leaves behind."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TestReading:
         assert only(parts.call(request("t", wants(1)), 12)).error_code == 0
 
     def test_zstd_is_for_clients_that_know_it(self, parts: Parts) -> None:
-        """KIP-110: from version 10 on; an older one gets what is before the first such batch, then an error."""
+        """KIP-110: from version 10 on; an older client gets the batches before the first zstd batch, then an error."""
         parts.create("t")
         partition = parts.partitions.by_name["t", 0]
         for codec in (CompressionType.NONE, CompressionType.GZIP, CompressionType.ZSTD, CompressionType.NONE):
@@ -244,7 +244,7 @@ class TestWaiting:
         assert len(parts.fetch_sessions) == 0
         parts.append("t", b"a")
 
-    def test_other_partitions_are_not_news(self, parts: Parts) -> None:
+    def test_changes_of_other_partitions_do_not_end_the_wait(self, parts: Parts) -> None:
         parts.create("t")
         parts.create("u")
         answer = self.poll(parts, 0)
@@ -288,7 +288,7 @@ class TestSessions:
         mixed = self.go_on(parts, first.session_id, 2, version=12)
         assert mixed.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
-    def test_errors_are_told_each_time_and_their_end_is_news(self, parts: Parts) -> None:
+    def test_errors_are_repeated_and_their_end_is_reported(self, parts: Parts) -> None:
         parts.create("t")
         first = self.begin(parts, 0, 0)
         for epoch in (1, 2):
@@ -334,7 +334,7 @@ class TestSessions:
         assert second.session_id != first.session_id
         assert len(parts.fetch_sessions) == 1
 
-    def test_no_room_means_no_session(self, tmp_path: Any) -> None:
+    def test_a_full_cache_gives_no_session(self, tmp_path: Any) -> None:
         parts = Parts(tmp_path, max_incremental_fetch_session_cache_slots=0)
         parts.create("t")
         assert parts.call(request("t", wants(0), session_epoch=0), 12).session_id == 0

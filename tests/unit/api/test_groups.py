@@ -1,4 +1,4 @@
-"""The group APIs as clients speak them: what each version asks and is answered."""
+"""The group APIs as clients use them: the requests and responses of each version."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def coordinator(parts: Parts) -> None:
 
 
 def join(parts: Parts, version: int = 9, **fields: Any) -> Any:
-    """Join, with the id that is told first where the version does so; the answer."""
+    """Join a group, with a second request where the version asks for a member id first; return the response."""
     wanted: dict[str, Any] = {
         "group_id": "g",
         "session_timeout_ms": 30_000,
@@ -69,7 +69,7 @@ def join(parts: Parts, version: int = 9, **fields: Any) -> Any:
 
 
 def stable(parts: Parts, version: int = 9) -> Any:
-    """A Stable group "g" of one member; the answer to its join."""
+    """Create a Stable group "g" of one member; return the response to its join."""
     joined = join(parts, version)
     shares = [SyncGroupRequestAssignment(joined.member_id, b"share")]
     request = SyncGroupRequest("g", joined.generation_id, joined.member_id, assignments=shares)
@@ -122,7 +122,7 @@ class TestMembership:
         assert [member.error_code for member in gone.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID]
         assert parts.call(HeartbeatRequest("g", 1, joined.member_id)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_one_that_leaves_by_an_old_version(self, parts: Parts) -> None:
+    def test_leaving_with_an_old_version(self, parts: Parts) -> None:
         joined = stable(parts)
         assert parts.call(LeaveGroupRequest("g", "x"), 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         assert parts.call(LeaveGroupRequest("g", joined.member_id), 0).error_code == 0
@@ -143,7 +143,7 @@ class TestOffsets:
     @pytest.mark.parametrize(
         ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
     )
-    def test_a_generation_of_a_group_that_is_not_there(self, parts: Parts, version: int, code: ErrorCode) -> None:
+    def test_a_generation_of_an_unknown_group(self, parts: Parts, version: int, code: ErrorCode) -> None:
         request = commit(("t", 0))
         request.group_id, request.member_id, request.generation_id_or_member_epoch = "unknown", "member", 3
         assert parts.call(request, version).topics[0].partitions[0].error_code == code
@@ -188,7 +188,7 @@ class TestOffsets:
         assert parts.call(commit(("t", 0), metadata="ü" * 2048), 9).topics[0].partitions[0].error_code == 0
         assert parts.call(commit(("t", 0), metadata=None), 9).topics[0].partitions[0].error_code == 0
 
-    def test_an_old_client_says_for_how_long(self, parts: Parts) -> None:
+    def test_an_old_client_sets_the_retention_time(self, parts: Parts) -> None:
         request = commit(("t", 0))
         request.retention_time_ms = 1000
         parts.call(request, 2)
@@ -196,7 +196,7 @@ class TestOffsets:
         request.retention_time_ms = (1 << 63) - 1
         assert parts.call(request, 2).topics[0].partitions[0].error_code == 0
 
-    def test_who_may_not_is_told_for_each_partition(self, parts: Parts) -> None:
+    def test_a_refused_commit_is_answered_for_each_partition(self, parts: Parts) -> None:
         stable(parts)
         answer = parts.call(commit(("t", 0), ("t", 1)), 9)
         assert {topic.partitions[0].error_code for topic in answer.topics} == {ErrorCode.UNKNOWN_MEMBER_ID}
@@ -277,7 +277,7 @@ class TestAdministration:
 
 
 class TestTheInternalTopic:
-    def test_clients_do_not_make_it(self, parts: Parts) -> None:
+    def test_clients_do_not_create_it(self, parts: Parts) -> None:
         for name in ("__consumer_offsets", "__transaction_state"):
             (result,) = parts.call(CreateTopicsRequest([CreatableTopic(name, 1, 1)])).topics
             assert result.error_code == ErrorCode.INVALID_REQUEST

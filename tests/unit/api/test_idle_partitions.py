@@ -1,4 +1,4 @@
-"""Partitions that nobody writes to: a session's fetch costs the same beside few and many, and leaves nothing out."""
+"""Idle partitions: a fetch in a session costs the same beside few and many of them, and misses no change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class Session:
-    """A session of broker 2, or of a consumer (`node` -1), over all partitions of topic `t`, which it has all of."""
+    """A fetch session of broker 2, or of a consumer (`node` -1), that has fetched all of topic `t`."""
 
     def __init__(self, parts: Parts, partitions: int, node: int = FOLLOWER) -> None:
         self.parts = parts
@@ -36,7 +36,7 @@ class Session:
         self.fetch()
 
     def ask(self, *wanted: tuple[int, int], wait_ms: int = 0) -> Any:
-        """The answer, or the Deferred of one, to a fetch that asks for these (index, offset) from now on."""
+        """Fetch these (index, offset) from now on; return the response, or a Deferred of it."""
         epoch = 0 if self.node >= 0 else -1
         entries = [FetchPartition(index, epoch, offset, partition_max_bytes=MIB) for index, offset in wanted]
         request = FetchRequest(
@@ -52,7 +52,7 @@ class Session:
         return answer
 
     def fetch(self, *wanted: tuple[int, int]) -> dict[int, Any]:
-        """What there is to say at once, by index."""
+        """Fetch without waiting; return the changed partitions by index."""
         return self.heard(self.ask(*wanted))
 
     def heard(self, answer: FetchResponse) -> dict[int, Any]:
@@ -75,7 +75,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def _acks_all(session: Session) -> None:
-    """The follower waits; a write ends that; the follower asks for more, which commits it."""
+    """Write with acks=all while the follower waits in a fetch, whose next fetch then commits the write."""
     parts = session.parts
     partition = parts.partitions.by_name["t", 0]
     end = partition.log.log_end_offset
@@ -103,7 +103,7 @@ def _costs(folder: Path, partitions: int, node: int) -> int:
 
 
 def test_a_fetch_beside_many_idle_partitions_costs_what_one_beside_few_does(tmp_path: Path) -> None:
-    """By instructions counted, from the wait of a follower's fetch to the commit of a write."""
+    """Count the instructions from the wait of a follower's fetch to the commit of a write."""
     for name in ("few", "many"):
         (tmp_path / name).mkdir()
     few, many = _costs(tmp_path / "few", 2, FOLLOWER), _costs(tmp_path / "many", 200, FOLLOWER)
@@ -140,10 +140,11 @@ def test_only_changed_partitions_are_looked_at(parts: Parts, node: int) -> None:
     assert set(session.fetch()) == ({1, 2} if node >= 0 else {1})
     session.fetch((1, 1))
     session.fetch()
-    assert session.dirty == ({2} if node >= 0 else set())  # the follower follows epoch 0 there, and is told so
+    # the follower follows epoch 0 there, and learns of the newer one
+    assert session.dirty == ({2} if node >= 0 else set())
 
 
-def test_a_log_start_that_retention_moves_is_news(parts: Parts) -> None:
+def test_a_log_start_moved_by_retention_is_reported(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     parts.append("t", b"a", partition=1)
     parts.append("t", b"b", partition=1)
@@ -157,7 +158,7 @@ def test_a_log_start_that_retention_moves_is_news(parts: Parts) -> None:
     assert {index: data.log_start_offset for index, data in session.fetch().items()} == {1: 2}
 
 
-def test_deleted_records_are_news_where_nobody_follows(parts: Parts) -> None:
+def test_deleted_records_are_reported_without_followers(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     parts.append("t", b"a", partition=1)
     session.fetch((1, 1))
@@ -166,8 +167,8 @@ def test_deleted_records_are_news_where_nobody_follows(parts: Parts) -> None:
     assert {index: data.log_start_offset for index, data in session.fetch().items()} == {1: 1}
 
 
-def test_an_idle_follower_in_touch_is_not_behind_when_a_write_comes(parts: Parts) -> None:
-    """Its fetches tell that it has all of every partition, the ones not named in them too."""
+def test_an_idle_follower_that_fetches_is_in_sync_when_a_write_arrives(parts: Parts) -> None:
+    """A fetch confirms that the follower has all of every partition of the session, also of those not named in it."""
     session = Session(parts, 3)
     most = parts.settings.integer("replica.lag.time.max.ms") / 1000
     partition = parts.partitions.by_name["t", 1]
@@ -180,7 +181,7 @@ def test_an_idle_follower_in_touch_is_not_behind_when_a_write_comes(parts: Parts
     assert partition.lagging(now + most + 1, most) == [FOLLOWER]
 
 
-def test_an_idle_follower_that_is_gone_is_behind_its_time_after_its_last_fetch(parts: Parts) -> None:
+def test_an_idle_follower_that_stopped_fetching_lags_from_its_last_fetch(parts: Parts) -> None:
     Session(parts, 3)
     most = parts.settings.integer("replica.lag.time.max.ms") / 1000
     parts.time.advance(most - 1)
@@ -191,7 +192,7 @@ def test_an_idle_follower_that_is_gone_is_behind_its_time_after_its_last_fetch(p
     assert partition.lagging(now + 2, most) == [FOLLOWER]
 
 
-def test_a_session_that_is_dropped_answers_who_waits_in_it(parts: Parts) -> None:
+def test_a_dropped_session_answers_its_waiting_fetch(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     waiting = session.ask(wait_ms=500)
     parts.fetch_sessions.close(session.session_id)
@@ -199,7 +200,7 @@ def test_a_session_that_is_dropped_answers_who_waits_in_it(parts: Parts) -> None
     assert not parts.replicas.fetch_waits.watched_keys()
 
 
-def test_a_session_that_nobody_goes_on_with_hears_of_nothing_twice(parts: Parts) -> None:
+def test_an_idle_session_is_notified_of_each_partition_once(parts: Parts) -> None:
     session = Session(parts, 3, node=-1)
     assert len(parts.replicas.fetch_waits.watched_keys()) == 3
     parts.append("t", b"a", partition=1)

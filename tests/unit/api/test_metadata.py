@@ -73,7 +73,7 @@ class TestMetadata:
         assert parts.call(ask(None), 11).topics[0].error_code == ErrorCode.INVALID_REQUEST
 
     @pytest.mark.parametrize("version", [0, 3, 4, 13])
-    def test_an_unknown_name_is_made_and_can_be_used(self, parts: Parts, version: int) -> None:
+    def test_an_unknown_topic_is_created_and_usable(self, parts: Parts, version: int) -> None:
         (topic,) = parts.call(ask("new"), version).topics
         assert (topic.error_code, len(topic.partitions)) == (0, 1)
         assert ("new", 0) in parts.partitions.by_name
@@ -103,7 +103,7 @@ class TestMetadata:
         parts.close()
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "é", "x" * 250])
-    def test_names_that_cannot_be(self, parts: Parts, name: str) -> None:
+    def test_invalid_names(self, parts: Parts, name: str) -> None:
         assert parts.ask(ask(name), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     def test_names_that_collide(self, parts: Parts) -> None:
@@ -111,7 +111,9 @@ class TestMetadata:
         assert parts.call(ask("a_b"), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     def test_a_dead_leader_is_not_named(self, parts: Parts) -> None:
-        """Between the end of a broker's session and the controller's election the tree still names it."""
+        """Between the end of a broker's session and the election of another leader, the metadata still names it as
+        leader.
+        """
         second = encode_broker(Broker(2, (Endpoint("PLAINTEXT", "second", 9092),)))
         result_of(parts.metadata.store.create(f"{BROKERS}/2", second))
         topic = result_of(parts.topic_admin.create_topic("t", assignment={0: [2, 1], 1: [1, 2]}))

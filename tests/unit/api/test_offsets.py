@@ -24,7 +24,7 @@ from tests.fakes.parts import NOW_MS, Parts
 
 @pytest.fixture
 def t(parts: Parts) -> Parts:
-    """A topic "t" with three records, a second apart."""
+    """Return a broker with a topic "t" of three records, a second apart."""
     parts.create("t")
     for value in (b"a", b"b", b"c"):
         parts.append("t", value)
@@ -57,7 +57,7 @@ class TestListOffsets:
         found = self.look_up(t, timestamp)
         assert (found.timestamp, found.offset, found.error_code) == (*expected, 0)
 
-    def test_a_follower_that_asks_for_what_is_committed(self, t: Parts) -> None:
+    def test_a_followers_look_up_by_isolation_level(self, t: Parts) -> None:
         partition = t.set_state("t", replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1)
         t.append("t", b"not committed")
         assert partition.high_watermark == 3
@@ -66,11 +66,11 @@ class TestListOffsets:
         assert [one.offset for one in found] == [4, 3]
 
     @pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11)])
-    def test_names_are_as_old_as_their_versions(self, t: Parts, timestamp: int, since: int) -> None:
+    def test_special_timestamps_need_their_versions(self, t: Parts, timestamp: int, since: int) -> None:
         assert self.look_up(t, timestamp, since).error_code == 0
         assert self.look_up(t, timestamp, since - 1).error_code == ErrorCode.UNSUPPORTED_VERSION
 
-    def test_a_name_that_nobody_knows(self, t: Parts) -> None:
+    def test_an_unknown_name(self, t: Parts) -> None:
         assert self.look_up(t, -7).error_code == ErrorCode.UNSUPPORTED_VERSION
 
     def test_an_empty_log(self, parts: Parts) -> None:

@@ -1,4 +1,4 @@
-"""ElectLeaders and the reassignment APIs on brokers' metadata; tests/integration has them move real replicas."""
+"""ElectLeaders and the reassignment APIs, on metadata alone; tests/integration moves real replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.fakes.parts import NOW_MS, Parts
 
 @pytest.fixture
 def two(parts: Parts) -> Parts:
-    """A second broker is alive, and topic t has a replica on both, led by the other."""
+    """Return a broker with topic t, whose other replica and leader is a second live broker."""
     broker = Broker(2, (Endpoint("PLAINTEXT", "other", 9092),))
     result_of(parts.metadata.store.create(f"{BROKERS}/2", encode_broker(broker)))
     topic = parts.create("t")
@@ -53,7 +53,7 @@ def state(parts: Parts) -> PartitionState:
 def elect(
     parts: Parts, kind: int, *partitions: tuple[str, int], all_of_them: bool = False
 ) -> dict[tuple[str, int], int]:
-    """Error codes by partition."""
+    """Return the error codes by partition."""
     asked = None if all_of_them else [TopicPartitions(name, [index]) for name, index in partitions]
     response = parts.call(ElectLeadersRequest(kind, asked))
     assert response.error_code == 0
@@ -65,7 +65,7 @@ def elect(
 
 
 def move(parts: Parts, replicas: list[int] | None, index: int = 0, **fields: Any) -> int:
-    """The error code."""
+    """Return the error code."""
     topics = [ReassignableTopic("t", [ReassignablePartition(index, replicas)])]
     response = parts.call(AlterPartitionReassignmentsRequest(topics=topics, **fields))
     (topic,) = response.responses
@@ -85,7 +85,7 @@ class TestElections:
         assert (state(two).leader, state(two).leader_epoch) == (1, 2)
         assert elect(two, 0, ("t", 0)) == {("t", 0): ErrorCode.ELECTION_NOT_NEEDED}
 
-    def test_all_that_need_it(self, two: Parts) -> None:
+    def test_all_partitions_that_need_an_election(self, two: Parts) -> None:
         two.create("right")
         assert elect(two, 0, all_of_them=True) == {("t", 0): 0}
         assert elect(two, 0, all_of_them=True) == {}
@@ -94,14 +94,14 @@ class TestElections:
         change(two, replace(state(two), isr=(2,)))
         assert elect(two, 0, ("t", 0)) == {("t", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
 
-    def test_an_unclean_one(self, two: Parts) -> None:
+    def test_an_unclean_election(self, two: Parts) -> None:
         assert elect(two, 1, ("t", 0)) == {("t", 0): ErrorCode.ELECTION_NOT_NEEDED}
         result_of(two.metadata.store.delete(f"{BROKERS}/2"))
         change(two, replace(state(two), isr=(2,), leader=NO_LEADER))
         assert elect(two, 1, all_of_them=True) == {("t", 0): 0}
         assert (state(two).leader, state(two).isr) == (1, (1,))
 
-    def test_nobody_is_left(self, two: Parts) -> None:
+    def test_no_replica_is_alive(self, two: Parts) -> None:
         result_of(two.metadata.store.delete(f"{BROKERS}/2"))
         change(two, replace(state(two), replicas=(2,), isr=(2,), leader=NO_LEADER))
         assert elect(two, 1, ("t", 0)) == {("t", 0): ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
@@ -150,7 +150,7 @@ class TestMoves:
         assert two.call(ListPartitionReassignmentsRequest()).topics == []
 
     @pytest.mark.parametrize("target", [[], [1, 1], [9], [-1]])
-    def test_what_is_no_target(self, two: Parts, target: list[int]) -> None:
+    def test_invalid_targets(self, two: Parts, target: list[int]) -> None:
         before = state(two)
         assert move(two, target) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert state(two) == before
@@ -159,7 +159,7 @@ class TestMoves:
         assert move(two, [1], allow_replication_factor_change=False) == ErrorCode.INVALID_REPLICATION_FACTOR
         assert move(two, [2, 1], allow_replication_factor_change=False) == 0
 
-    def test_nobody_in_sync_would_stay(self, two: Parts) -> None:
+    def test_no_in_sync_replica_would_stay(self, two: Parts) -> None:
         change(two, replace(state(two), replicas=(1, 2), isr=(1,), leader=1, adding=(1,)))
         assert move(two, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 

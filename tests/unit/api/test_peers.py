@@ -1,4 +1,4 @@
-"""A follower's fetch counts only on a connection of the broker that it names."""
+"""A follower's fetch counts only on a connection that has proven to be that broker's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDPOINTS = (Endpoint("PLAINTEXT", "localhost", 9093),)
 
 @pytest.fixture
 def secret(parts: Parts) -> BrokerSecret:
-    """The secret of broker 2, which is registered, and has a replica that lacks the one record there is."""
+    """Return the secret of broker 2, a registered follower that lacks the only record."""
     secret = BrokerSecret()
     known = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS, proof=secret.digest)}
     parts.peers = Peers(lambda: known)
@@ -37,7 +37,7 @@ def secret(parts: Parts) -> BrokerSecret:
 
 
 def greet(parts: Parts, name: str, version: str) -> FakeConnection:
-    """A connection that began with ApiVersions."""
+    """Return a connection that began with ApiVersions."""
     connection = FakeConnection()
     request = ApiVersionsRequest(name, version)
     answer = HANDLERS[ApiVersionsRequest.API_KEY](RequestContext(parts, connection, 4, "x"), request)
@@ -46,7 +46,7 @@ def greet(parts: Parts, name: str, version: str) -> FakeConnection:
 
 
 def fetch(parts: Parts, connection: Any, version: int = 17) -> Any:
-    """Fetch as broker 2 that has the record."""
+    """Fetch as broker 2, from the offset behind the record."""
     topic_id = parts.partitions.by_name["t", 0].topic_id
     wanted = [FetchPartition(0, parts.partitions.by_name["t", 0].leader_epoch, fetch_offset=1)]
     by_id = version >= 13
@@ -62,7 +62,7 @@ def high_watermark(parts: Parts) -> int:
     return parts.partitions.by_name["t", 0].high_watermark
 
 
-def test_the_broker_itself_is_believed(parts: Parts, secret: BrokerSecret) -> None:
+def test_a_proven_broker_is_accepted(parts: Parts, secret: BrokerSecret) -> None:
     connection = greet(parts, SOFTWARE_NAME, secret.software_version(__version__, FOLLOWER))
     assert fetch(parts, connection).error_code == 0
     assert high_watermark(parts) == 1
@@ -73,10 +73,10 @@ def test_only_brokers_may_send_requests_with_any_number_of_elements(parts: Parts
     for name, version in (
         ("librdkafka", "2.16"),
         (SOFTWARE_NAME, BrokerSecret().software_version(__version__, FOLLOWER)),
-        (SOFTWARE_NAME, secret.software_version(__version__, 3)),  # never seen
+        (SOFTWARE_NAME, secret.software_version(__version__, 3)),  # a broker that never registered
     ):
         assert greet(parts, name, version).bounded
-    unproven = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS)}  # of an earlier release
+    unproven = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS)}  # a broker of an earlier release
     parts.peers = Peers(lambda: unproven)
     assert greet(parts, SOFTWARE_NAME, secret.software_version(__version__, FOLLOWER)).bounded
 
@@ -86,7 +86,7 @@ def test_a_forged_fetch_commits_nothing(parts: Parts, secret: BrokerSecret, vers
     for connection in (
         FakeConnection(),
         greet(parts, "librdkafka", "2.16"),
-        greet(parts, SOFTWARE_NAME, secret.digest),  # what the registration has is not the secret
+        greet(parts, SOFTWARE_NAME, secret.digest),  # the secret does not match the registration
         greet(parts, SOFTWARE_NAME, f"{__version__}-{FOLLOWER}-{secret.digest}"),
         greet(parts, SOFTWARE_NAME, BrokerSecret().software_version(__version__, FOLLOWER)),
         greet(parts, SOFTWARE_NAME, secret.software_version(__version__, 3)),
@@ -120,7 +120,7 @@ def test_with_an_authorizer_it_needs_cluster_action_too(parts: Parts, secret: Br
     assert fetch(parts, connection).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_a_broker_of_an_earlier_release_is_believed_until_it_is_upgraded() -> None:
+def test_a_broker_of_an_earlier_release_needs_no_proof() -> None:
     secret = BrokerSecret()
     known = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS)}
     peers = Peers(lambda: known)
@@ -128,11 +128,11 @@ def test_a_broker_of_an_earlier_release_is_believed_until_it_is_upgraded() -> No
     known[FOLLOWER] = Broker(FOLLOWER, ENDPOINTS, proof=secret.digest)
     assert not peers.proven(None, FOLLOWER)
     assert peers.proven(read_claim(SOFTWARE_NAME, secret.software_version("1", FOLLOWER)), FOLLOWER)
-    assert not peers.proven(PeerClaim(3, secret.digest), 3)  # never seen
+    assert not peers.proven(PeerClaim(3, secret.digest), 3)  # a broker that never registered
 
 
 @pytest.mark.parametrize("version", ["", "1", "1-2", "a-b-c", "1--c", f"1-{'9' * 11}-c", "1-²-c"])
-def test_what_is_no_claim(version: str) -> None:
+def test_requests_that_name_no_broker(version: str) -> None:
     assert read_claim(SOFTWARE_NAME, version) is None
 
 

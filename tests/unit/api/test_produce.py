@@ -1,4 +1,4 @@
-"""Produce: acks, versions, errors one partition at a time, and waiting for replicas."""
+"""Produce: acks, versions, an error for each partition, and waiting for replicas."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_acks_0_closes_the_connection_on_an_error(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-def test_acks_that_cannot_be(parts: Parts, acks: int) -> None:
+def test_invalid_acks(parts: Parts, acks: int) -> None:
     parts.create("t")
     assert only(parts.call(request("t", batch(), acks=acks), 9)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert parts.partitions.by_name["t", 0].high_watermark == 0
 
 
-def test_transactions_are_refused_in_words(parts: Parts) -> None:
+def test_transactions_are_refused_with_a_message(parts: Parts) -> None:
     parts.create("t")
     partition = only(parts.call(request("t", batch(), acks=-1, transactional_id="tx"), 9))
     assert partition.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -101,7 +101,7 @@ def test_unknown_names_indexes_and_ids(parts: Parts) -> None:
     assert [one.error_code for one in both] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_a_log_that_is_being_made_is_not_led_yet(parts: Parts) -> None:
+def test_a_log_that_is_being_created_has_no_leader_yet(parts: Parts) -> None:
     parts.threads.hold = True
     result_of(parts.topic_admin.create_topic("t"))
     assert only(parts.call(request("t", batch()), 12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

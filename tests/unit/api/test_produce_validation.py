@@ -1,4 +1,4 @@
-"""Produce refuses batches that a consumer could not read, and looks into records without holding up the reactor."""
+"""Produce refuses batches that a consumer could not decode, and checks records without blocking the reactor."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def batch(*values: bytes, stamp: int = NOW_MS, key: bytes | None = b"k", **optio
 
 
 def with_records(payload: bytes, count: int = 3, **fields: int) -> bytes:
-    """A batch of a good header, and of these bytes as its records."""
+    """Return a batch with a valid header and these bytes as its records."""
     head = with_header(batch()[:HEADER_SIZE], batch_length=HEADER_SIZE - 12 + len(payload), record_count=count)
     return with_header(head + payload, **{"last_offset_delta": count - 1, **fields})
 
 
 def record(delta: int, *, body: bytes = b"\x02k\x02v\x00", stamp: int = 0, longer: int = 0) -> bytes:
-    """A record with these fields. `longer`: by so much its length lies."""
+    """Return a record with these fields; its length field is too large by `longer`."""
     fields = b"\0" + varint(stamp) + varint(delta) + body
     return varint(len(fields) + longer) + fields
 
@@ -53,7 +53,7 @@ def of(*records: bytes, **fields: int) -> bytes:
     return with_records(b"".join(records), len(records), **fields)
 
 
-#: name -> batch, code, and the number of the record that is at fault, if it is one
+#: name -> batch, error code, and the index of the faulty record, None if the whole batch is refused
 POISON: dict[str, tuple[Callable[[], bytes], ErrorCode, int | None]] = {
     "garbage": (lambda: with_records(b"\xfe\xed\xfa\xce" * 20), INVALID, 0),
     "zeros": (lambda: with_records(bytes(80)), INVALID, 0),
@@ -101,12 +101,12 @@ POISON: dict[str, tuple[Callable[[], bytes], ErrorCode, int | None]] = {
 
 @pytest.fixture(autouse=True)
 def checked(parts: Parts) -> None:
-    """Records are checked without the compiled loop too."""
+    """Have records checked without the compiled loop too."""
     parts.settings.set_dynamic({"log.validate.records": "true"}, {})
 
 
 def ask(parts: Parts, topic: str, *records: bytes, acks: int = 1) -> Any:
-    """What comes of a request: the answers, or a Deferred of them."""
+    """Return the responses to a request, or a Deferred of them."""
     rows = [PartitionProduceData(index, memoryview(one)) for index, one in enumerate(records)]
     return parts.ask(ProduceRequest(None, acks, 1000, [TopicProduceData(topic, partition_data=rows)]), 9)
 
@@ -127,11 +127,11 @@ def read(parts: Parts, topic: str, index: int = 0) -> list[Any]:
 
 @pytest.mark.parametrize("name", POISON)
 @pytest.mark.parametrize("settings", [{}, {"cleanup_policy": "compact"}], ids=["delete", "compact"])
-def test_poison_is_refused(parts: Parts, name: str, settings: dict[str, str]) -> None:
+def test_invalid_batches_are_refused(parts: Parts, name: str, settings: dict[str, str]) -> None:
     make, code, place = POISON[name]
     options: dict[str, Any] = dict(settings)
     parts.create("t", **options)
-    for count in (0, 3):  # as the first batch of a log, which goes the general way, and behind another
+    for count in (0, 3):  # as the first batch of a log, which takes the general path, and after another one
         (answer,) = answers(ask(parts, "t", make()))
         assert ErrorCode(answer.error_code) is code
         assert answer.error_message
@@ -144,8 +144,8 @@ def test_poison_is_refused(parts: Parts, name: str, settings: dict[str, str]) ->
         assert (answer.error_code, answer.base_offset) == (0, count)
 
 
-def test_a_largest_time_stamp_that_is_wrong_is_put_right(parts: Parts) -> None:
-    """As Kafka does it: some clients don't set it, some set the last record's."""
+def test_a_wrong_max_timestamp_is_corrected(parts: Parts) -> None:
+    """As in Kafka: some clients leave the field empty, some set the last record's time stamp."""
     parts.create("t")
     for codec in CompressionType:
         rows = [(b"k", b"v", NOW_MS + at, ()) for at in (1, 9, 4)]
@@ -163,7 +163,7 @@ def test_a_largest_time_stamp_that_is_wrong_is_put_right(parts: Parts) -> None:
     assert len(read(parts, "t")) == 3 * len(headers)  # which checks the CRCs
 
 
-def test_settings_say_what_is_looked_into(tmp_path: Any) -> None:
+def test_settings_decide_what_is_checked(tmp_path: Any) -> None:
     broken = encode_batch([(b"k", b"v" * 50, NOW_MS, ())] * 3, compression=4)[:-4]
     broken = with_header(broken, batch_length=len(broken) - 12)
     lies = with_header(batch(compression=4), record_count=2, last_offset_delta=1)
@@ -201,7 +201,7 @@ def test_an_old_record_inside_a_batch_is_found(parts: Parts) -> None:
         assert answer.error_code == 0
 
 
-def test_a_bomb_is_too_large(parts: Parts) -> None:
+def test_a_decompression_bomb_is_refused(parts: Parts) -> None:
     parts.create("t", cleanup_policy="compact", max_message_bytes="1000")
     for codec in list(CompressionType)[1:]:
         bomb = encode_batch([(b"k", bytes(16_100), NOW_MS, ())], compression=codec)
@@ -210,17 +210,17 @@ def test_a_bomb_is_too_large(parts: Parts) -> None:
     assert not read(parts, "t")
 
 
-LARGE = ("pad", bytes(1 << 16))  # what has it takes too long to be decompressed here
+LARGE = ("pad", bytes(1 << 16))  # decompressing it on the reactor thread would take too long
 
 
 def many(count: int, codec: int, first: int) -> bytes:
-    """Records with numbers for values; compressed ones have to be looked into in a thread."""
+    """Return records with numbers as values; compressed ones have to be checked in a thread."""
     headers = [LARGE] if codec else []
     return encode_batch([(b"k", b"%d" % (first + at), NOW_MS, headers) for at in range(count)], compression=codec)
 
 
 class TestInAThread:
-    """What is compressed is looked into in a thread, and what comes behind it for the same partition waits."""
+    """Compressed records are checked in a thread, and later batches for the same partition wait for that."""
 
     @pytest.fixture
     def held(self, parts: Parts) -> Parts:
@@ -286,7 +286,7 @@ class TestInAThread:
         assert failures[0].check(CloseConnection)
         assert len(read(held, "c")) == 1
 
-    def test_a_partition_that_goes_meanwhile(self, held: Parts) -> None:
+    def test_a_partition_that_is_deleted_meanwhile(self, held: Parts) -> None:
         sent = [ask(held, "c", many(1, 4, 0)), ask(held, "c", many(1, 0, 0))]
         held.set_state("c", leader=2, replicas=(1, 2), isr=(1, 2))
         held.threads.release()
@@ -296,7 +296,7 @@ class TestInAThread:
             assert answer.current_leader.leader_id == 2
 
     def test_settings_that_change_meanwhile(self, parts: Parts) -> None:
-        """A topic that becomes a compacted one: what the thread has not looked for is looked for again."""
+        """If the topic becomes a compacted one meanwhile, the records are checked again for missing keys."""
         parts.create("d", message_timestamp_type="LogAppendTime")
         parts.settings.set_dynamic({"log.validate.records": "true", "log.validate.compressed": "true"}, {})
         parts.threads.hold = True
@@ -306,8 +306,8 @@ class TestInAThread:
         parts.threads.release()
         assert answers(waiting)[0].error_code == INVALID
 
-    def test_few_at_a_time(self, parts: Parts) -> None:
-        """Each may take sixteen times max.message.bytes of memory."""
+    def test_few_checks_run_at_the_same_time(self, parts: Parts) -> None:
+        """Each check may take sixteen times max.message.bytes of memory."""
         parts.create("c", partitions=5, cleanup_policy="compact")
         parts.threads.hold = True
         sent = [ask(parts, "c", *[many(1, 4, 0)] * 5)]
@@ -326,12 +326,13 @@ class TestInAThread:
 
 
 def test_many_partitions_in_a_large_request(parts: Parts) -> None:
-    """A look into each is short; into all of them it is not. What comes behind in the same request stays behind."""
+    """Each check is short, but all together are not. Later batches of the same request keep their order."""
     parts.create("wide", partitions=6)
     parts.threads.hold = True
     half = INLINE_BYTES // 2
     rows = [PartitionProduceData(index, memoryview(batch(bytes(half), key=b"%d" % index))) for index in (0, 1, 2, 3)]
-    rows += [PartitionProduceData(4, memoryview(batch(bytes(half), compression=4)))]  # nobody has to look into it
+    # this batch needs no check of its records
+    rows += [PartitionProduceData(4, memoryview(batch(bytes(half), compression=4)))]
     rows += [PartitionProduceData(2, memoryview(batch(b"second")))]
     waiting = parts.ask(ProduceRequest(None, 1, 1000, [TopicProduceData("wide", partition_data=rows)]), 9)
     ends = [parts.partitions.by_name["wide", index].log.log_end_offset for index in range(5)]
@@ -350,7 +351,7 @@ def test_a_small_compressed_batch_needs_no_thread(parts: Parts) -> None:
 
 
 def test_the_records_of_a_batch_are_found(parts: Parts) -> None:
-    """What is built by hand above is right but for what its name says."""
+    """The batches built by hand above are valid but for the fault that their name says."""
     parts.create("t")
     good = [of(record(0), record(1), record(2)), with_records(encode_records([(b"k", b"v", NOW_MS, ())], NOW_MS), 1)]
     for data in good:

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials, and what they do to those who authenticate."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials, and their effect on authentication."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def upsertion(
 
 
 def alter(parts: Parts, *upsertions: ScramCredentialUpsertion, **deletions: int) -> dict[str, int]:
-    """Change credentials; the error code by user."""
+    """Change credentials; return the error codes by user."""
     removed = [ScramCredentialDeletion(name, code) for name, code in deletions.items()]
     response = parts.call(AlterUserScramCredentialsRequest(removed, list(upsertions)))
     return {result.user: result.error_code for result in response.results}
 
 
 def describe(parts: Parts, *names: str) -> dict[str, Any]:
-    """The credentials as (mechanism, iterations) by user, or the error code."""
+    """Return the credentials as (mechanism, iterations) by user, or the error code."""
     response = parts.call(DescribeUserScramCredentialsRequest([UserName(name) for name in names] or None))
     assert response.error_code == 0
     return {
@@ -98,7 +98,7 @@ def test_they_are_stored_as_kafka_does(parts: Parts) -> None:
     ],
 )
 def test_what_is_refused(parts: Parts, change: ScramCredentialUpsertion, code: ErrorCode) -> None:
-    """One bad change refuses the user's others, but not those of other users."""
+    """An invalid change refuses all changes of its user, but not those of other users."""
     assert alter(parts, upsertion(change.name, algorithm=SCRAM_SHA_512), change, upsertion("bob")) == {
         change.name: code if change.mechanism != SCRAM_SHA_512.code else ErrorCode.DUPLICATE_RESOURCE, "bob": 0,
     }  # fmt: skip
@@ -114,7 +114,7 @@ def test_the_same_credential_twice(parts: Parts) -> None:
 
 
 class Deny:
-    """Refuses one operation on the cluster."""
+    """An authorizer that denies one operation on the cluster."""
 
     def __init__(self, operation: AclOperation) -> None:
         self.operation = operation

@@ -1,4 +1,4 @@
-"""Fetch sessions: how many partitions they may have together, and when their memory is given back."""
+"""Fetch sessions: how many partitions they may hold together, and when their memory is released."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sessions_of_brokers_are_not_counted(parts: Parts) -> None:
     assert open_session(parts, FakeConnection(), 1000).session_id
 
 
-def test_unused_ones_give_way(parts: Parts) -> None:
+def test_unused_sessions_are_evicted(parts: Parts) -> None:
     assert open_session(parts, FakeConnection(), 900).session_id
     assert not open_session(parts, FakeConnection(), 900).session_id
     parts.time.advance(121)
@@ -75,7 +75,7 @@ def test_they_end_with_their_connection(parts: Parts) -> None:
 def test_their_memory_is_given_back(parts: Parts) -> None:
     tracemalloc.start()
     try:
-        assert open_session(parts, FakeConnection(), 100).session_id  # whatever is made once
+        assert open_session(parts, FakeConnection(), 100).session_id  # creates whatever is created once
         before, _ = tracemalloc.get_traced_memory()
         connection = FakeConnection()
         assert open_session(parts, connection, 800).session_id
@@ -91,7 +91,7 @@ def test_their_memory_is_given_back(parts: Parts) -> None:
 
 
 def test_many_partitions_are_looked_at_in_several_turns(parts: Parts) -> None:
-    """Also by each fetch of a session, as long as they are unknown: it has to be told of the error each time."""
+    """A session checks unknown partitions in each fetch, since the client has to get the error each time."""
     turns: list[float] = []
     call_later = parts.time.callLater
 

@@ -90,7 +90,7 @@ class TestCreateTopics:
             assert bad.error_message
         assert {one.name for one in parts.topics.all()} == {"exists", "good"}
 
-    def test_a_name_that_stands_twice(self, parts: Parts) -> None:
+    def test_a_name_that_is_given_twice(self, parts: Parts) -> None:
         answers = self.create(parts, CreatableTopic("t", 1, 1), CreatableTopic("t", 2, 1))
         assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST]
         assert not parts.topics.all()
@@ -158,7 +158,7 @@ class TestCreatePartitions:
         }
         assert self.extend(parts, CreatePartitionsTopic("t", 2, [CreatePartitionsAssignment([1])])) == {"t": 0}
 
-    def test_a_name_that_stands_twice(self, parts: Parts) -> None:
+    def test_a_name_that_is_given_twice(self, parts: Parts) -> None:
         parts.create("t")
         twice = [CreatePartitionsTopic("t", 2, None), CreatePartitionsTopic("t", 3, None)]
         assert self.extend(parts, *twice) == {"t": ErrorCode.INVALID_REQUEST}

@@ -1,4 +1,4 @@
-"""What is registered: coherent with the schemas, and answerable in every version that is served."""
+"""The registered handlers: they match the schemas, and respond in every version that is advertised."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAs
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch, decoded
 
-#: One useful request of each API; "t" exists.
+#: One typical request of each API; the topic "t" exists.
 REQUESTS: list[Any] = [
     ProduceRequest(acks=1, topic_data=[TopicProduceData("t", partition_data=[PartitionProduceData(0, batch())])]),
     FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0, partition_max_bytes=100)])]),
@@ -155,22 +155,22 @@ REQUESTS: list[Any] = [
     AlterClientQuotasRequest([EntryData([EntityData("user", None)], [OpData("producer_byte_rate", 1024.0)])]),
 ]
 BY_KEY = {request.API_KEY: request for request in REQUESTS}
-FIRST_BY_ID = 6  # of DeleteTopics
-FIRST_WITH_MANY = 4  # of FindCoordinator
-FIRST_WITH_GROUPS = 8  # of OffsetFetch
-FIRST_WITH_LEAVERS = 3  # of LeaveGroup
-FIRST_COMMIT_BY_ID = 10  # of OffsetCommit and OffsetFetch
+FIRST_BY_ID = 6  # fields of DeleteTopics
+FIRST_WITH_MANY = 4  # fields of FindCoordinator
+FIRST_WITH_GROUPS = 8  # fields of OffsetFetch
+FIRST_WITH_LEAVERS = 3  # fields of LeaveGroup
+FIRST_COMMIT_BY_ID = 10  # fields of OffsetCommit and OffsetFetch
 SERVED = [(key, version) for key, (first, last) in served_versions().items() for version in range(first, last + 1)]
 
 
 def without_names(request: Any) -> Any:
-    """A request whose topics go by id."""
+    """Return the request with topic ids in place of names."""
     groups = [replace(group, topics=[replace(topic, name="") for topic in group.topics]) for group in request.groups]
     return replace(request, groups=groups)
 
 
 def request_at(api_key: int, version: int) -> Any:
-    """The API's request with nothing in it that the version does not have."""
+    """Return the API's request without the fields that the version lacks."""
     request = BY_KEY[api_key]
     if api_key == DeleteTopicsRequest.API_KEY:
         return replace(request, topic_names=[]) if version >= FIRST_BY_ID else replace(request, topics=[])
@@ -230,8 +230,8 @@ def test_every_handler_module_is_imported() -> None:
     }
 
 
-def test_only_what_no_other_request_can_tell_overlaps() -> None:
-    """An append is done when its handler returns, a fetch changes nothing: all else takes effect in order."""
+def test_only_requests_without_visible_effect_overlap() -> None:
+    """An append is done when its handler returns, and a fetch changes nothing. All others take effect in order."""
     assert overlapping_apis() == {ProduceRequest.API_KEY, FetchRequest.API_KEY}
 
 
@@ -259,10 +259,10 @@ class TestApiVersions:
     @pytest.mark.parametrize(
         ("name", "version"), [("", "1"), ("a b", "1"), ("-x", "1"), ("x-", "1"), ("x", ""), ("x", "1\n"), ("é", "1")]
     )
-    def test_a_client_that_names_itself_badly(self, parts: Parts, name: str, version: str) -> None:
+    def test_an_invalid_client_software_name(self, parts: Parts, name: str, version: str) -> None:
         for api_version, code in ((2, 0), (3, ErrorCode.INVALID_REQUEST)):
             assert parts.call(ApiVersionsRequest(name, version), api_version).error_code == code
 
     @pytest.mark.parametrize("name", ["a", "apache-kafka-java", "librdkafka", "x.y-1"])
-    def test_a_client_that_names_itself_well(self, parts: Parts, name: str) -> None:
+    def test_a_valid_client_software_name(self, parts: Parts, name: str) -> None:
         assert parts.call(ApiVersionsRequest(name, "4.0.0"), 4).error_code == 0

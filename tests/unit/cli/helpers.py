@@ -1,4 +1,4 @@
-"""The `pylogd` command as a process: what a shell sees of it."""
+"""The `pylogd` command as a process, as a shell runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMMAND = [sys.executable, "-c", "from pylogd.cli.main import main; main()"]
 
 
 class Outcome(NamedTuple):
-    """How it ended and what it said."""
+    """The exit code and output of a command."""
 
     code: int
     out: bytes
@@ -19,6 +19,6 @@ class Outcome(NamedTuple):
 
 
 def pylogd_process(arguments: Sequence[str], stdin: bytes = b"") -> Outcome:
-    """Run it to its end."""
+    """Run a command to its end."""
     done = subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=180, check=False)
     return Outcome(done.returncode, done.stdout, done.stderr.decode())

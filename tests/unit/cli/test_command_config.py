@@ -1,4 +1,4 @@
-"""`--command-config`: a file of Kafka's properties says how the commands connect."""
+"""`--command-config`: a file of Kafka's properties configures how the commands connect."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ EXPECTED = SecurityOptions(
 
 @click.group()
 def group() -> None:
-    """A group whose command connects."""
+    """Create a command group for commands that connect."""
 
 
 @group.command()
 @bootstrap_option
 def try_it(bootstrap: str) -> None:
-    """Connect to nothing, and print the options."""
+    """Print the options without connecting."""
     with connect(bootstrap) as cluster:
         assert cluster.options.security == security()
     click.echo(f"{security()!r} {sorted(kafka_options())}")

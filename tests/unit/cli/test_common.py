@@ -1,4 +1,4 @@
-"""Times, sizes and fields as users see them."""
+"""Times, sizes and fields, as users type and read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a whole: help, exit codes, what is imported."""
+"""The command as a whole: help, exit codes, and which modules are imported."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class TestSettings:
 
 
 class TestBrokerRefuses:
-    """What is wrong is found before anything is started: one line, exit code 2."""
+    """Invalid options are reported before anything is started, by one line and exit code 2."""
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -56,11 +56,11 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def end(self) -> int:
-        """Read the rest; its exit code."""
+        """Read the rest of the output; return the exit code."""
         while True:
             try:
                 piece = os.read(self._ours, 4096)
-            except OSError:  # Linux: the other side is closed
+            except OSError:  # on Linux: the process has closed its end
                 break
             if not piece:
                 break
@@ -98,7 +98,7 @@ def test_deleting_asks_for_confirmation(server: FakeBroker, answer: str, code: i
     terminal.read_until("Delete t with all records?")
     if answer == "\x03":
         terminal.interrupt()
-        terminal.type("\n")  # a signal that comes just before Python begins to read is seen when it has read
+        terminal.type("\n")  # a signal just before a read of Python's is handled after the read
     else:
         terminal.type(answer)
     assert terminal.end() == code

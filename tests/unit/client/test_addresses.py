@@ -1,4 +1,4 @@
-"""Where a client connects: every address of a name (Kafka's client.dns.lookup), and back to the bootstrap servers."""
+"""Which addresses a client connects to: all of a name (client.dns.lookup), and the bootstrap servers again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Resolution:
 
 @implementer(IHostnameResolver)
 class Resolver:
-    """What Twisted asks in place of the operating system."""
+    """A resolver for Twisted, in place of the operating system's."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -53,7 +53,7 @@ class Resolver:
 
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names that were looked up."""
+    """Return a list to which the names that are looked up are added."""
     resolver = Resolver()
     real = socket.getaddrinfo
 
@@ -83,7 +83,7 @@ def test_every_address_of_a_name_is_tried(resolved: list[str], kind: str) -> Non
 
 @pytest.mark.parametrize("kind", FACES)
 def test_a_broker_may_send_the_client_back_to_the_bootstrap_servers(kind: str) -> None:
-    """KIP-1102, with sockets: the connections are closed, and reading goes on over new ones."""
+    """KIP-1102 with sockets: the connections are closed, and the consumer reads on over new ones."""
     with FakeBroker() as server:
         server.append(0, encode_batch([(None, b"before", 0, ())]))
         face = FACES[kind](server.address)

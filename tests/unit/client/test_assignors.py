@@ -1,4 +1,4 @@
-"""Assignors: fair, complete, sticky; and the members' own protocol, against another implementation of it."""
+"""Assignors: balanced, complete, sticky; and the members' metadata, compared with another implementation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9))
 
 
 def members(topics: dict[str, set[str]], before: Assignment | None = None, generation: int = 1) -> Members:
-    """Subscriptions that tell in both ways what was owned."""
+    """Return subscriptions that name the owned partitions in both fields."""
     found = {}
     for name, wanted in topics.items():
         owned = (before or {}).get(name, [])
@@ -82,7 +82,7 @@ def test_when_members_leave_the_others_keep_theirs(names: set[int], gone: set[in
 
 @settings(deadline=None)
 @given(topics=SUBSCRIPTIONS, counts=COUNTS, later=SUBSCRIPTIONS)
-def test_cooperation_ends_in_a_round_more(
+def test_cooperative_assignment_settles_in_one_more_round(
     topics: dict[str, set[str]], counts: dict[str, int], later: dict[str, set[str]]
 ) -> None:
     assignor = ASSIGNORS["cooperative-sticky"]
@@ -90,7 +90,7 @@ def test_cooperation_ends_in_a_round_more(
     held = {partition: name for name, share in before.items() for partition in share}
     for generation in (1, 2, 3):
         after = assignor.assign(members(later, before, generation), counts)
-        for name, share in after.items():  # nothing is given away that another still holds
+        for name, share in after.items():  # no partition is assigned that another member still owns
             assert all(held.get(p, name) in (name, None) or held[p] not in later for p in share)
         held = {p: name for name, share in after.items() for p in share}
         before = after
@@ -135,7 +135,7 @@ def test_names() -> None:
             find_assignors(wrong)
 
 
-# The members' own protocol
+# The metadata that members exchange
 
 PARTITIONS = st.lists(st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 50)), unique=True).map(sorted)
 WHOLE = st.builds(

@@ -1,4 +1,4 @@
-"""Stamps and reports, with a producer that keeps what it is given and delivers when it is told."""
+"""Audit stamps and reports, with a producer that keeps the records and delivers them when the test says so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sent:
 
 
 class ListProducer(Producer):
-    """Keeps the messages of each topic, and the reports apart. A batch takes `batch_records` messages."""
+    """A producer that keeps the messages of each topic, and the reports apart, in batches of `batch_records`."""
 
     def __init__(self, batch_records: int = 1) -> None:
         super().__init__("nowhere:1")
@@ -43,11 +43,11 @@ class ListProducer(Producer):
         self.on_add: Callable[[Sent], None] = lambda _sent: None
 
     def fill(self) -> None:
-        """Let there be no room."""
+        """Fill the producer's buffer."""
         self._accumulator.buffered += 1 << 50
 
     def drain(self) -> None:
-        """Let there be room again."""
+        """Empty the producer's buffer."""
         self._accumulator.buffered -= 1 << 50
 
     def _make_room(self) -> None:
@@ -151,7 +151,7 @@ def test_a_message_that_was_not_taken_is_not_counted() -> None:
     assert fixture.counts() == []
 
 
-def test_a_report_that_was_not_taken_is_sent_the_next_time() -> None:
+def test_a_refused_report_is_sent_the_next_time() -> None:
     fixture = Fixture()
     fixture.audited.send("t", b"v")
     fixture.producer.flush()
@@ -203,7 +203,7 @@ def test_a_batch_of_two_windows_counts_for_each() -> None:
     assert [(report["first"], report["last"]) for report in fixture.producer.reports] == [(0, 1), (2, 4)]
 
 
-def test_many_batches_are_let_go_of_before_their_window_ends() -> None:
+def test_completed_batches_are_released_before_their_window_ends() -> None:
     fixture = Fixture()
     for _ in range(10_000):
         fixture.audited.send("t", b"v")
@@ -226,7 +226,7 @@ def test_numbers_that_were_never_delivered_are_told_in_reports_that_fit() -> Non
 
 
 def test_threads_that_send_together() -> None:
-    """Each number is given once, and each message is counted once, with batches that end at any moment."""
+    """Each number is given once and each message counted once, whenever batches are completed."""
     fixture = Fixture(batch_records=7)
     fixture.producer.on_add = Sent.done
 
@@ -247,7 +247,7 @@ def test_threads_that_send_together() -> None:
 
 @pytest.mark.parametrize("given", [None, 0, 1_700_000_000_000])
 def test_the_time_in_a_stamp_follows_the_wall_clock_in_both_directions(given: int | None) -> None:
-    """Whatever the record's own time stamp is."""
+    """The record's own time stamp has no effect on it."""
     fixture = Fixture()
     expected = []
     for step in (5, 1, 0, -600_000, 0, 70_000):

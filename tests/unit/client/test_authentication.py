@@ -1,4 +1,4 @@
-"""SASL on the connections of a client, without sockets: what is sent when, and what becomes of failures."""
+"""SASL on the connections of a client, without sockets: the messages in order, and the effects of failures."""
 
 from __future__ import annotations
 

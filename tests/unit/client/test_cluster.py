@@ -1,4 +1,4 @@
-"""Metadata, leaders, and when to try again."""
+"""Metadata, leaders, and retries."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_other_errors_are_not(cluster: Cluster, server: FakeBroker) -> None:
 
 def test_tries_end() -> None:
     clock = FakeClock()
-    with socket.socket() as taken:  # by somebody who does not listen
+    with socket.socket() as taken:  # by a caller that does not wait for the result
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         cluster = Cluster(address, clock=clock, retry_timeout=5)

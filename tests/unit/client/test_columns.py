@@ -1,4 +1,4 @@
-"""Batches as columns: what is in them, what is left out, and what damage does."""
+"""Batches as columns: their contents, what is omitted, and damaged batches."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def server() -> Iterator[FakeBroker]:
         yield server
 
 
-def test_there_and_back(server: FakeBroker) -> None:
+def test_round_trip(server: FakeBroker) -> None:
     rows = pa.record_batch(
         {
             "key": pa.array([b"k", None], pa.binary()),

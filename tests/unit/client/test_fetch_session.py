@@ -1,4 +1,4 @@
-"""Incremental fetch sessions of a consumer (KIP-227): what requests name, and what ends a session."""
+"""Incremental fetch sessions of a consumer (KIP-227): what requests contain, and what ends a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSION = 17
 
 
 class Reading:
-    """A fetcher of some partitions of one broker."""
+    """A fetcher that reads partitions of one broker."""
 
     def __init__(self, partitions: Iterable[TopicPartition] = PARTITIONS) -> None:
         self.fetcher = Fetcher(FetchSettings(), 30.0)
@@ -123,7 +123,8 @@ def test_a_session_that_the_broker_does_not_know_is_opened_again_at_once(code: E
     assert reading.fetcher.failed_partition() is None
     call, request = reading.ask()
     assert (request.session_id, request.session_epoch, len(named(request))) == (closes, 0, COUNT)
-    reading.answer(call, 0, code=code)  # of a first request it makes no sense: that is a failure like others
+    # in a response to a first request this error makes no sense, so it counts as any other failure
+    reading.answer(call, 0, code=code)
     assert reading.fetcher.failed_partition() is not None
     assert not reading.fetcher.due(0.0)
 

@@ -1,4 +1,4 @@
-"""What a fetcher decides: near replicas, bounded buffers, aborted transactions; and what is handed out."""
+"""The fetcher's decisions: near replicas, bounded buffers, aborted transactions; and which records are returned."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch(base: int, count: int, **options: int) -> bytes:
 
 
 def known() -> Metadata:
-    """A cluster in which one broker leads everything."""
+    """Return metadata in which one broker leads all partitions."""
     metadata = Metadata([("h", 1)])
     metadata.brokers = {node: Broker(node, "h", node) for node in (LEADER, NEAR)}
     partitions = tuple(Partition(index, LEADER, 0, (LEADER,), (LEADER,), ()) for index in range(2))
@@ -44,7 +44,7 @@ def known() -> Metadata:
 
 
 def ask(fetcher: Fetcher, now: float = 0.0) -> tuple[int, FetchRequest, Call]:
-    """What is sent when everything is led by one broker."""
+    """Return the fetch that is sent when one broker leads all partitions."""
     [call] = fetcher.calls(now, known())
     assert isinstance(call.target, int) and call.highest == 12
     return call.target, call.build(12), call
@@ -69,7 +69,7 @@ def test_a_nearer_replica_is_used_until_there_is_trouble_with_it() -> None:
     node, _, asked = ask(fetcher)
     assert node == NEAR
     answer(fetcher, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE))
-    assert fetcher.failed_partition() is None  # the leader is asked before anybody believes that
+    assert fetcher.failed_partition() is None  # the leader is asked before the position is reset
     assert not fetcher.due(0.0)
     node, _, asked = ask(fetcher, now=10.0)
     assert node == LEADER
@@ -91,10 +91,10 @@ def test_a_nearer_replica_is_left_after_a_while() -> None:
 def test_no_more_is_asked_for_than_fits() -> None:
     fetcher = make(T0, T1, buffer_bytes=400_000, max_bytes=1_000_000, partition_max_bytes=1_000_000)
     _, request, asked = ask(fetcher)
-    assert request.max_bytes == 200_000  # as much again may be under way
+    assert request.max_bytes == 200_000  # the same amount again may be in flight
     assert {p.partition_max_bytes for p in request.topics[0].partitions} == {200_000}
     assert fetcher.request_bytes == 200_000
-    big = encode_batch([(None, b"x" * 390_000, 0, ())])  # a first batch comes whole, whatever the limit
+    big = encode_batch([(None, b"x" * 390_000, 0, ())])  # the first batch is returned whole, whatever the limit
     answer(fetcher, asked, PartitionData(0, records=big))
     assert fetcher.request_bytes == 0
     fetched = fetcher.take()
@@ -109,7 +109,7 @@ def test_dropped_partitions_free_their_buffers_and_late_responses_are_ignored() 
     free = fetcher.request_bytes
     _, _, asked = ask(fetcher)
     fetcher.move(T0, 5)
-    assert not fetcher.calls(0.0, known())  # its broker is busy
+    assert not fetcher.calls(0.0, known())  # another fetch to its broker is in flight
     answer(fetcher, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
     assert [fetch.offset for fetch in (fetcher.partitions[T0], fetcher.partitions[T1])] == [5, 3]
     fetcher.drop(T1)
@@ -173,7 +173,7 @@ def test_aborted_transactions() -> None:
     assert reader.positions[T0] == 7
 
 
-# Reading
+# Decoding
 
 
 def reading(*parts: tuple[TopicPartition, Sequence[bytes]]) -> Reader:
@@ -210,7 +210,7 @@ def test_columns_and_objects_by_turns() -> None:
     assert [len(records) for _, records in reader.gather(2)] == [2]
     [(partition, position, columns)] = reader.gather_columns(headers=False, max_bytes=1 << 20)
     assert (partition, position, columns.num_rows) == (T1, 0, 5)
-    assert reader.positions == {T0: 2, T1: 5}  # the rest of the other is fetched again
+    assert reader.positions == {T0: 2, T1: 5}  # the rest of the other partition is fetched again
 
 
 def test_damage_in_columns() -> None:
@@ -224,7 +224,7 @@ def test_damage_in_columns() -> None:
 
 
 def test_columns_have_a_limit_of_bytes_and_go_on_behind_it() -> None:
-    """Whatever the ratio: 40 batches of 256 kB, which are a few kB as they come."""
+    """The limit holds for the decompressed size: 40 batches of 256 kB, a few kB each on the wire."""
     pytest.importorskip("pyarrow")
     size, count = 256 * 1024, 40
     squeezed = [encode_batch([(None, bytes(size), 0, ())], base_offset=at, compression=4) for at in range(count)]

@@ -1,4 +1,4 @@
-"""With acks=0 nobody answers: a record must not be written to an idle connection that the broker has closed."""
+"""With acks=0 there is no response, so no record may be written to a connection that the broker has closed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def test_no_record_is_lost(face: Face, server: FakeBroker, monkeypatch: pytest.M
     for n in range(5):
         producer.send("t", b"%d" % n, partition=0).result()
         while isinstance(face, DeferredFace) and face.reactor.getWriters():
-            face.turn()  # the transport writes in the reactor's turn
+            face.turn()  # the transport writes in the next turn of the reactor
         server.wait_until_asked(ApiKey.PRODUCE, n + 1)
-        server.drop()  # the loops of asyncio and Twisted do not run now: they learn of it after the next send
+        # the event loops of asyncio and Twisted do not run now, so they notice the close after the next send
+        server.drop()
     came = [request.topic_data[0].partition_data[0].records for request in server.asked(ApiKey.PRODUCE)]
     assert [record.value for batch in came for record in decode_batch(batch)] == [b"%d" % n for n in range(5)]

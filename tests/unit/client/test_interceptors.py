@@ -31,7 +31,7 @@ RECORD = ProducerRecord("t", "v", "k", headers=[("a", b"1")])
 
 
 class Tracing(ProducerInterceptor):
-    """Adds a header, and keeps what it was told."""
+    """An interceptor that adds a header, and keeps what it is called with."""
 
     def __init__(self) -> None:
         self.told: list[tuple[RecordMetadata, Exception | None]] = []
@@ -48,7 +48,7 @@ class Tracing(ProducerInterceptor):
 
 
 class Faulty(ProducerInterceptor):
-    """Fails always."""
+    """An interceptor that always raises."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         raise RuntimeError("on_send is broken")
@@ -61,7 +61,7 @@ class Faulty(ProducerInterceptor):
 
 
 class Careless(ProducerInterceptor):
-    """Forgets to return the record."""
+    """An interceptor that does not return the record."""
 
     def on_send(self, record: ProducerRecord) -> Any:
         return None
@@ -141,7 +141,7 @@ def test_closing_is_told_once() -> None:
 
 
 class Upper(ConsumerInterceptor):
-    """Changes values, and leaves out empty ones."""
+    """An interceptor that changes values, and omits records without one."""
 
     def __init__(self) -> None:
         self.committed: list[Any] = []
@@ -154,7 +154,7 @@ class Upper(ConsumerInterceptor):
 
 
 class FaultyConsumer(ConsumerInterceptor):
-    """Fails always."""
+    """A consumer interceptor that always raises."""
 
     def on_consume(self, records: list[Record]) -> list[Record]:
         raise RuntimeError("on_consume is broken")

@@ -1,7 +1,7 @@
-"""Records of a group in ZooKeeper: each is handed out only while the claims hold, and none is missed after a lapse.
+"""Consumers of a ZooKeeper group: a record is returned only while the claims hold, and none is skipped after a lapse.
 
-A lease may lapse and hold again without an event: the session lived, though nobody heard of it for a while. What was
-fetched before is still this consumer's then, and has to come.
+A lease may lapse and hold again without an event, when the session was alive but the client could not know it for a
+while. The records fetched before then still belong to this consumer, and have to be returned.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.fakes.broker import FakeBroker
 
 T0 = TopicPartition("t", 0)
 COUNT = 20
-LAPSE = 30  # how often a lease that lapsed is asked for in vain
+LAPSE = 30  # how often a lapsed lease is checked
 
 
 class LeasedGroup:
-    """A group whose lease a test lets lapse, for `in_vain` questions, or until its partitions are assigned again."""
+    """A group whose lease the test lets lapse: for `in_vain` checks, or until its partitions are assigned again."""
 
     wakes = False
 
@@ -104,14 +104,14 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 
 def iterator(face: Face, **options: Any) -> Any:
-    """Iterate over a consumer's records."""
+    """Return an iterator over a consumer's records."""
     consumer = face.consumer(group_id="g", **options)
     consumer.subscribe("t")
     return aiter(consumer.target) if isinstance(consumer, Patient) else iter(consumer)
 
 
 def stream(face: Face, **options: Any) -> Any:
-    """Iterate over the only stream of a consumer."""
+    """Return an iterator over the only stream of a consumer."""
     [only] = face.consumer(group_id="g", **options).create_message_streams("t")["t"]
     return only
 

@@ -1,4 +1,4 @@
-"""Which topics a client asks for, and when the broker may create them."""
+"""Which topics a client requests metadata for, and when the broker may create them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse, Met
 
 
 class Client:
-    """A client that may create topics; `needed` are those that it still uses."""
+    """A client that may create topics; `needed` are the topics that it uses."""
 
     def __init__(self) -> None:
         self.needed = {"a", "b"}
@@ -25,7 +25,7 @@ class Client:
         self.told.append((name, topic is not None))
 
     def ask(self, now: float) -> tuple[Call, MetadataRequest]:
-        """What is asked now."""
+        """Return the request that is sent now."""
         [call] = self.updater.due((), now)
         request: MetadataRequest = call.build(12)
         return call, request

@@ -1,4 +1,4 @@
-"""Statistics: meters, windows, and what the parts of a client record. Without sockets."""
+"""Statistics: meters, windows, and what the parts of a client record; without sockets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_totals_are_for_ever_and_the_rest_is_about_the_window() -> None:
     assert meter.rate(window.seconds(110.0)) == 3.0 and meter.frequency(window.seconds(110.0)) == 0.2
     window.tick(129.9)
     assert window.seconds(130.0) == 30.0
-    window.tick(130.0)  # a new period; the window is that and the one before
+    window.tick(130.0)  # a new sample; the window has this one and the one before
     meter.record(5)
     assert window.seconds(140.0) == 40.0
     assert (meter.recent, meter.highest) == ((3, 35), 20)
@@ -54,7 +54,7 @@ def test_requests_of_a_broker() -> None:
     found = snapshot(world)
     assert (found.client_id, found.connection_count, found.connection_creation_total) == ("me", 1, 1)
     assert (found.request_total, found.requests_in_flight) == (2, 2)
-    assert found.outgoing_byte_total > 0 and found.incoming_byte_total > 0  # ApiVersions' answer
+    assert found.outgoing_byte_total > 0 and found.incoming_byte_total > 0  # the response to ApiVersions
     for now in (0.002, 0.010):
         world.now = now
         world.peer().answer(now)

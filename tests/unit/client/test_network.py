@@ -1,4 +1,4 @@
-"""All connections of a client, without sockets: what is opened, sent, ended, and when."""
+"""All connections of a client, without sockets: what is opened, sent and ended, and when."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_request_without_a_reply_is_not_lost_on_an_idle_connection_that_the_br
     world.send(expect_reply=False)
     first = world.peer()
     assert (world.outcomes, len(first.requests)) == ([None], 1)
-    first.gone = True  # and the client has not heard of it yet
+    first.gone = True  # and the client does not know it yet
     world.now = IDLE_CHECK_SECONDS
     world.send(expect_reply=False)
     world.send(expect_reply=False)
@@ -209,7 +209,7 @@ def test_an_idle_connection_that_lives_is_used_after_it_has_answered() -> None:
     world.now = 100.0 + IDLE_CHECK_SECONDS / 2
     world.peer().gone = True
     world.send(expect_reply=False)
-    assert len(world.outcomes) == 3  # it was in use a moment ago: nothing is asked
+    assert len(world.outcomes) == 3  # it was used a moment ago, so its state is not checked
 
 
 def test_idle_connections_are_closed_at_the_scheduled_time() -> None:
@@ -230,11 +230,11 @@ def test_after_close_everything_fails() -> None:
     assert all(isinstance(outcome, Closed) for outcome in world.outcomes) and len(world.outcomes) == 2
 
 
-# Beginning again (KIP-899, KIP-1102)
+# Rebootstrapping (KIP-899, KIP-1102)
 
 
 def moved(world: World) -> None:
-    """The client knows brokers that are gone; who listens now is behind the bootstrap address."""
+    """Replace all brokers that the client knows; the bootstrap address leads to the new ones."""
     world.metadata.brokers = {1: Broker(1, "old1", 1), 2: Broker(2, "old2", 1)}
 
 
@@ -283,7 +283,7 @@ def test_brokers_that_give_no_metadata_for_too_long_are_forgotten() -> None:
     world = World(rebootstrap_trigger=20.0, request_timeout=30.0)
     world.listening["old1"] = None
     world.metadata.brokers = {1: Broker(1, "old1", 1)}
-    world.send(timeout=60.0)  # it is connected, and never answers
+    world.send(timeout=60.0)  # it is connected, and never responds
     world.run(19.0)
     assert world.opened == ["old1"]
     world.run(21.0)

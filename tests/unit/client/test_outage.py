@@ -1,9 +1,7 @@
-"""In an outage a client waits for its next attempt, and begins it in time.
+"""With all brokers down, a client waits for its next attempt, and starts it in time.
 
-With all brokers down it does not ask again and again whether there is work.
-
-Time is simulated and passes only while a client waits, so one that does not wait would never come to the end of these
-tests: the bound on the number of its waits ends them.
+Simulated time passes only while a client waits. A client that asks again and again without waiting would never end
+these tests, so they bound the number of waits.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ from tests.fakes.broker import FakeBroker, refuse_produce
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_broker import MemoryBroker, MemoryReactor
 
-#: With the default `reconnect_backoff_max` of a second there are 2 attempts a second at most, and a few waits for each.
+#: The default `reconnect_backoff_max` of a second allows at most 2 attempts a second, each with a few waits.
 MOST_WAITS_PER_SECOND = 10
 SECONDS = 120
-LONGEST_PAUSE = 2  # seconds between two attempts: a batch whose next one would come too late is given up
+LONGEST_PAUSE = 2  # seconds between attempts: a batch whose next attempt would come too late fails
 
 
 class CountingClock(FakeClock):
-    """A clock that counts how often a client waited in an outage, and lets it wait no more than it may."""
+    """A clock that counts how often a client waits during an outage, and fails the test if that is too often."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,12 +35,12 @@ class CountingClock(FakeClock):
         self.waits = 0
 
     def begin_outage(self) -> None:
-        """Count from now on."""
+        """Start to count."""
         self.outage_since = self.now
 
     @property
     def outage(self) -> float:
-        """How many seconds the outage has taken."""
+        """Return the length of the outage so far, in seconds."""
         assert self.outage_since is not None
         return self.now - self.outage_since
 
@@ -82,7 +80,7 @@ def test_a_blocking_producer() -> None:
 
 
 class TickingClock(FakeClock):
-    """A clock that goes on each time that somebody looks, so that no two looks see the same time."""
+    """A clock that advances at each reading, so that no two readings are the same."""
 
     def monotonic(self) -> float:
         self.now += 0.0003
@@ -90,7 +88,7 @@ class TickingClock(FakeClock):
 
 
 class TickingReactor(MemoryReactor):
-    """The same on an event loop."""
+    """The same, as a reactor's clock."""
 
     def seconds(self) -> float:
         self.rightNow += 0.0004

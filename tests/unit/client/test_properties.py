@@ -1,4 +1,4 @@
-"""Kafka's property files, and what they say of TLS and SASL."""
+"""Kafka's property files, and their settings of TLS and SASL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accumulator and queue by hand: who sticks where, what goes together, what is held back."""
+"""The accumulator and the send queue, called directly: sticky partitions, batches, and what is held back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def take(queue: SendQueue, now: float, leader: int = 1, slots: int = 5) -> list[
     return queue.take(now, lambda _: leader, lambda _: slots > 0)
 
 
-def test_lingering_and_sticking() -> None:
+def test_linger_and_sticky_partitions() -> None:
     time = Time()
     accumulator, _ = make(time)
     first = add(accumulator)
@@ -55,7 +55,7 @@ def test_lingering_and_sticking() -> None:
     assert add(accumulator, partition=with_key.partition.partition) is with_key
 
 
-def test_a_partitioner_of_ones_own_is_asked_for_every_record() -> None:
+def test_a_custom_partitioner_is_called_for_every_record() -> None:
     turn = iter([0, 1, None, 2, None])
     accumulator, _ = make(Time(), lambda topic, key, partitions: next(turn))
     assert [add(accumulator).partition.partition for _ in range(2)] == [0, 1]

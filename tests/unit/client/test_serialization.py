@@ -27,7 +27,7 @@ def values(records: list[Record]) -> list[Any]:
 
 
 class OfTopic:
-    """A serializer and deserializer that needs the topic."""
+    """A serializer and deserializer that uses the topic."""
 
     def serialize(self, topic: str, data: Any) -> bytes:
         return f"{topic}:{data}".encode()
@@ -84,7 +84,7 @@ def test_records_in_front_of_a_fault_come_first() -> None:
 
 
 def make_reader(values: list[bytes], deserializer: RecordDeserializer) -> Reader:
-    """A reader of one partition, to which `values` have come in batches of two."""
+    """Return a reader of one partition that received `values` in batches of two."""
     fetcher = Fetcher(FetchSettings(), 30.0)
     waiting: list[FetchedBatches] = []
     reader = Reader(fetcher, lambda: waiting.pop(0) if waiting else None, deserializer=deserializer)

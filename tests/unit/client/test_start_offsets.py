@@ -1,4 +1,4 @@
-"""Where reading starts: answers count only for the assignment that they were asked for."""
+"""Start positions: a response counts only for the assignment for which it was requested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Done = Callable[[Committed | None, PylogdError | None], None]
 
 
 class Starts:
-    """A `StartOffsets` whose group answers when a test says so."""
+    """A `StartOffsets` whose group responds when the test says so."""
 
     def __init__(self, *, group: bool = True) -> None:
         self.asked: list[tuple[list[TopicPartition], Done]] = []
@@ -47,7 +47,7 @@ def test_an_offset_that_was_looked_up_before_a_rebalance_is_not_used_after_it() 
     world.starts.add([T0])
     assert not world.starts.turn(0.0)
     [(_, before)] = world.asked
-    world.starts.discard(T0)  # it goes to another member, which commits 100, and comes back
+    world.starts.discard(T0)  # it moves to another member, which commits 100, and returns
     world.starts.add([T0])
     before({T0: OffsetAndMetadata(5)}, None)
     assert not world.found

@@ -26,7 +26,7 @@ def make(
 
 
 def chosen(sticky: StickyPartitions, count: int) -> Counter[int]:
-    """How often each of `count` partitions is chosen, with a full batch each time."""
+    """Return how often each of `count` partitions is chosen, if each choice fills a batch."""
     found: Counter[int] = Counter()
     for _ in range(ROUNDS):
         found[sticky.partition("t", count)] += 1
@@ -51,7 +51,7 @@ def test_topics_do_not_disturb_each_other() -> None:
     assert sticky.partition("t", 1000) == first
 
 
-def test_a_topic_that_lost_partitions_is_chosen_for_anew() -> None:
+def test_a_partition_is_chosen_again_when_the_topic_lost_some() -> None:
     sticky = make()
     while sticky.partition("t", 1000) < 3:
         sticky.sealed("t", 1, full=True)

@@ -1,4 +1,4 @@
-"""Positions after a change of leader (KIP-320): validated, reset, or reported as truncated. Without sockets."""
+"""Positions after a change of leader (KIP-320): validated, reset, or reported as truncated; without sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class World:
-    """A consumer's core, and what it sends: every call is answered by the test."""
+    """The core of a consumer, whose calls the test answers."""
 
     def __init__(self, *, committed: dict[TopicPartition, OffsetAndMetadata] | None = None, **options: Any) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class World:
         done({partition: self.committed.get(partition) for partition in partitions}, None)
 
     def lead(self, node: int, epoch: int, topic_id: bytes = ZERO_UUID) -> None:
-        """From now on a broker leads all partitions, at an epoch."""
+        """Make a broker the leader of all partitions, in a new epoch."""
         self.metadata.brokers[node] = Broker(node, "h", node)
         led = tuple(Partition(index, node, epoch, (1, 2), (node,), ()) for index in range(2))
         self.metadata.topics["t"] = Topic("t", topic_id, False, led)
@@ -63,7 +63,7 @@ class World:
         return self.core.turn(self.now)
 
     def ask(self, api: type[Any], seconds: float = 0.0) -> tuple[Call, Any]:
-        """The one request of an API that is sent now, and no other."""
+        """Return the request of an API that is sent now; there must be no other."""
         [call] = self.turn(seconds)
         assert call.api is api
         return call, call.build(call.highest or (13 if api is FetchRequest else 4))
@@ -74,7 +74,7 @@ class World:
         call.answered(FetchResponse(responses=[topic]), self.now)
 
     def read(self, epoch: int, count: int, base: int = 0) -> None:
-        """Read records of an epoch in partition 0, to the last."""
+        """Read records of an epoch in partition 0, up to the last."""
         call, _ = self.ask(FetchRequest)
         self.fetched(call, data(0, base, count, epoch))
         assert sum(len(records) for _, records in self.core.reader.gather(1000)) == count
@@ -220,7 +220,7 @@ def test_metadata_older_than_the_committed_epoch_is_asked_for_first() -> None:
     assert (call.target, request.topics[0].partitions[0].leader_epoch) == (2, 9)
 
 
-def test_metadata_that_stays_older_belongs_to_a_topic_that_was_made_anew() -> None:
+def test_metadata_that_stays_older_belongs_to_a_recreated_topic() -> None:
     world = World(committed={T0: OffsetAndMetadata(10, leader_epoch=9)}, request_timeout=20.0)
     world.core.starts.add([T0])
     for _ in range(10):
@@ -232,7 +232,7 @@ def test_metadata_that_stays_older_belongs_to_a_topic_that_was_made_anew() -> No
     assert world.ask(ListOffsetsRequest)[0].target == 1, "it starts where auto_offset_reset says"
 
 
-def test_a_topic_that_is_made_anew_has_other_epochs() -> None:
+def test_a_recreated_topic_has_other_epochs() -> None:
     world = World()
     world.lead(1, 5, topic_id=b"a" * 16)
     world.core.move(T0, 0)
@@ -242,7 +242,7 @@ def test_a_topic_that_is_made_anew_has_other_epochs() -> None:
     assert request.topics[0].partitions[0].current_leader_epoch == 0, "nothing is validated"
 
 
-def test_errors_that_may_pass_are_tried_again_with_fresh_metadata() -> None:
+def test_retriable_errors_are_retried_with_new_metadata() -> None:
     world = World()
     world.core.move(T0, 0)
     world.read(5, 10)
@@ -288,7 +288,7 @@ def test_an_answer_counts_only_for_the_position_that_was_asked_about() -> None:
 
 
 def test_a_leader_that_changes_while_batches_are_taken_costs_no_record_and_doubles_none() -> None:
-    """The next request is made while what has come is taken: that is when the change is seen."""
+    """The change is noticed while a response is processed, when the next request is made."""
     world = World()
     sent: list[Call] = []
     world.core._soon = lambda: sent.extend(world.turn())
@@ -296,7 +296,7 @@ def test_a_leader_that_changes_while_batches_are_taken_costs_no_record_and_doubl
     call, _ = world.ask(FetchRequest)
     world.fetched(call, data(0, 0, 4, 5))
     assert len(world.core.reader.gather(2)) == 1
-    [ahead] = sent  # asked for while the first batch was taken
+    [ahead] = sent  # requested while the first batch was processed
     ahead.build(12)
     world.fetched(ahead, data(0, 4, 4, 5))
     assert [r.offset for _, records in world.core.reader.gather(2) for r in records] == [2, 3]

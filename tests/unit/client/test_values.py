@@ -1,4 +1,4 @@
-"""Addresses, partitioners, pauses: the small parts."""
+"""Addresses, partitioners, backoffs, and other small parts."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.unit.metadata.conftest import Peer
 
 
 class FakeCluster:
-    """Brokers that share a store, and so a session. One fails when the test deletes its ephemeral nodes."""
+    """Brokers on one store, and so in one session. A broker fails when the test deletes its ephemeral nodes."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
@@ -29,7 +29,7 @@ class FakeCluster:
         self.controllers: dict[int, Controller] = {}
 
     def start(self, node: int, **settings: Any) -> Peer:
-        """Start a broker, and let the controller take it into account."""
+        """Start a broker, and let the controller process its registration."""
         peer = Peer(self.store, node, **settings)
         controller = Controller(
             self.store,
@@ -40,14 +40,15 @@ class FakeCluster:
             lambda: 1_700_000_000_000,
         )
         self.peers[node], self.controllers[node] = peer, controller
-        # All nodes have one session here, so only the broker that created the controller's node may look at it.
+        # All brokers share one session here, so only the broker that created the controller's node may check whose it
+        # is.
         result_of(controller.start()) if not self.active else controller.stop()
         self.settle()
         return peer
 
     @property
     def active(self) -> Controller | None:
-        """The active controller."""
+        """Return the active controller."""
         return next((one for one in self.controllers.values() if one.active), None)
 
     def settle(self) -> None:
@@ -60,14 +61,14 @@ class FakeCluster:
         self.settle()
 
     def bounce(self, node: int) -> None:
-        """Let a broker fail and register again before the controller looks."""
+        """Let a broker fail and register again before the controller notices."""
         path = f"{BROKERS}/{node}"
         broker = Broker(node, (Endpoint("PLAINTEXT", f"host{node}", 9092),))
         result_of(self.store.multi([Delete(path), Create(path, encode_broker(broker), ephemeral=True)]))
         self.settle()
 
     def come(self, node: int) -> None:
-        """Register a broker again that failed."""
+        """Register a failed broker again."""
         broker = Broker(node, (Endpoint("PLAINTEXT", f"host{node}", 9092),))
         result_of(self.store.create(f"{BROKERS}/{node}", encode_broker(broker), ephemeral=True))
         self.settle()
@@ -108,7 +109,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def three(cluster: FakeCluster) -> FakeCluster:
-    """Three brokers, the first of which is the controller."""
+    """Return three brokers, the first of which is the controller."""
     for node in (1, 2, 3):
         cluster.start(node)
     return cluster

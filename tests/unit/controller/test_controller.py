@@ -1,4 +1,4 @@
-"""The controller: elected, fenced, and carrying out decisions."""
+"""The controller: its election, fencing, and the changes that it makes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.controller.conftest import FakeCluster
 
 
 def version(cluster: FakeCluster) -> int:
-    """Return how many writes there were."""
+    """Return the version of a node, which counts its writes."""
     return result_of(cluster.store.get(CHANGES)).stat.version
 
 
@@ -50,7 +50,7 @@ def test_the_first_broker_is_the_controller(cluster: FakeCluster) -> None:
     assert peer.cluster.accepted
 
 
-def test_every_broker_that_comes_is_taken_into_account(three: FakeCluster) -> None:
+def test_every_new_broker_is_processed(three: FakeCluster) -> None:
     known = decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)
     assert known == {node: broker.incarnation for node, broker in three.peers[1].cluster.brokers.items()}
     assert all(peer.cluster.accepted for peer in three.peers.values())
@@ -134,7 +134,7 @@ def test_the_writes_of_a_former_controller_fail(three: FakeCluster) -> None:
     former = three.controllers[1]
     result_of(three.store.set(CONTROLLER_EPOCH, b"7"))  # another one has been elected
     three.die(2)
-    # Its write failed, so it read the node again, which is its own: it is elected with that epoch.
+    # Its write failed, so it read the node again and found itself: it is elected, with that epoch.
     assert former.epoch == 7
     three.settle()
     assert three.state().isr == (1, 3)
@@ -161,7 +161,7 @@ def test_an_expired_session_ends_the_term_and_a_new_one_tries_again(three: FakeC
     store = three.store
     store._tell(SessionState.EXPIRED)
     assert not three.controllers[1].active
-    result_of(store.delete(CONTROLLER))  # the watch is called, and it is elected again
+    result_of(store.delete(CONTROLLER))  # the watch fires, and it is elected again
     assert three.controllers[1].active
     store._tell(SessionState.CONNECTED)
     three.settle()
@@ -345,14 +345,14 @@ def test_the_other_controllers_node_is_watched(cluster: FakeCluster) -> None:
     result_of(cluster.store.create(CONTROLLER, encode_controller(9, 0)))  # of no session
     peer = cluster.start(1)
     assert not cluster.controllers[1].active
-    # It has the same session here, so only its id differs.
+    # The brokers share a session here, so only the broker id differs.
     assert peer.cluster.controller_id == 9
     result_of(cluster.store.delete(CONTROLLER))
     assert cluster.controllers[1].active
 
 
 class TestInternalTopics:
-    """Create `__consumer_offsets` while there are few brokers."""
+    """`__consumer_offsets` gets more replicas as brokers join the cluster."""
 
     def make(self, cluster: FakeCluster, partitions: int = 4) -> None:
         peer = next(iter(cluster.peers.values()))
@@ -360,7 +360,7 @@ class TestInternalTopics:
         cluster.settle()
 
     def in_sync(self, cluster: FakeCluster) -> None:
-        """Let all added replicas catch up."""
+        """Let all added replicas join the in-sync set."""
         topic = cluster.topic(OFFSETS_TOPIC)
         result_of(
             cluster.peers[1].isr_writer.alter(
@@ -480,7 +480,7 @@ def test_the_last_known_leader_leads_on_where_nobody_else_has_the_records(three:
     )
     result_of(three.peers[1].topics.write_states([TopicUpdate(topic, (lost,))]))
     three.settle()
-    assert three.state().leader == NO_LEADER  # it has no copy any more
+    assert three.state().leader == NO_LEADER  # it has no complete copy any more
     back = replace(lost, last_known_elr=(3, 2), partition_epoch=2)
     result_of(three.peers[1].topics.write_states([TopicUpdate(three.topic(), (back,))]))
     three.settle()

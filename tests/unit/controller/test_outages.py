@@ -1,4 +1,4 @@
-"""Replicas on failed and full log directories: which brokers lead instead, and which stay in sync."""
+"""Replicas on failed and full log directories: which brokers lead, and which stay in sync."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def topic(state: PartitionState) -> Topic:
 
 
 def snapshot(offline: tuple[int, ...] = (), full: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> Snapshot:
-    """Brokers 1 to 3, some of which have the partition on a failed or full directory."""
+    """Return brokers 1 to 3, some of which have the partition on a failed or full directory."""
     key = frozenset({(TOPIC_ID, 0)})
     none: frozenset[tuple[bytes, int]] = frozenset()
     return Snapshot(
@@ -68,14 +68,14 @@ def test_a_copy_in_a_failed_directory_is_not_eligible() -> None:
     after = settled(two, snapshot(offline=(1,), dead=(3,)))
     assert (after.leader, after.isr, after.elr, after.last_known_elr) == (2, (2,), (), (1,))
     assert (after.leader_epoch, after.partition_epoch) == (1, 1), "it is one change"
-    # Broker 2 fails, and the directory of 1 returns: it may lack records that 2 has acknowledged since.
+    # Broker 2 fails, and the directory of 1 returns; 1 may lack records that 2 acknowledged meanwhile.
     gone = settled(after, snapshot(dead=(2, 3)))
     assert gone.leader == NO_LEADER
     assert settled(gone, snapshot()).leader == 2
 
 
 def test_a_complete_replica_is_elected_before_one_on_a_failed_directory() -> None:
-    """Of two replicas with all records, one is in sync; its directory fails while the other broker is away."""
+    """One of two replicas with all records is in sync; its directory fails while the other broker is down."""
     state = replace(STATE, isr=(1,), elr=(2,))
     after = settled(state, snapshot(offline=(1,), dead=(2,)))
     assert after.leader == NO_LEADER
@@ -104,7 +104,7 @@ def test_a_full_volume_is_read_where_nobody_else_is_left() -> None:
     assert (three.leader, three.isr) == (3, (3,))
 
 
-def test_the_only_replica_has_no_leader_while_its_directory_is_away() -> None:
+def test_the_only_replica_does_not_lead_while_its_directory_is_offline() -> None:
     single = PartitionState.initial(0, (1,))
     after = settled(single, snapshot(offline=(1,)))
     assert after.leader == NO_LEADER
@@ -113,7 +113,7 @@ def test_the_only_replica_has_no_leader_while_its_directory_is_away() -> None:
 
 
 @pytest.mark.parametrize("kind", ["offline", "full"])
-def test_the_preferred_leader_is_left_alone_while_its_directory_is_out(kind: str) -> None:
+def test_the_preferred_leader_is_not_elected_while_its_directory_is_offline(kind: str) -> None:
     moved = replace(STATE, leader=2, leader_epoch=1)
     out = snapshot(**{kind: (1,)})
     assert decisions.prefer(moved, out.of(TOPIC_ID, 0)) is None

@@ -53,7 +53,7 @@ def test_a_call_may_schedule_the_next_one_of_its_name(case: Case) -> None:
     assert case.called == [("a", 2)]
 
 
-def test_cancelled_calls_do_not_come(case: Case) -> None:
+def test_cancelled_calls_do_not_run(case: Case) -> None:
     for name in ("a", "b", "c"):
         case.later(name, 1)
     case.timers.cancel("a")

@@ -356,7 +356,7 @@ class TestRefusals:
         assert groups.heartbeat("", "m", None, 1) == refused
         assert groups.leave("", [])[0] == refused
         assert commit(parts, 7, group_id="x" * 40_000) == refused
-        # As with Kafka, an empty name is good for offsets: consumers that need no group have it.
+        # As in Kafka, a group with an empty name can store offsets, for consumers without a group.
         assert commit(parts, 7, group_id="") == NONE
         assert offsets(parts, "") == {("t", 0): 7}
 

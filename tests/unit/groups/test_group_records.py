@@ -98,7 +98,7 @@ class TestReading:
 
 @pytest.mark.parametrize(
     ("group_id", "count", "index"),
-    # As Java has them: "g".hashCode() is 103, "polygenelubricants" hashes to the least of all ints, "my-group" below 0.
+    # Java's values: "g".hashCode() is 103, "polygenelubricants" has the smallest int, "my-group" a negative one.
     [("g", 50, 3), ("", 50, 0), ("polygenelubricants", 50, 0), ("my-group", 50, 12), ("ü𝄞", 7, 1)],
 )
 def test_the_partition_is_the_same_as_with_kafka(group_id: str, count: int, index: int) -> None:

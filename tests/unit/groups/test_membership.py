@@ -133,7 +133,7 @@ class TestRebalance:
         again = parts.join(follower.member_id).answer
         assert (again.generation, again.members) == (1, ())
         assert parts.group.state is GroupState.STABLE
-        assert parts.join(leader.member_id).waits  # a leader may want to assign anew
+        assert parts.join(leader.member_id).waits  # the leader may want to compute another assignment
         assert parts.state() is GroupState.PREPARING
 
     def test_a_second_join_of_a_member_replaces_the_first(self) -> None:
@@ -269,8 +269,8 @@ class TestEnds:
         assert parts.join(follower.member_id).answer.leader == follower.member_id
         assert parts.rules.leave(parts.group, [LeavingMember(follower.member_id, None)]) == [NONE]
         assert parts.group.state is GroupState.EMPTY
-        assert parts.stored[-1] == (3, {})  # that a group is empty is known after a restart too
-        parts.time.advance(SESSION)  # the timer finds nothing
+        assert parts.stored[-1] == (3, {})  # an empty group is known as empty after a restart too
+        parts.time.advance(SESSION)  # the timer has nothing to do
         assert parts.idle
 
     def test_a_waiting_member_that_leaves_is_answered(self) -> None:
@@ -297,7 +297,7 @@ class TestEnds:
 
 class TestStaticMembers:
     def form(self, parts: GroupFixture) -> tuple[str, str]:
-        """Form a Stable group of the static members a, the leader, and b. Returns their member ids."""
+        """Form a Stable group of the static members a, the leader, and b; return their member ids."""
         joins = [parts.join(instance_id=name) for name in "ab"]
         parts.time.advance(DELAY)
         parts.time.advance(DELAY)

@@ -1,6 +1,6 @@
-"""Every API, with as many elements of each of its arrays as fit in 1 MB: refused, or answered within the bounds.
+"""Every API, with as many elements in each of its arrays as fit into 1 MB: refused, or answered within the bounds.
 
-The requests are made from the schemas, so a new API or field is covered as soon as it is there.
+The requests are made from the schemas, so the tests cover new APIs and fields too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.fakes.parts import Parts
 from tests.rawclient import frame, header
 
 REQUEST_BYTES = 1_000_000
-#: What a request of 1 MB may cost. The objects of its elements take most of the memory.
+#: What a request of 1 MB may cost. Most of the memory is the objects of its elements.
 MOST_ANSWER = 4_000_000
 MOST_MEMORY = 64_000_000
 TURNS = 10_000
@@ -55,7 +55,7 @@ CASES = [
 
 
 def made(kind: WireType, target: Array, count: int) -> Any:
-    """A value of a type in which the array `target` has `count` elements, and others only what leads to it."""
+    """Return a value of a type with `count` elements in the array `target`, and only what that needs elsewhere."""
     if isinstance(kind, MessageStruct):
         fields = [(field, inner) for field, inner in kind.regular] + [(field, inner) for _, field, inner in kind.tagged]
         return kind.cls(**{field.name: made(inner, target, count) for field, inner in fields})
@@ -81,7 +81,7 @@ def encoded(api_key: int, version: int, at: int) -> bytes:
 
 
 def answer(parts: Parts, session: ServerSession, dispatcher: Dispatcher) -> int:
-    """Have the next request answered; the size of its reply, 0 if it is refused or waits."""
+    """Process the next request; return the size of its response, 0 if it is refused or waits."""
     try:
         event = session.next_event()
         assert isinstance(event, RequestReceived)
@@ -131,7 +131,7 @@ def test_many_elements_cost_a_bounded_answer_and_memory(parts: Parts, api_key: i
 
 @pytest.mark.parametrize("api_key", served_versions())
 def test_more_elements_than_the_bound_are_refused_before_they_are_built(api_key: int) -> None:
-    """The frame is full of them, so a decoder that looked at the frame alone would build them all."""
+    """The frame is full of elements, so a decoder that checked the frame's size alone would create them all."""
     last = APIS[api_key].max_version
     codec = schema.request_codec(api_key, last)
     bound = ElementBounds(2000).of(api_key)

@@ -1,4 +1,4 @@
-"""The pure parts of limits: budgets of answers, and bounds of elements."""
+"""Budgets of responses, and bounds on elements, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines that can't be multiplied."""
+"""Log lines that clients can cause are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appends: which batches are accepted and which refused, and that a refused append changes nothing."""
+"""Appends: which batches are accepted, which are refused, and that a refused append changes nothing."""
 
 from __future__ import annotations
 

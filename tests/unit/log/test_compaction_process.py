@@ -195,7 +195,7 @@ def test_errors_in_the_process_are_raised_in_the_thread(tmp_path: Path, process:
 def test_a_cleaner_starts_a_process_for_a_large_job_and_ends_it(tmp_path: Path) -> None:
     manager, log = filled(tmp_path, records=12_000)
     assert log.size > 1 << 20
-    before = set(children())  # of other tests, if any
+    before = set(children())  # of other tests
     pids: set[int] = set()
     seen = threading.Event()
     cleaner = Cleaner(manager, CleanerConfig(dedupe_buffer_bytes=1 << 20, backoff_ms=1), now_ms=lambda: NOW)

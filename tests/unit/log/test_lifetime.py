@@ -1,4 +1,4 @@
-"""Truncation, deletion of records, retention, and how the manager treats data directories."""
+"""Truncation, deletion of records, retention, and the manager's checks of data directories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEGMENT = 200  # bytes, for two small batches
 
 
 def small(**settings: Any) -> MemoryStorage:
-    """A storage of small segments."""
+    """Return a storage with small segments."""
     return MemoryStorage(LogConfig(segment_bytes=SEGMENT, index_interval_bytes=50), **settings)
 
 
@@ -271,7 +271,7 @@ def test_the_topic_id_is_kept() -> None:
 
 
 def test_the_topic_id_outlives_a_power_loss_before_the_first_flush() -> None:
-    """A file system may write names before what they name."""
+    """A file system may make a directory entry durable before the file's contents."""
     storage = MemoryStorage()
     storage.create()
     storage.fs.fsync_dir(DATA)
@@ -338,14 +338,14 @@ def test_a_directory_is_suspect_after_a_machine_crash_but_not_after_a_process_cr
         return manager
 
     manager = start("first")
-    assert not manager.suspect  # it was stopped cleanly
+    assert not manager.suspect  # the broker stopped cleanly
     manager.trust()
     storage.fs.kill()
     assert not start("first").suspect
     storage.fs.lose_power()
     manager = start("second")
     assert manager.suspect == manager.directory_ids
-    storage.fs.kill()  # before the boot id was written
+    storage.fs.kill()  # stopped before the boot id was written
     manager = start("second")
     assert manager.suspect
     manager.trust()
@@ -356,7 +356,7 @@ def test_a_directory_is_suspect_after_a_machine_crash_but_not_after_a_process_cr
     manager.close()
     assert not start("third").suspect
     storage.fs.kill()
-    assert start(None).suspect  # without a boot id that is unknown
+    assert start(None).suspect  # without a boot id it is unknown whether the machine restarted
 
 
 def test_each_directory_gets_an_id_of_its_own() -> None:

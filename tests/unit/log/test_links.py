@@ -1,4 +1,4 @@
-"""Symbolic links in a data directory are reported and not followed, and others can't read its files."""
+"""Symbolic links in a data directory are reported and not followed, and other users can't read its files."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_files_are_readable_by_owner_and_group_only(data: Path) -> None:
 
 def test_the_metadata_store_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
-    path.touch(0o644)  # as earlier releases left it
+    path.touch(0o644)  # as earlier releases did
     store = SqliteStore(path, worker=InlineWorker())
     result_of(store.start())
     result_of(store.ensure("/a"))

@@ -32,7 +32,7 @@ def test_a_duplicate_is_answered_with_the_first_offsets() -> None:
     assert log.log_end_offset == 7
     send(log, 6)
     with pytest.raises(OutOfOrderSequence):
-        send(log, 0, b"a", b"b")  # the sixth from the end: no longer remembered
+        send(log, 0, b"a", b"b")  # the sixth batch from the end, which is forgotten
     storage.check()
 
 
@@ -211,7 +211,7 @@ def test_other_producers_have_no_state() -> None:
 
 
 def test_batches_after_one_that_could_not_be_written_fail_in_the_same_way() -> None:
-    """Out of order, librdkafka would begin a new producer epoch and send what is on other replicas a second time."""
+    """With OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka would begin a new epoch and send again what other replicas have."""
     storage = MemoryStorage()
     log = storage.create()
     send(log, 0)

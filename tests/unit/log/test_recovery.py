@@ -1,4 +1,4 @@
-"""What the loader does with files that a crash or a person has damaged."""
+"""How the loader handles files that a crash or a person has damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITION = f"{DATA}/t-0"
 
 
 def filled(count: int = 10) -> tuple[MemoryStorage, list[bytes]]:
-    """A storage whose one log has `count` one-record batches in segments of two."""
+    """Return a storage whose one log has `count` batches of one record, in segments of two batches."""
     storage = MemoryStorage(LogConfig(segment_bytes=200, index_interval_bytes=50))
     log = storage.create()
     expected = [b"%03d" % at + b"x" * 20 for at in range(count)]
@@ -68,7 +68,8 @@ def test_a_damaged_end_is_truncated_at_the_batch(position: int) -> None:
     path = segment(storage.manager.logs["t", 0], -1)
     damaged = storage.fs.size(path) // 2 + position
     flip_byte(storage.fs, path, damaged)
-    log = storage.kill() if position // 4 not in (0, 3) else None  # base offset and epoch are not under the CRC
+    # base offset and leader epoch are not covered by the CRC
+    log = storage.kill() if position // 4 not in (0, 3) else None
     if log is not None:
         assert values(log) == expected[:9]
         storage.check()

@@ -30,7 +30,7 @@ SECOND = f"{PARTITION}/{4:020d}"
 
 
 def filled() -> MemoryStorage:
-    """A storage after a clean stop. Its log has five segments of four batches and an idempotent producer's state."""
+    """Return a storage after a clean stop, with a log of five segments of four batches and an idempotent producer."""
     storage = MemoryStorage(LogConfig(segment_bytes=400, index_interval_bytes=100))
     log = storage.create()
     for at in range(20):
@@ -63,7 +63,8 @@ def test_a_bad_crc_is_found_with_its_position() -> None:
     assert str(finding).startswith(f"error: {SECOND}.log: byte 92: ")
 
 
-@pytest.mark.parametrize("position", [*range(12), *range(16, 92)])  # the leader epoch between them has no CRC
+# the leader epoch between them is not covered by the CRC
+@pytest.mark.parametrize("position", [*range(12), *range(16, 92)])
 def test_any_damage_to_a_batch_is_found(position: int) -> None:
     storage = filled()
     flip_byte(storage.fs, f"{SECOND}.log", 92 + position)

@@ -23,7 +23,7 @@ from tests.fakes.metadata import InlineWorker, result_of
 
 
 class Peer:
-    """One of several brokers on the same store: the parts of `service.Metadata`, and the changes that it heard of."""
+    """A broker: the parts of `service.Metadata`, and the changes that it was notified of."""
 
     def __init__(
         self,

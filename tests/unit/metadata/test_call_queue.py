@@ -1,4 +1,4 @@
-"""Calls of a store fire in the order in which they were made, and watches after the reads that set them."""
+"""Calls of a store complete in the order in which they were made, and watches fire after the reads that set them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The change feed when reads and writes fail, and concurrent writers."""
+"""The change feed: failing reads and writes, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.metadata.conftest import Peer
 
 
 class Reader:
-    """Records what it is told to read, and fails when the test says so."""
+    """A feed's user that records what it is asked to read, and fails when the test says so."""
 
     def __init__(self) -> None:
         self.read: list[Sequence[str] | None] = []
@@ -72,20 +72,20 @@ def test_an_unreadable_note_means_everything(feed: ChangeFeed, reader: Reader, s
     assert reader.read == [None, None]
 
 
-def test_a_new_session_means_looking_again(feed: ChangeFeed, reader: Reader, store: SqliteStore) -> None:
+def test_a_new_session_reads_everything(feed: ChangeFeed, reader: Reader, store: SqliteStore) -> None:
     store._tell(SessionState.SUSPENDED)
     assert reader.read == [None]
     store._tell(SessionState.CONNECTED)
     assert reader.read == [None, None]
 
 
-def test_a_writer_hears_that_its_write_was_not_read_back_and_the_next_one_reads_all(
+def test_a_failed_read_back_is_reported_and_the_next_write_reads_all(
     feed: ChangeFeed, reader: Reader, store: SqliteStore
 ) -> None:
     reader.broken = True
     with pytest.raises(StoreFailure):
         write(feed, "a")
-    assert result_of(store.exists("/a")) is not None  # it was written all the same
+    assert result_of(store.exists("/a")) is not None  # it was written nevertheless
     reader.broken = False
     write(feed, "b")
     assert reader.read == [None, None]
@@ -94,7 +94,7 @@ def test_a_writer_hears_that_its_write_was_not_read_back_and_the_next_one_reads_
 
 
 class TestCrossing:
-    """Two brokers that make calls before either has an answer."""
+    """Two brokers whose calls overlap."""
 
     @pytest.fixture
     def two(self, tmp_path: Path) -> tuple[Peer, Peer, ThreadsOnly]:

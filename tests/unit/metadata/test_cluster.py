@@ -1,4 +1,4 @@
-"""The cluster's id, its live brokers, producer ids, and brokers' own dynamic settings."""
+"""The cluster id, live brokers, producer ids, and the dynamic settings of single brokers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_live_brokers_are_known_to_all(store: SqliteStore) -> None:
     assert heard == [2, 1]
 
 
-def test_a_broker_may_register_anew(peer: Peer) -> None:
+def test_a_broker_may_register_again(peer: Peer) -> None:
     moved = Broker(1, (Endpoint("IN", "::1", 5), Endpoint("OUT", "kafka.example", 6)), rack="r1")
     result_of(peer.cluster.register(moved))
     assert replace(peer.cluster.brokers[1], incarnation=0, epoch=-1) == moved
@@ -69,7 +69,7 @@ def test_a_broker_may_register_anew(peer: Peer) -> None:
 
 def test_a_node_id_is_taken_once(store: SqliteStore) -> None:
     path = f"{BROKERS}/1"
-    result_of(store.ensure(path))  # persistent: of no session
+    result_of(store.ensure(path))  # persistent, so it belongs to no session
     result_of(store.set(path, encode_broker(Broker(1, (Endpoint("PLAINTEXT", "b", 2),), directory_id="theirs"))))
     cluster = Cluster(store, 1, ChangeFeed(store))
     result_of(cluster.start())
@@ -125,13 +125,13 @@ def test_a_lost_registration_is_made_again(store: SqliteStore, peer: Peer) -> No
     peer.cluster.stop()
 
 
-def test_a_broker_whose_number_was_taken_is_ousted(store: SqliteStore, peer: Peer) -> None:
-    """Another broker registered its node id while its session was lost: it does not register again."""
+def test_a_broker_whose_node_id_was_taken_stops(store: SqliteStore, peer: Peer) -> None:
+    """Another broker took its node id while its session was lost: it does not register again."""
     ousted: list[str] = []
     peer.cluster.on_ousted = lambda error: ousted.append(str(error))
     taken = encode_broker(Broker(1, (Endpoint("PLAINTEXT", "their-host", 2),), directory_id="theirs"))
     result_of(store.delete(f"{BROKERS}/1"))
-    result_of(store.ensure(f"{BROKERS}/1"))  # persistent: of no session
+    result_of(store.ensure(f"{BROKERS}/1"))  # persistent, so it belongs to no session
     result_of(store.set(f"{BROKERS}/1", taken))
     peer.cluster._registered_in = 0  # as after an expired session
     store._tell(SessionState.CONNECTED)
@@ -143,7 +143,7 @@ def test_a_broker_whose_number_was_taken_is_ousted(store: SqliteStore, peer: Pee
     assert len(ousted) == 1
 
 
-def test_a_registration_replaced_by_anothers_ousts(store: SqliteStore, peer: Peer) -> None:
+def test_a_broker_whose_registration_was_replaced_stops(store: SqliteStore, peer: Peer) -> None:
     ousted: list[str] = []
     peer.cluster.on_ousted = lambda error: ousted.append(str(error))
     result_of(store.delete(f"{BROKERS}/1"))
@@ -246,10 +246,10 @@ def test_each_registration_has_a_greater_epoch_and_leaves_its_directories(store:
     assert result_of(peer.cluster.former_directories()) == {"x", "y"}
 
 
-def test_a_refused_registration_leaves_the_epoch_of_who_has_the_number(store: SqliteStore, peer: Peer) -> None:
+def test_a_refused_registration_keeps_the_owners_epoch(store: SqliteStore, peer: Peer) -> None:
     other = Cluster(store, 1, ChangeFeed(store))
     result_of(store.delete(f"{BROKERS}/1"))
-    result_of(store.ensure(f"{BROKERS}/1"))  # persistent: of no session
+    result_of(store.ensure(f"{BROKERS}/1"))  # persistent, so it belongs to no session
     result_of(store.set(f"{BROKERS}/1", encode_broker(Broker(1, (Endpoint("PLAINTEXT", "b", 2),)))))
     with pytest.raises(NodeIdInUse):
         result_of(other.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))

@@ -1,4 +1,4 @@
-"""Eligible leader replicas: every change of an in-sync set keeps them up to date."""
+"""Eligible leader replicas, which every change of an in-sync set updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_replicas_that_leave_a_too_small_set_are_eligible_until_it_is_large_enou
     state = with_isr(with_isr(WHOLE, (1, 2), 2), (1,), 2)
     assert (state.isr, state.elr) == ((1,), (2,))
     assert not commits(state, 2)
-    assert not commits(state, 1)  # of a broker that has another value of the setting
+    assert not commits(state, 1)  # written by a broker with another value of the setting
     assert with_isr(state, (1, 3), 2).elr == ()
     assert with_isr(state, (1,), 1).elr == ()
 
@@ -42,7 +42,7 @@ def test_no_more_replicas_are_asked_for_than_there_are(
     assert commits(state, 2) == (wanted == 1)
 
 
-def test_a_copy_that_is_gone_counts_for_nothing() -> None:
+def test_a_lost_copy_is_not_eligible() -> None:
     state = replace(WHOLE, replicas=(2, 3), isr=(3,), elr=(2,), leader=NO_LEADER, last_known_leader=3)
     after = withdraw(state, 3, kept=False, directories=["x"])
     assert (after.isr, after.elr, after.last_known_elr, after.lost) == ((), (2,), (), ())
@@ -50,7 +50,7 @@ def test_a_copy_that_is_gone_counts_for_nothing() -> None:
     assert withdraw(after, 3, kept=False) is after
 
 
-def test_the_last_copy_that_is_gone_is_remembered_with_its_directories_and_comes_back_in_one_of_them() -> None:
+def test_the_last_lost_copy_is_remembered_by_its_directories_and_may_return() -> None:
     state = withdraw(PartitionState(0, (3,), (3,), 3), 3, kept=False, directories=["y", "x"])
     assert (state.leader, state.isr, state.last_known_leader, state.lost) == (NO_LEADER, (), 3, ("x", "y"))
     assert state.leader_epoch == 1
@@ -61,7 +61,7 @@ def test_the_last_copy_that_is_gone_is_remembered_with_its_directories_and_comes
     assert led_by(replace(back, isr=(3,)), 3).last_known_leader == NO_LEADER
 
 
-def test_a_suspect_copy_is_what_a_partition_goes_on_with_when_there_is_no_other() -> None:
+def test_a_suspect_copy_leads_only_if_there_is_no_other() -> None:
     state = withdraw(replace(WHOLE, isr=(1, 2)), 1, kept=True)
     assert (state.leader, state.isr, state.last_known_elr, state.last_known_leader) == (NO_LEADER, (2,), (1,), 1)
     state = withdraw(state, 2, kept=True)
@@ -110,7 +110,7 @@ def test_a_leader_that_shrinks_its_set_keeps_who_left_eligible(store: SqliteStor
 
 
 def test_a_broker_that_re_registered_since_it_was_complete_may_not_join(store: SqliteStore) -> None:
-    """KIP-903: also if the leader does not know the new epoch yet."""
+    """KIP-903: also if the leader does not know the new broker epoch yet."""
     peers = [Peer(store, node) for node in (1, 2, 3)]
     make(peers[0])
     result_of(peers[0].isr_writer.alter([change(peers[0].topics.all()[0], (1,))]))
@@ -121,7 +121,7 @@ def test_a_broker_that_re_registered_since_it_was_complete_may_not_join(store: S
     stale = dict(peers[0].cluster._brokers)
     result_of(store.delete(f"{BROKERS}/2"))
     result_of(peers[1].cluster.register(stale[2]))
-    peers[0].cluster._brokers = stale  # it has not heard of the new epoch yet
+    peers[0].cluster._brokers = stale  # it does not know the new broker epoch yet
     (late,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: seen})]))
     assert isinstance(late, IneligibleReplica)
     assert peers[0].topics.all()[0] is topic

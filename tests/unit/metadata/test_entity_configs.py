@@ -1,4 +1,4 @@
-"""Settings of users, client ids and addresses: where they are kept, and how every broker hears of changes."""
+"""Settings of users, client ids and addresses: where they are stored, and how brokers learn of changes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Brokers:
         self.configs.subscribe(lambda entities: self.told.append(set(entities)))
 
     def other(self) -> EntityConfigs:
-        """Those of another broker that has just started."""
+        """Return the settings as another broker that has just started reads them."""
         found = Metadata(Settings({"node.id": 2, "log.dirs": "/data"}), self.store)
         result_of(found.cluster.start())
         result_of(found.feed.start())
@@ -122,7 +122,7 @@ def test_an_entity_without_settings_is_not_listed(brokers: Brokers) -> None:
     assert not brokers.configs.configs
     assert not brokers.other().configs
     result_of(brokers.configs.alter(entity, {"never_set": None}))
-    assert len(brokers.told) == 2  # the last one changed nothing
+    assert len(brokers.told) == 2  # the last change had no effect
 
 
 def test_what_cannot_be_read_keeps_its_settings(brokers: Brokers) -> None:

@@ -1,4 +1,4 @@
-"""Reading the nodes of several topics from a store that fails."""
+"""Reads of several topics' nodes, from a store that fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.metadata import result_of
 
 @implementer(ILogObserver)
 class Log:
-    """What was logged."""
+    """Keeps what is logged."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -27,7 +27,7 @@ class Log:
 
 
 class Store:
-    """As much of a store as is read from."""
+    """The part of a store that reads."""
 
     def __init__(self, closed: bool) -> None:
         self.closed = closed
@@ -38,7 +38,7 @@ class Store:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_reads_that_nobody_awaits_are_not_logged(closed: bool) -> None:
-    """When one of several reads fails, the others, which fail as well, are no errors of their own."""
+    """When one of several reads fails, the others fail as well, but are not logged as errors of their own."""
     log = Log()
     globalLogPublisher.addObserver(log)
     try:

@@ -1,4 +1,4 @@
-"""Partition states: read, written with versions, in-sync sets changed by leaders only."""
+"""Partition states: read, written with versions, and in-sync sets that only leaders change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(peer: Peer, name: str = "a", partitions: int = 1) -> Topic:
 
 def change_of(topic: Topic, isr: tuple[int, ...], index: int = 0, **fields: Any) -> IsrChange:
     state = topic.partitions[index]
-    epochs = dict.fromkeys(isr, 0)  # the first broker epoch of each
+    epochs = dict.fromkeys(isr, 0)  # the first broker epoch of each broker
     made = IsrChange(topic.name, topic.topic_id, index, state.leader_epoch, state.partition_epoch, isr, epochs)
     return replace(made, **fields)
 
@@ -123,15 +123,15 @@ def test_changes_of_many_partitions_are_one_write(peers: list[Peer], store: Sqli
     after = peers[1].topics.get("a")
     assert after is not None
     assert [state.isr for state in after.partitions] == [(1,), (1, 2, 3), (1,)]
-    assert after.partitions[1] is not topics[0].partitions[1]  # another broker's own object
+    assert after.partitions[1] is not topics[0].partitions[1]  # another object than the broker's
     mine = peers[0].topics.get("a")
     assert mine is not None
     assert mine.partitions[1] is topics[0].partitions[1]
 
 
-def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> None:
+def test_a_late_write_is_checked_again(peers: list[Peer], store: SqliteStore) -> None:
     topic = make(peers[0], partitions=2)
-    # A write of the controller that broker 1 has not read yet.
+    # A write of the controller that broker 1 does not know yet.
     deaf(peers[0])
     other = peers[1].topics.get("a")
     assert other is not None
@@ -148,7 +148,7 @@ def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> N
 
 
 def deaf(peer: Peer) -> None:
-    """Let the broker read no more changes."""
+    """Stop notifying the broker of changes."""
     peer.feed._machine.handle(FeedEvent.STOP)
 
 
@@ -166,7 +166,7 @@ def test_a_guard_that_fails_fails_the_write(peers: list[Peer], store: SqliteStor
     assert peers[0].topics.get("a") == topic
 
 
-def test_states_of_a_topic_made_anew_are_safe_from_late_writers(peers: list[Peer], store: SqliteStore) -> None:
+def test_late_writers_do_not_change_a_recreated_topic(peers: list[Peer], store: SqliteStore) -> None:
     topic = make(peers[0])
     deaf(peers[1])
     result_of(peers[0].topic_admin.delete_topic("a"))
@@ -240,7 +240,7 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
     assert [path for path in asked if path.startswith(TOPICS)] == []
     assert all(peer.topics.all()[0].partitions[0].isr == (1,) for peer in peers)
     assert all(peer.topics.all() == peers[0].topics.all() for peer in peers)
-    # The next write uses the versions that were told.
+    # The next write uses the versions that the response named.
     again = peers[2].topics.get("a")
     assert again is not None
     result_of(peers[2].topics.write_states([TopicUpdate(again, (replace(again.partitions[0], partition_epoch=2),))]))
@@ -248,12 +248,12 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
 
 
 def late_view(store: SqliteStore) -> list[Topic]:
-    """The topics as a new broker reads them."""
+    """Return the topics as a broker reads them that starts now."""
     return Peer(store, 9).topics.all()
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_replica_on_a_directory_that_is_out_does_not_join(peers: list[Peer], full: bool) -> None:
+def test_a_replica_on_an_offline_or_full_directory_does_not_join(peers: list[Peer], full: bool) -> None:
     topic = make(peers[0])
     this = frozenset({(topic.topic_id, 0)})
     result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2))]))

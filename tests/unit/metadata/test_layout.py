@@ -39,25 +39,25 @@ def test_a_topic_is_spelled_as_kafka_spells_it() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16), st.lists(st.lists(st.integers(0, 99), min_size=1), min_size=1))
-def test_topics_come_back(topic_id: bytes, replicas: list[list[int]]) -> None:
+def test_topics_survive_a_round_trip(topic_id: bytes, replicas: list[list[int]]) -> None:
     assert decode_topic("/t", encode_topic(Assignment(topic_id, list(map(tuple, replicas))))) == (
         Assignment(topic_id, list(map(tuple, replicas)))
     )
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_settings_come_back(configs: dict[str, str]) -> None:
+def test_settings_survive_a_round_trip(configs: dict[str, str]) -> None:
     assert decode_configs("/c", encode_configs(configs)) == configs
 
 
 @pytest.mark.parametrize("host", ["a.example", "10.0.0.1", "fe80::1"])
 @pytest.mark.parametrize("rack", [None, "r"])
-def test_brokers_come_back(host: str, rack: str | None) -> None:
+def test_brokers_survive_a_round_trip(host: str, rack: str | None) -> None:
     broker = Broker(7, (Endpoint("IN", host, 1), Endpoint("OUT", "b", 65535)), rack)
     assert decode_broker("/brokers/ids/7", encode_broker(broker)) == broker
 
 
-def test_blocks_and_changes_come_back() -> None:
+def test_blocks_and_changes_survive_a_round_trip() -> None:
     assert decode_producer_block_end(encode_producer_block(1, 5, 9)) == 9
     assert decode_producer_block_end(b"") == -1
     assert decode_change(encode_change(Change(["/a", "/b"]))) == Change(["/a", "/b"], {})
@@ -79,7 +79,7 @@ def test_blocks_and_changes_come_back() -> None:
         ),
     ).map(lambda document: json.dumps(document).encode())
 )
-def test_anything_else_is_said_to_be_damaged(data: bytes) -> None:
+def test_anything_else_is_reported_as_damaged(data: bytes) -> None:
     for decode in (
         lambda: decode_topic("/x", data),
         lambda: decode_configs("/x", data),
@@ -106,5 +106,5 @@ def test_invalid_ids_are_refused(text: str) -> None:
         id_from_text(text)
 
 
-def test_topics_of_the_brokers_own() -> None:
+def test_internal_topics() -> None:
     assert Topic("__consumer_offsets", bytes(16), (), {}).internal

@@ -1,4 +1,4 @@
-"""Topics: created, changed, deleted, and seen by every broker."""
+"""Topics: created, changed, deleted, and visible to every broker."""
 
 from __future__ import annotations
 
@@ -245,15 +245,15 @@ def test_a_broker_that_missed_writes_catches_up_with_all_of_them(store: SqliteSt
     result_of(one.topic_admin.create_topic("anew"))
     kept = two.topics.get("kept")
     two.changes.clear()
-    two.feed._machine.handle(FeedEvent.STOP)  # so it hears of nothing
+    two.feed._machine.handle(FeedEvent.STOP)  # so it is not notified
     result_of(one.topic_admin.create_topic("new"))
     result_of(one.topic_admin.delete_topic("anew"))
     result_of(one.topic_admin.create_topic("anew", partitions=2))
     two.feed._machine.handle(FeedEvent.START)
-    two.feed._machine.handle(FeedEvent.BROKE)  # the next write makes it read
+    two.feed._machine.handle(FeedEvent.BROKE)  # the next write makes it read again
     result_of(two.topic_admin.create_topic("own"))
     assert two.topics.all() == one.topics.all()
-    assert two.topics.get("kept") is kept  # not decoded again
+    assert two.topics.get("kept") is kept  # not decoded a second time
     names = [(change.before and change.before.name, change.after and change.after.name) for change in two.changes]
     assert sorted(names, key=str) == sorted([("anew", None), (None, "anew"), (None, "new"), (None, "own")], key=str)
 
@@ -304,7 +304,7 @@ def test_a_topic_that_can_no_longer_be_read_stays_as_it_was(store: SqliteStore, 
     }[which]  # fmt: skip
     sound = result_of(store.get(path)).data
     result_of(store.set(path, b"junk"))
-    peer.feed._seen = -1  # everything is read again with the next write
+    peer.feed._seen = -1  # the next write makes it read everything again
     result_of(peer.topic_admin.create_topic("v"))
     assert peer.topics.get("t") == topic
     assert set(peer.topics.unreadable) == {"t"}

@@ -1,4 +1,4 @@
-"""The SQLite file below the tree, and batches."""
+"""The SQLite file of the embedded store, and writes in batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_later_schema_is_refused(path: Path) -> None:
         opened(path)
 
 
-def test_a_place_that_cannot_be_written_is_refused(path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(path: Path) -> None:
     path.parent.write_bytes(b"")
     with pytest.raises(StoreFailure, match=r"exists|directory"):
         opened(path)
@@ -83,7 +83,7 @@ def test_a_killed_process_leaves_its_commits_and_no_ephemeral_nodes(path: Path, 
     result_of(store.create("/lasting", b"x"))
     result_of(store.create("/fleeting", ephemeral=True))
     copy = tmp_path / "after-the-crash.sqlite"
-    for suffix in ("", "-wal"):  # the files as a crash would leave them: the log not yet in the database
+    for suffix in ("", "-wal"):  # the files as a crash leaves them, with changes only in SQLite's log
         copy.with_name(copy.name + suffix).write_bytes(path.with_name(path.name + suffix).read_bytes())
     result_of(store.close())
     again = opened(copy)
@@ -115,7 +115,7 @@ def test_one_failure_in_a_batch_undoes_only_itself(path: Path) -> None:
 
 
 class FullDisk(sqlite3.Connection):
-    """Fails at COMMIT while the test says so."""
+    """A database whose COMMIT fails while the test says so."""
 
     full = False
 
@@ -145,7 +145,7 @@ def test_a_failed_commit_fails_the_batch_and_keeps_the_watches(path: Path, monke
     result_of(store.close())
 
 
-def test_an_error_nobody_foresaw_fails_its_batch_and_no_more(path: Path) -> None:
+def test_an_unexpected_error_fails_only_its_batch(path: Path) -> None:
     store = opened(path)
     with pytest.raises(StoreFailure):
         result_of(store.set("/", None))  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ def test_calls_wait_for_the_batch_before_and_then_go_together(path: Path) -> Non
     assert len(worker.held) == 1
     worker.release()
     assert made == ["/0"]
-    assert len(worker.held) == 1  # the other nine
+    assert len(worker.held) == 1  # the other nine writes
     worker.release()
     assert made == [f"/{number}" for number in range(10)]
     assert not worker.held

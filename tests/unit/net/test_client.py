@@ -1,4 +1,4 @@
-"""A Twisted connection to a broker: pipelining, time-outs, versions, and how it ends. No socket, no reactor."""
+"""A Twisted connection to a broker: pipelining, timeouts, versions, and how it ends; without socket and reactor."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.fakes.peer import Peer
 
 
 def outcome(deferred: Deferred[Any]) -> list[Any]:
-    """What the Deferred fires with, once it does: a result or an exception."""
+    """Return the result of a Deferred, or its exception, in a list that is empty before it fires."""
     results: list[Any] = []
     deferred.addBoth(lambda result: results.append(result.value if isinstance(result, Failure) else result))
     return results
 
 
 class Wired:
-    """A connection that has its versions."""
+    """A connection that has negotiated versions."""
 
     def __init__(self, versions: dict[int, tuple[int, int]] | None = None, **options: Any) -> None:
         self.clock = Clock()
@@ -92,7 +92,7 @@ def test_records_of_a_reply_are_views_of_its_frame(wired: Wired) -> None:
     view = found[0].responses[0].partitions[0].records
     assert isinstance(view, memoryview)
     assert view == records
-    assert memoryview(view.obj).nbytes > len(records)  # it is a part of the bytes that came
+    assert memoryview(view.obj).nbytes > len(records)  # it is a view of the received bytes
 
 
 def test_versions_are_negotiated() -> None:
@@ -122,7 +122,7 @@ def test_an_old_broker_answers_api_versions_in_version_0() -> None:
 def test_api_versions_that_fail(code: ErrorCode) -> None:
     wired = Wired()
     wired.peer.answer(ApiVersionsResponse(code))
-    if code is ErrorCode.UNSUPPORTED_VERSION:  # asked once more, not for ever
+    if code is ErrorCode.UNSUPPORTED_VERSION:  # asked once more, but not for ever
         wired.peer.answer(ApiVersionsResponse(code))
     [error] = wired.negotiated
     assert isinstance(error, KafkaError)
@@ -147,7 +147,7 @@ def test_a_timer_that_wakes_too_soon_sets_itself_again() -> None:
     wired = Wired(timeout=8.0).ready()
     wired.clock.advance(6)
     late = wired.ask()
-    wired.clock.advance(6)  # past what ApiVersions had
+    wired.clock.advance(6)  # later than the versions of ApiVersions
     assert not late
     wired.clock.advance(3)
     assert isinstance(late[0], RequestTimedOut)
@@ -159,7 +159,7 @@ def test_without_requests_nothing_times_out(wired: Wired) -> None:
     assert not wired.clock.getDelayedCalls()
 
 
-def test_a_reply_that_nobody_waits_for_is_passed_over(wired: Wired) -> None:
+def test_an_unexpected_reply_is_ignored(wired: Wired) -> None:
     deferred = wired.connection.request(MetadataRequest())
     gone = outcome(deferred)
     after = wired.ask()
@@ -209,7 +209,7 @@ def test_a_lost_connection_fails_what_waits_with_the_cause(wired: Wired, reason:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\4\0\0\0\x63", b"\0\0\0\1x"])
-def test_garbage_ends_the_connection(wired: Wired, data: bytes) -> None:
+def test_invalid_bytes_end_the_connection(wired: Wired, data: bytes) -> None:
     found = wired.ask()
     wired.peer.deliver(data)
     assert isinstance(found[0], InvalidReply)
@@ -225,7 +225,7 @@ def test_a_reply_over_the_limit_ends_the_connection_before_it_comes() -> None:
     assert isinstance(found[0], InvalidReply)
 
 
-def test_a_request_that_cant_be_encoded_leaves_the_connection_well(wired: Wired) -> None:
+def test_a_request_that_cannot_be_encoded_does_not_harm_the_connection(wired: Wired) -> None:
     [error] = outcome(wired.connection.request(MetadataRequest(topics=5)))  # type: ignore[arg-type]
     assert isinstance(error, LocalProtocolError)
     found = wired.ask()
@@ -233,7 +233,7 @@ def test_a_request_that_cant_be_encoded_leaves_the_connection_well(wired: Wired)
     assert found[0].cluster_id == "well"
 
 
-def test_close_lets_what_was_written_leave(wired: Wired) -> None:
+def test_close_sends_what_was_written_first(wired: Wired) -> None:
     found = wired.ask()
     wired.connection.close()
     assert isinstance(found[0], BrokerUnavailable)
@@ -244,14 +244,14 @@ def test_close_lets_what_was_written_leave(wired: Wired) -> None:
     assert not wired.clock.getDelayedCalls()
 
 
-def test_close_waits_so_long_for_a_peer_that_takes_nothing(wired: Wired) -> None:
+def test_close_waits_a_bounded_time_for_a_peer_that_does_not_read(wired: Wired) -> None:
     wired.transport.loseConnection = lambda: None  # type: ignore[method-assign]
     wired.connection.close()
     wired.clock.advance(60)
     assert wired.transport.aborted
 
 
-def test_replies_behind_the_end_are_not_looked_at(wired: Wired) -> None:
+def test_replies_after_the_close_are_ignored(wired: Wired) -> None:
     wired.connection.request(MetadataRequest()).addCallback(lambda _: wired.connection.close())
     second = wired.ask()
     answers = [wired.peer.encode(event, MetadataResponse()) for event in wired.peer.requests]
@@ -263,7 +263,7 @@ def test_replies_behind_the_end_are_not_looked_at(wired: Wired) -> None:
 
 
 def accept(reactor: MemoryReactorClock, peer: Peer) -> Any:
-    """Let the one connection that is under way succeed."""
+    """Accept the one connection attempt."""
     *_, factory, _timeout, _bind = reactor.tcpClients[-1]
     protocol = factory.buildProtocol(None)
     peer.attach(reactor, protocol)
@@ -329,7 +329,7 @@ def test_a_connect_that_is_cancelled_leaves_nothing_behind() -> None:
     assert not reactor.getDelayedCalls()
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_an_unknown_name() -> None:
     class Endpoint:
         def connect(self, factory: Factory) -> Any:
             deferred: Deferred[Any] = Deferred()

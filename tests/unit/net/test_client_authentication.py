@@ -20,7 +20,7 @@ from tests.fakes.peer import Peer
 
 
 class Wired:
-    """A connection that knows its versions and has begun to authenticate."""
+    """A connection that has negotiated versions and begun to authenticate."""
 
     def __init__(self, conversation: Any = None, in_thread: Any = maybeDeferred) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""Limits on connections: of the broker, of an address, of a listener, and in a second."""
+"""Limits on connections: of the broker, of an address, of a listener, and per second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Handler:
 
 
 class Port:
-    """A port that says whether it accepts."""
+    """A port that knows whether it accepts connections."""
 
     connected = True
     accepting = False

@@ -1,4 +1,4 @@
-"""A peer that goes away while its connection is paused."""
+"""A peer that closes its connection while the broker does not read from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes.transport import ManualReactor, PairTransport
 
 
 class Aborts:
-    """A transport that says whether it was aborted."""
+    """A transport that knows whether it was aborted."""
 
     def __init__(self, reactor: ManualReactor) -> None:
         self.pair: Any = PairTransport(Protocol(), reactor)

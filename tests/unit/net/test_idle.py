@@ -1,4 +1,4 @@
-"""Which connections are closed for being idle."""
+"""Which connections are closed because they are idle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
 
 
 class FakeConnection:
-    """As much of a connection as the sweep looks at."""
+    """The part of a connection that the sweep uses."""
 
     host = "192.0.2.1"
     served = True
@@ -29,7 +29,7 @@ class FakeConnection:
 
 
 def sweep(max_idle_ms: int, *connections: FakeConnection) -> list[bool]:
-    """Which of them a factory closes within the 15 s that follow second 1000."""
+    """Return which connections a factory closes within 15 s after second 1000."""
     clock = Clock()
     clock.advance(1000.0)
     limits = ServerLimits(1024, 1, 1024, 4096, max_idle_ms)

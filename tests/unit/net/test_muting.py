@@ -1,4 +1,4 @@
-"""A muted connection is not read from, answers what it owes, sees its peer leave, and is not idle."""
+"""A muted connection is not read from, sends pending responses, notices its peer's close, and is not idle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 5.0
 
 
 class MutingRig(Rig):
-    """As `Rig`; the handler mutes the connection when it answers `m` and `M`."""
+    """Like `Rig`, but the handler mutes the connection when it answers `m` and `M`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def rig() -> Iterator[MutingRig]:
 
 
 def unmuted(rig: MutingRig) -> None:
-    """Let the time pass, and have what was received meanwhile answered."""
+    """Wait until the muting ends, and process what was received meanwhile."""
     rig.time.advance(SECONDS)
 
 
@@ -77,7 +77,7 @@ def test_an_answer_that_was_waited_for_mutes_too(rig: MutingRig) -> None:
     rig.pipeline.receive(b"Mp")
     rig.waiting["M"].callback(b"M")
     assert rig.transport.pump() == b"M"
-    assert rig.started == "M"  # `p` is of another API, and was held
+    assert rig.started == "M"  # `p` is a request of another API, and was held
     unmuted(rig)
     assert rig.transport.pump() == b"p"
 
@@ -141,7 +141,7 @@ def test_a_broker_that_stops_does_not_wait_for_it(rig: MutingRig) -> None:
     assert rig.transport.pump() == b"m"
     assert rig.started == "m"
     assert not rig.time.getDelayedCalls()
-    rig.mute(SECONDS)  # comes too late
+    rig.mute(SECONDS)  # arrives too late
     assert not rig.time.getDelayedCalls()
 
 
@@ -182,8 +182,8 @@ def test_a_muted_connection_is_not_idle() -> None:
     case = Idle()
     case.protocol.mute(300.0)
     case.clock.pump([10.0] * 35)
-    assert case.protocol.pipeline._state.name == "READING"  # active until the 300th second
+    assert case.protocol.pipeline._state.name == "READING"  # active until second 300
     case.clock.pump([10.0] * 3)
     assert case.protocol.pipeline._state.name == "CLOSED"
     case.close()
-    case.protocol.mute(1.0)  # a handler that answers a connection that is gone
+    case.protocol.mute(1.0)  # a handler that answers on a closed connection

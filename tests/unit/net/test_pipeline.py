@@ -1,4 +1,4 @@
-"""Replies leave in the order of the requests, a slow peer is not read from, and what fails closes the connection."""
+"""Responses are sent in the order of requests, a slow peer is not read from, and failures close the connection."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from tests.fakes.transport import ManualReactor, PairTransport
 
 
 class ByteSession:
-    """Every byte received is a request of that name; `!` is a broken frame. A reply is the bytes answered.
+    """A session in which each byte is a request of that name, `!` is a broken frame, and a response is one or more
+    bytes.
 
-    p, q, P and Q are requests of API 1, all others of API 0, which overlaps. `~` is of no API that is known, `%` large.
+    p, q, P and Q are requests of API 1, all others of API 0, whose requests may overlap. `~` is of an unknown API, `%` a
+    large request.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ class ByteSession:
             self.bytes.popleft()
 
     def similar(self) -> int:
-        """How many `=` come next."""
+        """Return how many `=` come next."""
         count = 0
         while count < len(self.bytes) and self.bytes[count] == ord("="):
             count += 1
@@ -70,9 +72,9 @@ class ByteSession:
 
 
 class Rig:
-    """A pipeline and its handler, which answers lower-case letters at once and upper-case ones when told to.
+    """A pipeline and its handler, which answers lower-case letters at once and upper-case ones when the test says so.
 
-    `=` may be answered together with those behind it, as `answer_batch` says of their number.
+    `=` may be answered together with those after it; `answer_batch` decides how many.
     """
 
     versions: Mapping[int, tuple[int, int]] = {}
@@ -199,7 +201,7 @@ def test_requests_that_are_not_answered_together_take_the_general_path(rig: Rig)
     rig.answer_batch = lambda count: BatchReply(b"", 0, count - 1)
     rig.pipeline.receive(b"a====b")
     assert rig.transport.pump() == b"a====b"
-    assert rig.batches == [4, 1, 1, 1]  # the rest is not gone through again for each
+    assert rig.batches == [4, 1, 1, 1]  # the other requests are not looked at again for each of them
 
 
 def test_a_batch_behind_a_request_that_waits_is_not_offered(rig: Rig) -> None:
@@ -244,8 +246,8 @@ _REQUESTS = st.text("apXYZPQ", max_size=12).filter(lambda t: all(t.count(c) < 2 
 
 
 @given(_REQUESTS, st.permutations("XYZPQ"), st.sampled_from([1, 2, 100]))
-def test_order_holds_whatever_ends_first(requests: str, endings: list[str], most: int) -> None:
-    """Replies come in order, each request starts once, and only those that overlap start while others wait."""
+def test_order_holds_whichever_ends_first(requests: str, endings: list[str], most: int) -> None:
+    """Responses come in order, each request starts once, and only requests that overlap start while others wait."""
     rig = Rig(max_in_flight=most)
     pending: list[str] = []
     answer = rig.handle

@@ -1,4 +1,4 @@
-"""Large frames are received from the socket into themselves, whatever the chunks that the reactor reads."""
+"""Large frames are received into their own buffer, whatever chunks the reactor reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 1 << 18
 
 
 class Frames:
-    """A session whose events are frames."""
+    """A session whose events are its frames."""
 
     def __init__(self) -> None:
         self.decoder = FrameDecoder(1 << 24, memory=FrameMemory())
@@ -41,7 +41,7 @@ def test_the_rest_of_a_frame_is_received_into_its_buffer() -> None:
     while at < len(body):
         at += transport.peer.send(body[at : at + LARGE])
         assert receiver.more()
-        assert transport.bufferSize == LARGE  # what is copied out of chunks is little from now on
+        assert transport.bufferSize == LARGE  # from now on little is copied out of chunks
     assert not receiver.more()
     assert bytes(session.decoder.next_frame() or b"") == body
     assert not receiver.more()

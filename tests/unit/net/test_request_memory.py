@@ -1,4 +1,4 @@
-"""The bound on the memory of large requests: who is read from, who waits, who is closed."""
+"""The bound on the memory of large requests: which connections are read, wait, or are closed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Upload:
         self.share.release()
 
     def receive(self) -> bool:
-        """Receive a chunk if that may be; whether all has arrived then."""
+        """Receive a chunk if the bound allows it; return whether the whole request has arrived."""
         if self.paused:
             return False
         self.partial_bytes += CHUNK
@@ -92,7 +92,7 @@ def test_without_a_bound_nobody_waits() -> None:
     assert memory.waiting == 0
 
 
-def test_who_holds_memory_for_long_while_others_wait_is_closed() -> None:
+def test_a_slow_request_is_closed_while_others_wait_for_memory() -> None:
     memory, clock = make()
     slow = Upload(memory, 9 * CHUNK)
     for _ in range(8):
@@ -109,7 +109,7 @@ def test_who_holds_memory_for_long_while_others_wait_is_closed() -> None:
     assert not other.paused
 
 
-def test_a_connection_that_is_lost_leaves_room() -> None:
+def test_a_lost_connection_releases_its_memory() -> None:
     memory, _ = make()
     first, second, third = (Upload(memory) for _ in range(3))
     for _ in range(20):
@@ -131,7 +131,7 @@ def test_a_larger_bound_lets_them_continue() -> None:
     assert not any(one.paused for one in uploads)
 
 
-def test_many_that_send_next_to_nothing_keep_no_memory_from_others() -> None:
+def test_slow_senders_keep_no_memory_from_others() -> None:
     memory, _ = make(100 * CHUNK)
     tiny = [Upload(memory) for _ in range(90)]
     for one in tiny:
@@ -140,7 +140,7 @@ def test_many_that_send_next_to_nothing_keep_no_memory_from_others() -> None:
     assert any(upload.receive() for _ in range(10))
 
 
-def test_as_many_are_closed_as_the_first_that_waits_needs() -> None:
+def test_only_as_many_are_closed_as_the_first_waiting_request_needs() -> None:
     memory, clock = make(100 * CHUNK)
     tiny = [Upload(memory) for _ in range(200)]
     for one in tiny:

@@ -21,7 +21,7 @@ MAX_UNSENT = 1 << 20
 
 
 class Region:
-    """A slice of a file that can be told to be cold."""
+    """A slice of a file that the test can make cold."""
 
     def __init__(self, file: IO[bytes], position: int, length: int) -> None:
         self.file = file
@@ -44,7 +44,7 @@ class Region:
 
 
 class Rig:
-    """A sender with its transport, what it warmed and how often it drained."""
+    """A sender with its transport, the slices that it had read ahead, and how often it was drained."""
 
     transport: PairTransport | TlsPair
     sender: Sender
@@ -165,7 +165,7 @@ def test_a_cold_chunk_is_warmed_elsewhere_and_sent_then(rig: Rig) -> None:
 
 
 def test_a_chunk_that_stays_cold_is_sent_all_the_same(rig: Rig) -> None:
-    """Not every file system can tell, and what is asked for may lie behind the end of a file that was cut."""
+    """Not every file system can tell, and the chunk may lie behind the end of a file that was truncated."""
     region = rig.region(0, MAX_CHUNK + 5)
     region.cold = True
     rig.sender.send([region])

@@ -1,4 +1,4 @@
-"""What a factory gives all of its connections: the bound of elements, and word of their end."""
+"""What a factory gives to all of its connections: the bound on elements, and notice of their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METADATA = 3
 
 
 class Handler:
-    """Serves Metadata, and answers nothing."""
+    """Serves Metadata, without ever responding."""
 
     versions: ClassVar = {METADATA: (0, 13)}
     overlapping = batched = frozenset[int]()
@@ -33,7 +33,7 @@ class Handler:
 
 
 class Rig:
-    """A factory on a fake clock, its connections, and what is logged meanwhile."""
+    """A factory on a fake clock, its connections, and the log."""
 
     def __init__(self) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""Requests that arrive in part: they have to progress, and their memory is bounded over all connections."""
+"""Partly received requests: they must make progress, and their memory is bounded over all connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Handler:
-    """Takes requests of API 3 version 0; the first of each connection is answered when the test says so."""
+    """Serves API 3 version 0; the first request of each connection is answered when the test says so."""
 
     overlapping = batched = frozenset[int]()
 
@@ -75,7 +75,7 @@ def server() -> Any:
 
 
 def drip(server: Server, transport: PairTransport, seconds: int, size: int) -> bool:
-    """Send `size` bytes in each second; whether the connection is still open in the end."""
+    """Send `size` bytes each second; return whether the connection is open in the end."""
     for _ in range(seconds):
         if transport.disconnecting or transport.disconnected:
             return False

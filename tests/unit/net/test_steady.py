@@ -1,4 +1,4 @@
-"""A monotonic clock around a reactor that counts by the wall clock."""
+"""A monotonic clock around a reactor that uses the wall clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pylogd.net.steady import SteadyReactor, steady
 
 
 class Times:
-    """A reactor on a wall clock, and a monotonic clock beside it."""
+    """A reactor on a wall clock, and a monotonic clock."""
 
     def __init__(self) -> None:
         self.wall = Clock()

@@ -1,4 +1,4 @@
-"""TLS connections of a broker: who may connect, who they are, what becomes of those that do not finish."""
+"""TLS connections of a broker: who may connect, their principals, and handshakes that do not finish."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ API_VERSIONS_V0 = bytes.fromhex("0000000e00120000000000070004") + b"test"
 
 
 class EchoHandler:
-    """Answers every ApiVersions request with what it was asked by."""
+    """Answers every ApiVersions request with what the client sent."""
 
     versions: Mapping[int, tuple[int, int]] = MappingProxyType({18: (0, 0)})
     overlapping = batched = frozenset[int]()
@@ -82,7 +82,7 @@ class Listener:
 
 @pytest.fixture
 def lines() -> Any:
-    """What is logged."""
+    """Return the lines of the log."""
     found: list[str] = []
 
     def note(event: Any) -> None:
@@ -176,7 +176,7 @@ def test_without_a_certificate() -> None:
 
 
 def lose(pair: TlsPair) -> None:
-    """Tell the broker that the connection has ended."""
+    """Notify the broker that the connection has ended."""
     pair.tcp.protocol.connectionLost(Failure(ConnectionLost()))
 
 

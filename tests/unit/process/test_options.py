@@ -1,4 +1,4 @@
-"""The options of `pylogd broker` and `twistd pylogd` make the same settings."""
+"""The options of `pylogd broker` and of `twistd pylogd` give the same settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from others that is safe to print on a terminal."""
+"""Make text of clients safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pylogd.cli
 from pylogd.process.logs import file_observer
 from pylogd.process.printable import printable, printable_json
 
-#: everything that a terminal obeys, and text that it does not
+#: control characters that a terminal obeys, and text without any
 HOSTILE = "\x1b]0;title\x07\r\n\t\x7f\x9b31m\N{RIGHT-TO-LEFT OVERRIDE}\u2028\ud800 plain \N{SNOWMAN} \\x1b [/x]"
 
 

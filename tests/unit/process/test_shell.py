@@ -1,4 +1,4 @@
-"""A service in its process: started, announced, stopped, and why it ended, with a reactor that the test runs."""
+"""A service in its process: start, announcement, stop and exit status, with a reactor that the test runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pylogd.process.tuning import pause_garbage_collector, raise_file_limit, tun
 
 
 class Reactor:
-    """As much of a reactor as a shell uses. `run` runs what a test has queued in `turns`."""
+    """The part of a reactor that a shell uses. `run` runs the calls in `turns`."""
 
     def __init__(self) -> None:
         self.running = False
@@ -51,7 +51,7 @@ class Reactor:
 
 
 class Service:
-    """A service whose start the test ends."""
+    """A service whose start ends when the test says so."""
 
     def __init__(self) -> None:
         self.starting: Deferred[None] = Deferred()
@@ -69,7 +69,7 @@ class Service:
 
 @implementer(ILogObserver)
 class Case:
-    """A shell, what it announced, and what it logged."""
+    """A shell, its announcements, and its log."""
 
     def __init__(self) -> None:
         self.reactor = Reactor()

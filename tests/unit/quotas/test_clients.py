@@ -1,4 +1,4 @@
-"""Which quota holds for a client, and what is counted for whom."""
+"""Which quota applies to a client, and which clients share it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENTITIES = st.builds(Entity, _NAME, _NAME, st.none()).filter(lambda entity: ent
 
 
 class Configs:
-    """Settings of entities that a test sets."""
+    """Settings of entities that the test sets."""
 
     def __init__(self) -> None:
         self.configs: dict[Entity, Mapping[str, str]] = {}
@@ -53,7 +53,7 @@ class Case:
 
 
 def oracle(limits: Mapping[Entity, float], user: str, client_id: str) -> float | None:
-    """The table of Kafka's documentation, read from top to bottom."""
+    """Return the quota by the table of Kafka's documentation, read from top to bottom."""
     for level in (
         (user, client_id), (user, DEFAULT_NAME), (user, None), (DEFAULT_NAME, client_id),
         (DEFAULT_NAME, DEFAULT_NAME), (DEFAULT_NAME, None), (None, client_id), (None, DEFAULT_NAME),
@@ -82,7 +82,7 @@ def test_the_first_of_eight_levels_decides(limits: dict[Entity, float], user: st
 def test_clients_share_a_quota_only_at_its_level(
     limits: dict[Entity, float], users: tuple[str, str], clients: tuple[str, str]
 ) -> None:
-    """One of users is shared by a user's clients, one of client ids by its users, one of both by nobody else."""
+    """A user's quota is shared by the clients of the user, a client id's by its users, one for both by nobody else."""
     table = QuotaTable(limits)
     one, other = (table.find(user, client) for user, client in zip(users, clients, strict=True))
     if one is None or other is None:
@@ -141,7 +141,7 @@ def test_the_windows_are_those_of_the_settings(seconds: int, number: int) -> Non
     assert case.quotas.charge(QuotaKind.REQUEST, "ann", "app", percent) == 0
 
 
-def test_listeners_hear_when_counting_begins_and_ends() -> None:
+def test_listeners_are_notified_when_counting_begins_and_ends() -> None:
     case = Case()
     heard: list[bool] = []
     case.quotas.subscribe(heard.append)
@@ -223,7 +223,7 @@ def test_an_address_over_its_rate_is_refused_and_not_counted() -> None:
     assert [admit("10.0.0.1") for _ in range(20)] == [True] * 19 + [False]
 
 
-def test_clients_that_invent_names_cost_memory_only_for_as_long_as_the_windows() -> None:
+def test_invented_client_ids_are_forgotten_after_the_windows() -> None:
     case = Case()
     case.configs.put(Entity(client_id=DEFAULT_NAME), producer_byte_rate=100)
     for number in range(3000):

@@ -1,4 +1,4 @@
-"""Rates over windows and buckets of tokens: how long a client has to wait, on a clock that the test sets."""
+"""Rates over windows, and token buckets: how long a client has to wait, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from pylogd.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
 
-TEN = Windows(11, 1.0)  # ten whole windows and the present one
+TEN = Windows(11, 1.0)  # ten whole windows and the current one
 
 
 class KafkaRate:
-    """Kafka's Rate over a WindowedSum, written down plainly: samples in a list, looked through each time."""
+    """Kafka's Rate over a WindowedSum in its simplest form: a list of samples that is searched each time."""
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -59,7 +59,7 @@ def test_an_idle_client_may_use_the_quota_of_all_windows_but_one_at_once() -> No
     assert rate.owed(100, 0.0) == pytest.approx(0.5)
 
 
-def test_what_is_too_old_counts_no_more() -> None:
+def test_samples_outside_the_windows_do_not_count() -> None:
     rate = WindowedRate(TEN)
     rate.record(5000, 0.0)
     assert not rate.idle(10.9)
@@ -69,7 +69,7 @@ def test_what_is_too_old_counts_no_more() -> None:
 
 
 def paced(limit: float, size: float, connections: int, seconds: float, send: float = 1e-5) -> float:
-    """How much of a quota connections use that send again as soon as they may."""
+    """Return the part of a quota that connections use if each sends again as soon as it may."""
     rate, free, sent, now = PacedRate(TEN), [0.0] * connections, 0.0, 0.0
     while True:
         connection = min(range(connections), key=free.__getitem__)
@@ -90,7 +90,7 @@ def test_a_minute_of_a_client_that_always_sends_is_what_its_quota_allows(
 
 
 def test_many_connections_do_not_get_rid_of_what_they_owe() -> None:
-    """Each has had one request of a second's worth: in the long run there is no more than that."""
+    """Each connection first sends a request worth one second; in the long run they get no more than the quota."""
     assert paced(1e6, 1e6, 20, 600) == pytest.approx(1, abs=20 / 600 + 0.01)
 
 
@@ -117,12 +117,12 @@ def test_a_counter_with_debts_is_not_idle() -> None:
     rate.record(5000, 0.0)
     assert rate.owed(100, 0.0) == pytest.approx(49)
     assert not rate.idle(48.9)
-    assert rate.owed(100, 20.0) == pytest.approx(29)  # of a sample that is out of the windows
+    assert rate.owed(100, 20.0) == pytest.approx(29)  # of a sample that is older than the windows
     assert rate.idle(49.1)
     assert rate.owed(100, 60.0) == 0
 
 
-def test_a_bucket_gives_what_there_is_and_then_makes_wait() -> None:
+def test_an_empty_bucket_makes_clients_wait() -> None:
     bucket = TokenBucket(Windows(11, 1.0))
     bucket.take(50, 5, 100.0)
     assert bucket.owed(5, 100.0) == 0

@@ -1,4 +1,4 @@
-"""A broker that restarts first removes its lost copies from in-sync sets."""
+"""A restarting broker first removes its lost copies from in-sync sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.metadata.conftest import Peer
 
 
 class Machine:
-    """Broker 2 with one disk, which crashes and restarts, beside broker 1 on the same store."""
+    """Broker 2 with one disk, which crashes and restarts, and broker 1 on the same metadata store."""
 
     def __init__(self, folder: Path) -> None:
         self.store = SqliteStore(folder / "metadata.sqlite", worker=InlineWorker())
@@ -33,7 +33,7 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        """Restart, and create the logs of partitions with a replica here."""
+        """Restart, and create the logs of partitions that have a replica here."""
         result_of(self.store.delete(f"{BROKERS}/2"))
         self.peer = Peer(self.store, 2, registers=False)
         self.logs = LogManager(
@@ -57,14 +57,14 @@ class Machine:
                     self.logs.create(topic.name, state.index, topic.topic_id)
 
     def make(self, name: str, replicas: tuple[int, ...], **fields: object) -> None:
-        """Create a topic of one partition in some state, with a log if it has a replica here."""
+        """Create a topic of one partition with a state, and its log if it has a replica here."""
         topic = result_of(self.other.topic_admin.create_topic(name, assignment={0: replicas}))
         state = replace(topic.partitions[0], partition_epoch=1, **fields)  # type: ignore[arg-type]
         result_of(self.other.topics.write_states([TopicUpdate(topic, (state,))]))
         self.logs.create(name, 0, topic.topic_id)
 
     def state(self, name: str) -> PartitionState:
-        """A partition's state as the other broker has it."""
+        """Return a partition's state as the other broker knows it."""
         found = self.other.topics.get(name)
         assert found is not None
         return found.partitions[0]
@@ -75,7 +75,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_broker_that_was_killed_is_let_in_as_it_is(machine: Machine) -> None:
+def test_a_killed_broker_keeps_its_place_in_sync(machine: Machine) -> None:
     machine.make("t", (1, 2))
     before = machine.state("t")
     machine.fs.kill()
@@ -97,7 +97,7 @@ def test_an_empty_disk_is_neither_in_sync_nor_eligible(machine: Machine) -> None
     found = machine.other.cluster.brokers[2]
     assert not found.fenced
     assert found.directories == tuple(machine.logs.directory_ids)
-    # The next start finds nothing lost.
+    # The next start finds no lost copies.
     machine.fs.kill()
     machine.start()
     assert machine.fenced == [False]
@@ -112,7 +112,7 @@ def test_a_machine_that_lost_its_power_is_neither_in_sync_nor_eligible(machine: 
     machine.start()
     state = machine.state("t")
     assert (state.leader, state.isr, state.last_known_elr, state.last_known_leader) == (NO_LEADER, (1,), (2,), 2)
-    assert machine.state("alone").leader == 2  # no other replica has more
+    assert machine.state("alone").leader == 2  # no other replica has more records
     machine.fs.kill()
     machine.start()
     assert machine.fenced == [False]
@@ -153,7 +153,7 @@ def test_a_directory_that_is_put_back_has_what_was_lost_with_it(machine: Machine
 
 
 def test_a_directory_that_fails_at_the_start_is_not_lost(machine: Machine) -> None:
-    """Its id can't be read, but its copies may come back with it."""
+    """Its id can't be read, but its copies may return with it."""
     machine.logs.close()
     machine.paths = ["/a", "/b"]
     machine.start()

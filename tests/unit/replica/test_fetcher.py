@@ -1,4 +1,4 @@
-"""The replica fetcher: sessions, pauses, nudges, truncations, and partitions with errors beside others."""
+"""The replica fetcher: sessions, pauses, early ends of long polls, truncations, and partitions with errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONFIG = FetcherConfig(1, 1000, 10_000, 1, 500, 1.0, 5.0)
 
 
 class Leader:
-    """A connection to a leader whose requests the test answers."""
+    """A connection to a leader, whose responses the test sends."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, Deferred[Any]]] = []
@@ -97,12 +97,12 @@ class Case:
 
     @property
     def request(self) -> Any:
-        """The oldest request without an answer."""
+        """Return the oldest request without a response."""
         assert self.leader.asked
         return self.leader.asked[0][0]
 
     def wants(self) -> dict[int, int]:
-        """The fetch offsets of that request, by partition index."""
+        """Return the fetch offsets of the oldest request, by partition index."""
         return {entry.partition: entry.fetch_offset for topic in self.request.topics for entry in topic.partitions}
 
     def answer(self, *data: PartitionData, session: int = 7, error: int = 0) -> None:
@@ -173,7 +173,7 @@ def test_other_partitions_are_fetched_while_one_fails(pair: Case) -> None:
     pair.answer()
     pair.turn(1.0)
     assert pair.request.session_epoch == 2
-    assert len(pair.leader.asked) == 2  # the second one ends the long poll of the first
+    assert len(pair.leader.asked) == 2  # the second request ends the long poll of the first
     pair.answer()
     pair.answer()
     assert pair.wants() == {0: 0}
@@ -201,14 +201,14 @@ def test_partitions_that_are_no_longer_followed_leave_the_session(pair: Case) ->
     assert len(pair.fetcher) == 1
 
 
-def test_a_log_is_cut_where_histories_part(case: Case) -> None:
+def test_a_log_is_truncated_where_histories_diverge(case: Case) -> None:
     case.answer(case.records(0, placed(0, 1), placed(1, 2), placed(2, 2)))
     case.answer(PartitionData(0, diverging_epoch=EpochEndOffset(1, 1), records=b""))
     assert case.partitions[0].log.log_end_offset == 1
     assert case.wants() == {0: 1}
 
 
-def test_a_leader_made_while_its_log_is_cut_leads_the_log_that_is_left(case: Case) -> None:
+def test_a_broker_elected_during_its_truncation_leads_the_truncated_log(case: Case) -> None:
     case.answer(case.records(0, placed(0, 1), placed(1, 2)))
     case.parts.threads.hold = True
     case.answer(PartitionData(0, diverging_epoch=EpochEndOffset(1, 1), records=b""))
@@ -221,7 +221,7 @@ def test_a_leader_made_while_its_log_is_cut_leads_the_log_that_is_left(case: Cas
 
 
 @pytest.mark.parametrize(("start", "end", "becomes"), [(50, 90, 50), (0, 1, 1), (0, 90, 2)])
-def test_a_follower_that_is_lost_asks_where_the_leader_is(case: Case, start: int, end: int, becomes: int) -> None:
+def test_an_out_of_range_follower_asks_for_the_leaders_offsets(case: Case, start: int, end: int, becomes: int) -> None:
     case.answer(case.records(0, placed(0, 1), placed(1, 1)))
     case.answer(PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, records=b""))
     for offset, timestamp in ((start, -4), (end, -1)):
@@ -334,7 +334,7 @@ def _not_connected_again(case: Case) -> None:
     case.turn(0.06)
 
 
-#: How a fetcher with a request at the leader gets into each of the other states.
+#: How a fetcher that has a request in flight gets into each of the other states.
 WAYS: dict[FetcherState, Callable[[Case], object]] = {
     FetcherState.FETCHING: lambda case: None,
     FetcherState.LOCATING: _log_ends_asked,

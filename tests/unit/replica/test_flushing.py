@@ -1,4 +1,4 @@
-"""Flushes by count, by time and at a roll, in threads; with `flush.visible`, what consumers see meanwhile."""
+"""Flushes by count, by time and at a roll, in threads; and what consumers see meanwhile with `flush.visible`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.fakes.parts import Parts, batch
 
 
 def topic(parts: Parts, **configs: Any) -> Partition:
-    """A topic of one partition; its settings with underscores for dots."""
+    """Return a topic's only partition. Settings of the topic have underscores for dots."""
     parts.create("t", 1, **configs)
     return parts.partitions.by_name["t", 0]
 
 
 def append(parts: Parts, partition: Partition, count: int = 1) -> int:
-    """Append so many batches of one record; return the log end."""
+    """Append that many batches of one record; return the log end offset."""
     for _ in range(count):
         parts.replicas.append(partition, batch(b"v"), True)
     return partition.log.log_end_offset

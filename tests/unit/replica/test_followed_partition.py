@@ -1,4 +1,4 @@
-"""A follower's decisions: where to fetch, where to truncate, what to refuse."""
+"""A follower's decisions: from where to fetch, where to truncate, what to refuse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parts_of(tmp_path: Path) -> Iterator[Parts]:
 
 
 def placed(offset: int, epoch: int, values: int = 1) -> bytes:
-    """A batch as a leader sends it."""
+    """Return a batch as a leader sends it."""
     raw = bytearray(batch(*[b"v"] * values))
     header = BatchHeader._make(HEADER.unpack_from(raw))
     HEADER.pack_into(raw, 0, *header._replace(base_offset=offset, leader_epoch=epoch))
@@ -35,7 +35,7 @@ def placed(offset: int, epoch: int, values: int = 1) -> bytes:
 
 
 def followed(parts_of: Parts, *epochs: int) -> FollowedPartition:
-    """A partition that follows broker 2 in epoch 9 and has one record of each of `epochs`."""
+    """Return a partition that follows broker 2 in epoch 9, with one record of each of `epochs`."""
     parts_of.create("t")
     partition = parts_of.set_state("t", replicas=(2, 1), isr=(2, 1), leader=2, leader_epoch=9)
     assert partition.role is Role.FOLLOWING
@@ -53,9 +53,9 @@ class TestWhereToCut:
         ("ours", "leader_epoch", "leader_end", "cut"),
         [
             ((1, 1, 1), 1, 2, 2),  # the leader's records of that epoch end earlier
-            ((1, 1, 3), 1, 2, 2),  # the leader does not have our newest epoch
+            ((1, 1, 3), 1, 2, 2),  # the leader does not have our latest epoch
             ((1, 1, 3), 1, 9, 2),
-            ((1, 1, 3, 3), 2, 3, 2),  # neither has the other's epoch: truncate to the end of our epoch before it
+            ((1, 1, 3, 3), 2, 3, 2),  # neither side has the other's epoch: truncate to the end of our epoch before it
             ((3, 3), 1, 4, 0),  # no common epoch is known
             ((1, 2, 3), 0, 0, 0),
         ],
@@ -76,7 +76,7 @@ class TestAnswers:
         step = one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), one.position())
         assert (step.kind, step.offset) == (StepKind.TRUNCATE, 1)
 
-    def test_a_leader_that_parts_where_we_do_not_is_asked_again_later(self, parts_of: Parts) -> None:
+    def test_a_divergence_that_the_log_contradicts_is_fetched_again_later(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
         asked = answer(diverging_epoch=EpochEndOffset(4, 5))
         steps = [one.answered(asked, one.position()) for _ in range(4)]
@@ -85,12 +85,12 @@ class TestAnswers:
         one.answered(answer(), one.position())
         assert one.answered(asked, one.position()).loud
 
-    def test_a_late_answer_is_passed_over(self, parts_of: Parts) -> None:
+    def test_a_late_response_is_ignored(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
         late = one.position()._replace(offset=1)
         assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), late).kind is StepKind.FETCH
 
-    def test_an_answer_of_another_epoch_is_passed_over(self, parts_of: Parts) -> None:
+    def test_a_response_of_another_epoch_is_ignored(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
         asked = one.position()
         parts_of.set_state("t", leader_epoch=10)
@@ -120,7 +120,7 @@ class TestLost:
         step = followed(parts_of, 4, 4, 4).located(0, 2)
         assert (step.kind, step.offset) == (StepKind.TRUNCATE, 2)
 
-    def test_it_was_a_misunderstanding(self, parts_of: Parts) -> None:
+    def test_an_offset_in_range_after_all(self, parts_of: Parts) -> None:
         assert followed(parts_of, 4).located(0, 90).kind is StepKind.FETCH
 
     def test_a_replica_that_starts_at_the_latest_offset(self, parts_of: Parts) -> None:
@@ -143,7 +143,7 @@ class TestParts:
         assert list(parts(memoryview(raw)[:20])) == []
         assert list(parts(memoryview(b""))) == []
 
-    def test_of_so_many_bytes_and_batches(self) -> None:
+    def test_batches_are_cut_at_a_size(self) -> None:
         one = placed(0, 0)
         assert [len(part) for part in parts(memoryview(one * 7), len(one) * 3)] == [
             3 * len(one),
@@ -153,7 +153,7 @@ class TestParts:
         assert [len(part) for part in parts(memoryview(one * 5), 1 << 20, 2)] == [2 * len(one), 2 * len(one), len(one)]
         assert [len(part) for part in parts(memoryview(one * 2), 1)] == [len(one), len(one)]
 
-    def test_a_length_that_can_not_be(self) -> None:
+    def test_an_invalid_length(self) -> None:
         with pytest.raises(InvalidAppend):
             list(parts(memoryview(bytes(100))))
 
@@ -164,7 +164,7 @@ class TestAppending:
         assert partition.append_fetched(placed(1, 9, 2), 2, 0)
         assert (partition.log.log_end_offset, partition.high_watermark) == (3, 2)
         assert partition.log.epochs.entries() == [(4, 0), (9, 1)]
-        assert not partition.append_fetched(b"", 1, 0)  # the high watermark does not go back
+        assert not partition.append_fetched(b"", 1, 0)  # the high watermark never decreases
         assert partition.high_watermark == 2
 
     @pytest.mark.parametrize("bad", [placed(0, 9), placed(1, 3), placed(1, 10), placed(1, 9)[:-1] + b"x"])

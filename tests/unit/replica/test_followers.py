@@ -1,4 +1,4 @@
-"""What a leader knows of its followers, and what is committed by it."""
+"""What a leader knows of its followers, and which records are committed because of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_follower_at_the_end_never_lags() -> None:
 
 def test_a_follower_that_always_has_what_was_there_the_last_time_keeps_up() -> None:
     one = Follower(0.0)
-    for second in range(100):  # never at the end, since the leader is written to all the time
+    for second in range(100):  # never at the log end, since the leader gets new records all the time
         one.fetched(second * 10, 0, second * 10 + 10, float(second))
     assert not one.lags(2000, 100.0, 5.0)
 
@@ -50,7 +50,7 @@ def test_a_follower_that_falls_behind_lags_from_when_it_last_had_all() -> None:
     assert one.lags(50, 12.1, 10.0)
 
 
-def test_a_new_leader_gives_everybody_time_to_show_up() -> None:
+def test_a_new_leader_gives_followers_time_to_fetch() -> None:
     one = Follower(100.0)
     assert not one.lags(5, 109.0, 10.0)
     assert one.lags(5, 111.0, 10.0)

@@ -1,4 +1,4 @@
-"""In-sync sets: proposed, written, and changed only then."""
+"""In-sync sets: proposed, written, and in effect only when written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes.parts import Parts
 
 
 class Case:
-    """A partition with three replicas, led by broker 1, and writes of in-sync sets that the test answers."""
+    """A partition with three replicas, led by broker 1, and writes of in-sync sets, to which the test responds."""
 
     def __init__(self, parts: Parts, isr: tuple[int, ...]) -> None:
         self.parts = parts
@@ -114,9 +114,9 @@ def test_a_write_without_an_answer_is_asked_for_again_and_counts_meanwhile(parts
     parts.time.advance(1)
     case.keeper.look()
     parts.time.advance(0)
-    case.answer(IneligibleReplica("it died"))  # but the first write may have been done
+    case.answer(IneligibleReplica("it died"))  # but the first write may have succeeded
     assert not case.partition.alone
-    # So the present set is written: after that no write of an earlier version can succeed.
+    # So the present set is written again: after that, no write with an earlier version can succeed.
     parts.time.advance(0)
     ((change,), _) = case.asked[0]
     assert (change.isr, change.epochs) == ((1,), {})
@@ -127,7 +127,7 @@ def test_a_write_without_an_answer_is_asked_for_again_and_counts_meanwhile(parts
 
 
 def test_a_join_that_is_refused_after_an_earlier_write_had_no_answer_is_withdrawn(parts: Parts) -> None:
-    """A write without an answer is decided by the next state, and has no effect on later proposals."""
+    """The next partition state decides a write without a response, which then has no effect on later proposals."""
     case = Case(parts, (1,))
     case.fetched(2, 0)
     case.asked.pop(0)[1].errback(ConnectionLost("/"))
@@ -149,7 +149,7 @@ def test_a_join_names_the_broker_epoch_in_which_the_follower_was_complete(parts:
     case.keeper.follower_came(case.partition, 2)
     parts.time.advance(0)
     case.answer(StalePartition("try again"))
-    # It restarts with less, in another epoch; the proposal still names the epoch in which it was caught up.
+    # It restarts with fewer records, in another epoch; the proposal still names the epoch in which it was caught up.
     case.partition.follower_fetched(2, 0, 0, 0.0, 8)
     parts.time.advance(1)
     case.keeper.look()
@@ -170,8 +170,8 @@ def test_a_refused_join_is_tried_again_after_a_pause(parts: Parts) -> None:
     assert len(case.asked) == 1
 
 
-def test_replicas_that_come_behind_the_epoch_they_belong_to_are_known_all_the_same(parts: Parts) -> None:
-    """The two nodes of a topic are read one after the other, and a reassignment in between changes both."""
+def test_replicas_read_after_their_epoch_are_added(parts: Parts) -> None:
+    """A topic's two nodes are read one after the other; a reassignment between the reads changes both."""
     case = Case(parts, (1, 2))
     case.fetched(3, 0)
     torn = case.new_state((1, 2))
@@ -182,11 +182,11 @@ def test_replicas_that_come_behind_the_epoch_they_belong_to_are_known_all_the_sa
     assert pending is not None
     assert not case.partition.apply(replace(torn, replicas=(1, 2, 3, 4), adding=(4,)), 0.0)
     assert case.partition.followers.keys() == {2, 3, 4}
-    assert case.partition.pending_isr is pending  # it is still not known whether that was written
+    assert case.partition.pending_isr is pending  # whether that was written is still unknown
     case.partition.check_follower(4, 5)
 
 
-def test_a_stale_change_waits_for_the_news(parts: Parts) -> None:
+def test_a_stale_change_waits_for_the_new_state(parts: Parts) -> None:
     case = Case(parts, (1,))
     case.fetched(2, 0)
     case.answer(StalePartition("changed"))

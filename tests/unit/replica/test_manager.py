@@ -1,4 +1,4 @@
-"""Partitions follow the topic registry, appends wake what waits, and both survive restarts and failing disks."""
+"""Partitions follow the topic registry, appends complete waiting requests; both survive restarts and failing disks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def restart(parts: Parts) -> None:
 
 
 def strays(parts: Parts) -> list[str]:
-    """The directories of stray logs."""
+    """Return the directories of stray logs."""
     return sorted(f"/data/{name}" for name in parts.fs.listdir("/data") if name.endswith("-stray"))
 
 
@@ -84,7 +84,7 @@ class TestFollowing:
         assert not parts.partitions.by_name
         assert not parts.logs.logs
 
-    def test_deleted_and_made_again_at_once(self, parts: Parts) -> None:
+    def test_deleted_and_created_again_at_once(self, parts: Parts) -> None:
         parts.create("t")
         parts.append("t", b"old")
         parts.threads.hold = True
@@ -199,7 +199,7 @@ class TestRestart:
         parts.create("t")
         parts.create("u")
         parts.append("t", b"acknowledged")
-        result_of(parts.topic_admin.delete_topic("u"))  # a deletion that the broker hears of: the log is deleted
+        result_of(parts.topic_admin.delete_topic("u"))  # a deletion that the broker is notified of: the log is deleted
         assert not strays(parts)
         feed = parts.topics._feed
         feed._session_id, feed._seen = -1, -1  # as after a lost session
@@ -263,7 +263,7 @@ class TestTrouble:
         assert not parts.partitions.by_name
         assert any("Could not delete" in str(event.get("log_format")) for event in logged)
 
-    def test_a_round_of_housekeeping_that_fails_is_not_the_last(
+    def test_housekeeping_continues_after_a_failed_round(
         self, parts: Parts, logged: list[LogEvent], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rounds: list[int] = []
@@ -321,7 +321,7 @@ class TestLeadership:
         assert heard[2:] == [("led", 0, False)]
         result_of(parts.topic_admin.delete_topic("led"))
         result_of(parts.hosting.settled("led"))
-        assert heard[3:] == [("led", 1, False)]  # the other one was announced before
+        assert heard[3:] == [("led", 1, False)]  # the other partition was announced before
         undo()
         parts.create("more")
         assert len(heard) == 4

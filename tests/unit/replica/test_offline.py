@@ -1,4 +1,4 @@
-"""A log directory fails: its partitions go offline, what waits on them is answered, the others go on."""
+"""A log directory fails: its partitions go offline, requests that wait for them are answered, the others continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fakes.parts import Parts, batch
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Parts]:
-    """Two data directories; of the topic t, partition 0 is in /a and 1 in /b."""
+    """Return a broker with two data directories: partition 0 of topic t is in /a and 1 in /b."""
     made = Parts(tmp_path, log_dirs="/a,/b")
     made.create("t", partitions=2)
     assert made.logs.logs["t", 0].directory == "/a/t-0"
@@ -35,7 +35,7 @@ def produce_to(parts: Parts, index: int) -> ProduceRequest:
 
 
 def produce(parts: Parts, index: int) -> int:
-    """The error code that a Produce request is answered."""
+    """Return the error code of a Produce request."""
     return int(parts.call(produce_to(parts, index), 9).responses[0].partition_responses[0].error_code)
 
 

@@ -48,7 +48,7 @@ class Reporting:
         self.parts.time.advance(0)
 
     def report(self, outages: Outages) -> Deferred[None]:
-        """Report to the cluster, or fail as many times as `refused` says."""
+        """Report to the cluster, after as many failures as `refused` says."""
         self.reports.append(outages)
         if self.refused:
             self.refused -= 1
@@ -57,11 +57,11 @@ class Reporting:
 
     @property
     def reported(self) -> Outages:
-        """The outages of this broker in the metadata."""
+        """Return the outages of this broker in the metadata."""
         return self.parts.cluster.brokers[self.parts.node_id].outages
 
     def append(self, index: int) -> None:
-        """Append, and run what that schedules."""
+        """Append, and run the calls that this schedules."""
         try:
             self.parts.append("t", b"v", partition=index)
         finally:
@@ -117,7 +117,7 @@ def test_a_full_volume_is_reported_until_it_has_room(broker: Reporting) -> None:
     with fs.failing("pwritev", errno.ENOSPC, path="/a/", lasting=True), pytest.raises(StorageFailure):
         broker.append(0)
     assert broker.reported == Outages(full=frozenset({broker.in_a}))
-    fs.usable_bytes = 1 << 20  # too little to use the directory again: it would be full at once
+    fs.usable_bytes = 1 << 20  # too little free space to use the directory again: it would soon be full
     time.pump([1.0] * 3)
     assert broker.reported == Outages(full=frozenset({broker.in_a}))
     fs.usable_bytes = 1 << 39
@@ -162,7 +162,7 @@ def test_a_check_under_way_is_waited_for_at_a_stop(broker: Reporting) -> None:
 
 
 def test_a_directory_that_fails_at_the_start_is_reported_but_not_what_was_lost_before(broker: Reporting) -> None:
-    """Partition 0 lies in it; what partition 1 had was lost with a former directory, as its state says."""
+    """Partition 0 is in it. The copy of partition 1 was lost with an earlier directory, as its state says."""
     parts = broker.parts
     result_of(broker.reporter.stop())
     result_of(parts.replica_parts.stop())
@@ -201,7 +201,7 @@ def test_clients_are_told(broker: Reporting) -> None:
     assert [list(one.offline_replicas) for one in described.partitions] == [[1], []]
 
 
-def test_a_directory_is_used_again_when_an_operator_says_so(broker: Reporting) -> None:
+def test_an_operator_reopens_a_directory(broker: Reporting) -> None:
     parts = broker.parts
     broker.append(0)
     with parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
@@ -258,7 +258,7 @@ def test_an_operator_need_not_wait_until_a_volume_has_plenty_of_room(broker: Rep
 
 
 def alter(parts: Parts, path: str, index: int) -> int:
-    """The error code that AlterReplicaLogDirs answers for a partition of t."""
+    """Return the error code of AlterReplicaLogDirs for a partition of t."""
     topics = [AlterReplicaLogDirTopic("t", [index])]
     answer = parts.call(AlterReplicaLogDirsRequest([AlterReplicaLogDir(path, topics)]))
     return int(answer.results[0].partitions[0].error_code)

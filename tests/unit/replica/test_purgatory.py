@@ -1,4 +1,4 @@
-"""The purgatory, one behaviour at a time; the property test has the interleavings."""
+"""The purgatory, one behaviour in each test; the property test covers combinations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pylogd.replica.purgatory import Operation, OperationState, Purgatory
 
 
 class WaitFor(Operation[str]):
-    """Waits until the test sets `satisfied`."""
+    """An operation that completes when the test sets `satisfied`."""
 
     def __init__(self, *, raises: bool = False) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class PurgatoryTests(SynchronousTestCase):
         self.assertEqual(self.purgatory.watched_keys(), set())
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_news_of_an_unwatched_key_asks_nobody(self) -> None:
+    def test_an_event_of_an_unwatched_key_checks_no_operation(self) -> None:
         operation = WaitFor()
         self.purgatory.watch(operation, ["a"], 1.0)
         self.assertEqual(self.purgatory.check("b"), 0)
         self.assertEqual(operation.asked, [])
 
-    def test_completes_on_news(self) -> None:
+    def test_completes_on_an_event(self) -> None:
         operation = WaitFor()
         done = self.purgatory.watch(operation, ["a", "b"], 1.0)
         self.assertEqual(self.purgatory.check("a"), 0)
@@ -143,7 +143,7 @@ class PurgatoryTests(SynchronousTestCase):
         self.assertEqual(self.purgatory.check("a"), 1)
         self.assert_nothing_left()
 
-    def test_first_come_first_asked(self) -> None:
+    def test_operations_are_checked_in_order(self) -> None:
         order: list[int] = []
         for number in range(3):
             operation = WaitFor()

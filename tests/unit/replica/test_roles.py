@@ -1,4 +1,4 @@
-"""Leading and following: how a partition applies its state in the metadata, and what it wakes."""
+"""Leading and following: how a partition applies its state in the metadata, and which requests that completes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def three(parts: Parts, **fields: Any) -> Partition:
-    """A partition led here, with replicas on brokers 2 and 3, all in sync."""
+    """Return a partition led here, with replicas on brokers 2 and 3, all in sync."""
     parts.create("t")
     return parts.set_state("t", **{"replicas": (1, 2, 3), "isr": (1, 2, 3), "leader_epoch": 5, **fields})
 
 
 def fetch(parts: Parts, node: int, offset: int, *, epoch: int = 5, last_epoch: int = -1, **fields: Any) -> Any:
-    """The answer to a follower's fetch of partition 0."""
+    """Return the response to a follower's fetch of partition 0."""
     topic = parts.topics.get("t")
     assert topic is not None
     wanted = FetchPartition(0, epoch, offset, last_epoch, 0, 1 << 20)
@@ -99,7 +99,7 @@ class TestStates:
         parts.set_state("t", leader_epoch=6)
         assert partition.followers[2].log_end == -1
 
-    def test_who_listens_hears_of_every_change_of_role(self, parts: Parts) -> None:
+    def test_listeners_are_notified_of_every_change_of_role(self, parts: Parts) -> None:
         heard: list[tuple[Role, int]] = []
         led: list[tuple[int, bool]] = []
         parts.partitions.subscribe(lambda partition: heard.append((partition.role, partition.leader_epoch)))
@@ -164,7 +164,7 @@ class TestCommitting:
         three(parts)
         assert only(fetch(parts, 9, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def test_who_is_asked_to_join_counts_before_it_has(self, parts: Parts) -> None:
+    def test_a_proposed_replica_counts_before_it_has_joined(self, parts: Parts) -> None:
         partition = three(parts, isr=(1,))
         assert partition.alone
         parts.append("t")
@@ -279,7 +279,7 @@ class TestReading:
 
 
 class TestEpochs:
-    def test_an_epoch_of_which_nothing_came_here(self, parts: Parts) -> None:
+    def test_an_epoch_without_records(self, parts: Parts) -> None:
         partition = three(parts)
         assert partition.end_offset_for_epoch(3) == (3, 0)
         parts.append("t")
@@ -294,7 +294,7 @@ class TestEpochs:
 
 
 class TestTooFewInSync:
-    """Nothing is committed while fewer are in sync than `min.insync.replicas` asks for (KIP-966)."""
+    """Nothing is committed while fewer replicas are in sync than `min.insync.replicas` requires (KIP-966)."""
 
     def test_the_high_watermark_stays_until_enough_are_in_sync(self, parts: Parts) -> None:
         partition = three(parts, isr=(1, 2))
@@ -313,7 +313,7 @@ class TestTooFewInSync:
     def test_another_setting_counts_once_nobody_is_eligible_any_more(self, parts: Parts) -> None:
         partition = three(parts, isr=(1,), elr=(2,))
         parts.append("t")
-        assert partition.high_watermark == 0  # though one is enough here
+        assert partition.high_watermark == 0  # although one in-sync replica is enough here
         parts.set_state("t", elr=())
         assert partition.high_watermark == 1
         result_of(parts.topic_admin.set_topic_configs("t", {"min.insync.replicas": "2"}))

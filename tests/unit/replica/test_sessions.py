@@ -98,7 +98,7 @@ def test_entries_are_added_changed_and_forgotten(sessions: FetchSessions[Want]) 
     assert order(session) == [0, 2]
 
 
-def test_what_is_news(sessions: FetchSessions[Want]) -> None:
+def test_which_partitions_have_changed(sessions: FetchSessions[Want]) -> None:
     entry = SessionPartition("t", Want(0))
     assert entry.is_news(0, 0)
     entry.told(10, 2)
@@ -109,7 +109,7 @@ def test_what_is_news(sessions: FetchSessions[Want]) -> None:
     assert entry.is_news(10, 2)
 
 
-def test_who_gave_records_goes_to_the_end(sessions: FetchSessions[Want]) -> None:
+def test_a_partition_that_returned_records_goes_to_the_end(sessions: FetchSessions[Want]) -> None:
     session = made(sessions, 0, 1, 2)
     session.served(session.partitions["t", 0])
     assert order(session) == [1, 2, 0]
@@ -127,10 +127,10 @@ def test_a_full_cache_makes_no_session(sessions: FetchSessions[Want], now: Time)
     assert len(sessions) == 2
 
 
-def test_the_one_unused_for_longest_gives_way(sessions: FetchSessions[Want], now: Time) -> None:
+def test_the_session_unused_for_longest_is_evicted(sessions: FetchSessions[Want], now: Time) -> None:
     old, used = made(sessions, 0), made(sessions, 1)
     now.now = 10
-    sessions.resume(old.session_id, 1, False)  # now `used` is the session unused for longest
+    sessions.resume(old.session_id, 1, False)  # now `used` has been idle for longest
     now.now = EVICTABLE_AFTER_MS
     new = made(sessions, 2)
     assert refused(sessions, used.session_id, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -158,9 +158,9 @@ def test_a_follower_takes_the_place_of_a_client_in_use(sessions: FetchSessions[W
 def test_a_larger_session_takes_the_place_of_the_smallest_that_is_not_new(
     sessions: FetchSessions[Want], now: Time
 ) -> None:
-    """KIP-227: even if the smaller one is in use."""
+    """KIP-227: even if the smaller session is in use."""
     small, large = made(sessions, 0, 1), made(sessions, 0, 1, 2, 3)
-    assert sessions.create(entries(0, 1, 2), False) is None  # both have just been created
+    assert sessions.create(entries(0, 1, 2), False) is None  # both sessions have just been created
     now.now = EVICTABLE_AFTER_MS - 1
     sessions.resume(large.session_id, 1, False)
     sessions.resume(small.session_id, 1, False)
@@ -187,4 +187,4 @@ def test_no_client_however_large_takes_the_place_of_a_follower_in_use(sessions: 
         sessions.resume(follower.session_id, 1, False)
     now.now = EVICTABLE_AFTER_MS
     assert sessions.create(entries(*range(100)), False) is None
-    assert sessions.create(entries(0, 1), False, privileged=True) is not None  # but a larger follower's does
+    assert sessions.create(entries(0, 1), False, privileged=True) is not None  # but a follower's larger session does

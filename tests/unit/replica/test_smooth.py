@@ -25,7 +25,7 @@ BEGIN = 10
 
 
 class Connection:
-    """A connection to the broker itself, without the network."""
+    """A connection to this broker, without a network."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -39,7 +39,7 @@ class Connection:
 
 
 class Case:
-    """Broker 3 is added to t-0, which broker 1 leads, and begins at BEGIN."""
+    """Broker 3 joins the replicas of t-0, which broker 1 leads, and starts at the offset BEGIN."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -69,7 +69,7 @@ class Case:
         return succeed({})
 
     def fetched(self) -> None:
-        """Let the new replica fetch, which shows where its log begins."""
+        """Let the new replica fetch, which tells the leader where its log starts."""
         self.partition.follower_fetched(3, BEGIN, BEGIN, self.parts.time.seconds())
 
     def commit(self, offset: int) -> None:
@@ -86,7 +86,7 @@ class Case:
         result_of(self.parts.metadata.store.set(path, offset))
 
     def look(self) -> list[Key]:
-        """The partitions that the next look releases; it has to close its connections."""
+        """Return the partitions that the next check releases; it has to close its connections."""
         self.released.clear()
         self.parts.time.advance(LOOK_SECONDS)
         assert all(connection.closed for connection in self.connections)
@@ -123,7 +123,7 @@ def test_a_group_in_zookeeper_is_waited_for(case: Case) -> None:
     assert case.look() == [("t", 0)]
 
 
-def test_who_can_not_be_asked_may_have_a_group_that_is_behind(case: Case) -> None:
+def test_an_unreachable_coordinator_may_have_a_group_that_is_behind(case: Case) -> None:
     case.fetched()
     case.reachable = False
     assert case.look() == []
@@ -134,7 +134,7 @@ def test_who_can_not_be_asked_may_have_a_group_that_is_behind(case: Case) -> Non
     assert case.look() == [("t", 0)]
 
 
-def test_a_move_whose_time_has_come_is_left_alone(case: Case) -> None:
+def test_a_reassignment_that_is_due_is_not_delayed(case: Case) -> None:
     case.fetched()
     case.parts.time.advance(3600)
     case.released.clear()

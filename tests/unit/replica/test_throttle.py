@@ -1,4 +1,4 @@
-"""Throttled replication, and the choice of replicas near their readers."""
+"""Throttled replication, and the choice of a replica near the reader."""
 
 from __future__ import annotations
 

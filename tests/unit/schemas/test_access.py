@@ -1,4 +1,4 @@
-"""The client's way to a secured registry: credentials and TLS by Confluent's property names."""
+"""A client of a secured registry: credentials and TLS, by Confluent's property names."""
 
 from __future__ import annotations
 

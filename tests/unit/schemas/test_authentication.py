@@ -64,7 +64,8 @@ class TestTokens:
         "claims",
         [
             {"exp": NOW - 1000}, {"exp": None}, {"nbf": NOW + 3000}, {"sub": None}, {"sub": ""},
-            {"iss": "https://evil"}, {"iss": None}, {"aud": "other"}, {"aud": None},
+            {"iss": "https://evil"}, {"iss": None}, {"iss": ["https://id", "https://evil"]}, {"aud": "other"},
+            {"aud": None},
         ],
     )  # fmt: skip
     def test_a_token_with_wrong_claims_is_refused(self, check: RegistryTokens, claims: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ def ids(service: Service) -> dict[int, str]:
 
 
 def told(deferred: Deferred[Any]) -> bool:
-    """Return whether a Deferred has its final result."""
+    """Return whether a Deferred has its result."""
     return deferred.called and not deferred.paused
 
 
@@ -176,7 +176,7 @@ def test_an_uncommitted_record_is_waited_for() -> None:
     topic.hidden = 1
     second = one.register("b", enum(2))
     settle(one, two)
-    one.clock.advance(1.1)  # takes over: its own record is behind the hidden one
+    one.clock.advance(1.1)  # takes over: its own record comes after the one that is not committed yet
     settle(one, two)
     assert not told(second)
     topic.hidden = 0

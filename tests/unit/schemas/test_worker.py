@@ -1,4 +1,4 @@
-"""The process that checks schemas: its tasks, and what its limits do."""
+"""The process that checks schemas: its tasks and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: what is written, what is only counted, and what happens when it can't be written."""
+"""The audit log: which operations are written, which are only counted, and what happens when a write fails."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def deny(log: AuditLog, name: str = "t", who: Principal = ALICE) -> None:
 
 
 def write(log: AuditLog) -> list[dict[str, Any]]:
-    """Write what is queued, without the thread; what the file has then."""
+    """Write the queued lines, without the thread; return the contents of the file."""
     events = []
     while not log._queue.empty():
         events.append(log._queue.get_nowait())
@@ -77,7 +77,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_a_denial_says_who_from_where_and_what(make: Callable[..., AuditLog]) -> None:
+def test_a_denial_names_principal_host_and_resource(make: Callable[..., AuditLog]) -> None:
     log = make()
     deny(log, 'weird "name"\n\x1b[31m')
     (line,) = write(log)
@@ -186,7 +186,7 @@ def test_an_administrative_event_says_what_was_asked_and_what_came_of_it(
     ]
 
 
-def test_what_did_nothing_is_limited_as_denials_are(make: Callable[..., AuditLog]) -> None:
+def test_operations_without_effect_are_limited_as_denials_are(make: Callable[..., AuditLog]) -> None:
     log = make()
     request = CreateAclsRequest([AclCreation(2, "t", 3, "User:bob", "*", 3, 3)])
     refused = CreateAclsResponse(results=[AclCreationResult(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no")])
@@ -236,7 +236,7 @@ def test_requests_on_a_connection_reach_the_log(tmp_path: Path, make: Callable[.
     ask(CreateTopicsRequest([CreatableTopic("made", 1, 1)]), 7)
     parts.authorizer = Only([])
     ask(MetadataRequest([MetadataRequestTopic(name="made")], False), 9)
-    ask(MetadataRequest(None, False), 9)  # a list of all topics is no denial
+    ask(MetadataRequest(None, False), 9)  # omitting topics from a list of all is no denial
     ask(CreateTopicsRequest([CreatableTopic("more", 1, 1)]), 7)
     parts.authorizer = None
     created, described, denied, refused = write(log)

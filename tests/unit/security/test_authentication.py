@@ -1,4 +1,4 @@
-"""Connections of a SASL listener: what is served before authentication, how it ends, and how it begins again."""
+"""Connections of a SASL listener: what is served before authentication, how that ends, and re-authentication."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DELAY_MS = 100
 
 
 class Script:
-    """A mechanism whose client says what is to happen: the end of its message is the next step."""
+    """A mechanism whose client decides what happens: the end of its message names the next step."""
 
     def __init__(self, name: str, parts: Parts) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class ScriptedConversation:
 
 
 class Client(FakeConnection):
-    """A connection of a SASL listener, and what its client sends."""
+    """A client's connection to a SASL listener, and the requests that it sends."""
 
     def __init__(self, gate: AuthenticationGate) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def make_gate(parts: Parts, session_ms: int = 0) -> AuthenticationGate:
 
 @pytest.fixture
 def captured() -> Iterator[list[str]]:
-    """The lines that were logged."""
+    """Return the lines that were logged."""
     lines: list[str] = []
 
     @implementer(ILogObserver)
@@ -145,7 +145,7 @@ def client(parts: Parts) -> Client:
 
 @pytest.fixture
 def short(parts: Parts) -> Client:
-    """A client whose session lasts ten seconds."""
+    """Return a client whose session lasts ten seconds."""
     return Client(make_gate(parts, session_ms=10_000))
 
 
@@ -155,7 +155,7 @@ def counts(client: Client) -> tuple[int, int, int, int]:
 
 
 def refused(parts: Parts, client: Client, answer: Deferred[Any]) -> Any:
-    """The answer to a client that is refused: it comes after the delay, and ends the connection."""
+    """Return the response to a client that is refused, which comes after the delay and ends the connection."""
     parts.time.advance((DELAY_MS - 1) / 1000)
     assert not answer.called and not client.finished
     parts.time.advance(0.001)
@@ -202,7 +202,7 @@ def test_nothing_is_answered_together_before(parts: Parts, client: Client) -> No
     assert client.gate.handle_batch(client, frame, session, 1) is NOT_ANSWERED
 
 
-def test_versions_are_not_told_in_the_midst_of_a_conversation(client: Client) -> None:
+def test_api_versions_are_not_answered_during_authentication(client: Client) -> None:
     client.handshake()
     with pytest.raises(CloseConnection):
         client.send(ApiVersionsRequest("test", "1"), 4)
@@ -314,7 +314,7 @@ def test_a_session_ends(parts: Parts, short: Client) -> None:
 
 @pytest.mark.parametrize("after", [5.0, 10.0, 60.0])
 def test_a_session_is_renewed(parts: Parts, short: Client, after: float) -> None:
-    """Also after its end, as long as nothing else was asked meanwhile."""
+    """Also after its end, if no other request came in between."""
     short.log_in()
     parts.time.advance(after)
     assert short.log_in().session_lifetime_ms == 10_000
@@ -330,7 +330,7 @@ def test_a_session_is_not_renewed_all_the_time(parts: Parts, short: Client) -> N
     assert short.ask().brokers
 
 
-def test_whoever_authenticates_again_stays_who_it_is(parts: Parts, short: Client) -> None:
+def test_the_principal_cannot_change_at_re_authentication(parts: Parts, short: Client) -> None:
     short.log_in()
     parts.time.advance(5)
     short.handshake()
@@ -366,7 +366,7 @@ def test_a_session_lasts_no_longer_than_its_token(parts: Parts, client: Client, 
 
 
 def test_a_token_that_has_expired_is_refused(parts: Parts, client: Client) -> None:
-    """A lifetime of 0 would mean that there is no limit."""
+    """A lifetime of 0 in the response would mean that there is no limit."""
     client.handshake()
     response = refused(parts, client, client.send(SaslAuthenticateRequest(b"expired alice"), 2))
     assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED

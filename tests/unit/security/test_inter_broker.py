@@ -1,4 +1,4 @@
-"""How a broker authenticates at the others, by its settings."""
+"""How a broker authenticates to the others, by its settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JAAS = 'some.Module required username="broker" password="hush" user_broker="hush
 
 
 class Values(dict[str, Any]):
-    """The settings of a listener; those with `own ` in front of their names are its own."""
+    """The settings of a listener; `own ` marks those of this listener only."""
 
     def own(self, name: str) -> Any:
         return self.get(f"own {name}")

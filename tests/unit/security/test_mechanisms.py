@@ -1,4 +1,4 @@
-"""The mechanisms of a listener, from its settings."""
+"""The SASL mechanisms of a listener, from its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ JAAS = 'PlainLoginModule required user_alice="secret";'
 
 
 def make(**settings: object) -> Any:
-    """The mechanisms of the listener CLIENTS; underscores for dots, `own_` for its own settings."""
+    """Return the mechanisms of the listener CLIENTS. Settings have underscores for dots; `own_` marks the listener's
+    own.
+    """
     named = {
         name.replace("_", ".").replace("own.", "listener.name.clients."): value for name, value in settings.items()
     }
@@ -90,7 +92,7 @@ def test_limits_of_sessions() -> None:
         ),
     ],
 )
-def test_what_can_not_work_ends_the_start(settings: dict[str, object], says: str) -> None:
+def test_settings_that_can_not_work_stop_the_start(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         make(**settings)
     assert "secret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""OAUTHBEARER: its messages, and the tokens that are accepted."""
+"""OAUTHBEARER: its messages, and which tokens are accepted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sign(key: Any = RSA, algorithm: str = "RS256", **claims: Any) -> str:
 
 
 class Issuer:
-    """Serves key sets, or fails."""
+    """An issuer that serves key sets, or fails."""
 
     def __init__(self, *keys: Any) -> None:
         self.answer: bytes | OSError = key_set(*keys)
@@ -99,6 +99,7 @@ def test_signed_tokens() -> None:
         ({"iat": NOW, "exp": NOW - 1}, "before it was issued"),
         ({"iss": "other"}, "issuer"),
         ({"iss": None}, "issuer"),
+        ({"iss": ["me", "other"]}, "issuer"),
         ({"aud": "other"}, "is for"),
         ({"aud": "kafka x"}, "is for"),
         ({"aud": None}, "is for"),
@@ -130,8 +131,8 @@ def unsecured(**claims: Any) -> str:
 @pytest.mark.parametrize(
     "token",
     [
-        sign(OTHER),  # another key of the same id
-        sign(SECRET, "HS256"),  # a shared secret, even if the issuer publishes it
+        sign(OTHER),  # another key with the same id
+        sign(SECRET, "HS256"),  # a shared secret, even if the issuer publishes one
         unsecured(),
         sign()[:-4] + "AAAA",
         "a.b.c",
@@ -218,7 +219,7 @@ def test_keys_in_a_file(tmp_path: Path) -> None:
 
 
 class Accept:
-    """Takes one token."""
+    """Accepts one token."""
 
     def check(self, token: str) -> TokenOwner:
         if token != "good":

@@ -1,4 +1,4 @@
-"""PLAIN, its users in settings and files, and Kafka's notation of credentials."""
+"""PLAIN: its users in settings and files, and Kafka's syntax for credentials."""
 
 from __future__ import annotations
 

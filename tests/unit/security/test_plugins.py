@@ -22,7 +22,7 @@ BROKER = Principal("User", "broker")
 
 
 class Policy:
-    """An authorizer of an operator's own."""
+    """An operator's own authorizer."""
 
     version = 1
 
@@ -37,7 +37,7 @@ class Policy:
 
 
 class Teams:
-    """A principal builder of an operator's own."""
+    """An operator's own principal builder."""
 
     def __init__(self, settings: Settings) -> None:
         pass

@@ -18,7 +18,7 @@ from tests.fakes.tls import TlsPair, authority, client_context, make_context, op
 
 
 class Case:
-    """Certificates of a listener over a file, with a thread that the test runs."""
+    """The certificates of a listener in files, with a thread that the test runs."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "key.pem"

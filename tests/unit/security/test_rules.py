@@ -1,4 +1,4 @@
-"""Decisions by ACLs: what the random sets of tests/property/test_acl_rules.py do not cover."""
+"""Decisions by ACLs: cases that the random sets of tests/property/test_acl_rules.py do not cover."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ LIMITS = ServerLimits(1 << 20, 10, 1 << 20, 1 << 16, -1, max_unauthenticated_byt
 
 
 class Client:
-    """A client, and the broker's end of its connection."""
+    """A client, and the broker's side of its connection."""
 
     def __init__(self, factory: BrokerFactory, reactor: ManualReactor) -> None:
         self.protocol: BrokerProtocol = factory.buildProtocol(None)
@@ -45,7 +45,7 @@ class Client:
             self.transport.deliver(data[at : at + chunk])
 
     def read(self) -> Any:
-        """The next response, None if there is none yet."""
+        """Return the next response, None if there is none yet."""
         self.session.receive_data(self.transport.pump())
         event = self.session.next_event()
         return None if event is None else event.response
@@ -70,7 +70,7 @@ class Client:
 
 
 class Rig:
-    """A broker's parts with a SASL listener."""
+    """A broker with a SASL listener."""
 
     def __init__(self, directory: Path) -> None:
         self.parts = Parts(directory)
@@ -121,7 +121,7 @@ def test_a_client_is_served_after_authentication(rig: Rig, make: Any, chunk: int
 
 
 def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
-    """A client may send everything at once; nothing is served before what authenticates it."""
+    """A client may send everything at once; nothing is served before the request that authenticates it."""
     client = rig.connect()
     client.send(SaslHandshakeRequest("PLAIN"), 1)
     client.send(SaslAuthenticateRequest(b"\0alice\0secret"), 2)
@@ -131,7 +131,7 @@ def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
     assert client.read().brokers
 
 
-def test_a_refused_client_is_answered_late_and_cut_off(rig: Rig) -> None:
+def test_a_refused_client_is_answered_late_and_disconnected(rig: Rig) -> None:
     client = rig.connect()
     assert client.log_in(PlainClient("alice", "wrong")) is None
     client.send(MetadataRequest(topics=[]), 12)
@@ -163,7 +163,7 @@ def test_requests_are_small_before_authentication_only(rig: Rig) -> None:
     assert client.ask(SaslAuthenticateRequest(bytes(100_000)), 2).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def test_who_does_not_authenticate_in_time_is_cut_off(rig: Rig) -> None:
+def test_a_client_that_does_not_authenticate_in_time_is_disconnected(rig: Rig) -> None:
     client, other = rig.connect(), rig.connect()
     other.log_in(PlainClient("alice", "secret"))
     rig.reactor.advance(15.0)

@@ -1,4 +1,4 @@
-"""SCRAM: the examples of the RFCs, what is refused, and a second opinion by scramp."""
+"""SCRAM: the examples of the RFCs, refused messages, and a comparison with scramp."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pylogd.security.sasl.scram import (
 from pylogd.security.sasl.scram_client import ScramClient
 from pylogd.security.sasl.scram_server import ScramIdentity, ScramMechanism
 
-#: RFC 5802's examples are of this one, which pylogd does not offer.
+#: RFC 5802's examples use this hash, which pylogd does not offer.
 SHA_1 = Algorithm("SCRAM-SHA-1", 0, "sha1", 20)
 ALICE = Principal(USER, "alice")
 SALT = b"0123456789abcdef"
@@ -41,7 +41,7 @@ BOTH = pytest.mark.parametrize("algorithm", SCRAM_MECHANISMS.values(), ids=SCRAM
 
 
 class Users:
-    """Users with one credential each; `tokens` by their ids."""
+    """Users with one credential each, and delegation tokens by their ids."""
 
     def __init__(self, users: dict[str, ScramCredential], tokens: dict[str, ScramIdentity] | None = None) -> None:
         self.users = users
@@ -59,7 +59,7 @@ class Users:
 
 
 def converse(client: ScramClient, mechanism: ScramMechanism) -> Success:
-    """Let both sides talk until the broker is content, and then the client."""
+    """Exchange messages until the broker accepts the client, and then the client the broker."""
     server = mechanism.start()
     challenge = server.step(client.first())
     assert isinstance(challenge, Challenge)
@@ -156,7 +156,7 @@ def read_salt(message: bytes) -> bytes:
 
 
 def test_the_decoys_proof_is_refused_even_if_it_is_right() -> None:
-    """The decoy's stored key is known here; with a real one nobody knows its password."""
+    """The test knows the decoy's stored key; nobody knows a password for a real one."""
 
     class Guessable(Users):
         def decoy(self, algorithm: Algorithm, name: str) -> ScramCredential:

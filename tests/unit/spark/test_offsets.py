@@ -1,4 +1,4 @@
-"""The look-ups of the driver, against a fake broker."""
+"""The driver's look-ups of offsets, against a fake broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STAMPS = (1000, 2000, 3000)
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """Two partitions: three records at 1, 2 and 3 s in the first, of which one was deleted; none in the second."""
+    """Return two partitions: three records at 1, 2 and 3 s in the first, one of them deleted; none in the second."""
     with FakeBroker(partitions=2) as broker:
         for stamp in STAMPS:
             broker.append(0, bytes(encode_batch([NewRecord(None, b"v", stamp, ())])))
@@ -152,7 +152,7 @@ def test_the_ids_and_epochs_of_topics(broker: FakeBroker) -> None:
         broker.topic_id = b"another topic id"
         asked.existing()
         assert asked.topic_ids(places) == {"t": b"another topic id".hex()}
-        broker.topic_id = ZERO_UUID  # as a broker that knows of no ids
+        broker.topic_id = ZERO_UUID  # as a broker that does not know topic ids
         asked.existing()
         assert asked.topic_ids(places) == {}
 
@@ -173,7 +173,7 @@ def test_a_truncated_log(broker: FakeBroker, end: int, found: Any) -> None:
     with offsets(broker) as asked:
         places = asked.partitions()
         read = dict.fromkeys(places, 3)
-        assert asked.truncations(read, dict.fromkeys(places, 0)) == {}  # no other leader since
+        assert asked.truncations(read, dict.fromkeys(places, 0)) == {}  # no new leader since
         assert broker.asked(ApiKey.OFFSET_FOR_LEADER_EPOCH) == []
         broker.on(ApiKey.OFFSET_FOR_LEADER_EPOCH, close, answer)
         assert asked.truncations(read, {("t", 0): 7, ("t", 1): 0, ("u", 0): 7}) == found

@@ -74,7 +74,7 @@ def test_a_limit(spans: dict[tuple[str, int], tuple[int, int]], limit: int) -> N
     taken = 0
     for at, end in chosen.items():
         assert start[at] <= end <= latest[at]
-        assert end > start[at] or latest[at] == start[at]  # none starves
+        assert end > start[at] or latest[at] == start[at]  # no partition starves
         taken += end - start[at]
     total = sum(size for _, size in spans.values())
     assert taken == total if total <= limit else taken <= limit + len(spans)

@@ -26,7 +26,7 @@ def batch(*values: bytes, stamp: int = 5, headers: Any = ()) -> bytes:
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """One partition: offsets 0 to 2, a gap made by compaction, offsets 10 to 12."""
+    """Return one partition: offsets 0 to 2, a gap made by compaction, offsets 10 to 12."""
     with FakeBroker() as broker:
         broker.append(0, batch(b"0", b"1", b"2"))
         broker.ends[0] = 10
@@ -181,7 +181,7 @@ def test_other_errors_are_raised(broker: FakeBroker) -> None:
 
 @pytest.mark.parametrize("headers", [False, True])
 def test_memory_is_bounded_whatever_the_compression_ratio(broker: FakeBroker, headers: bool) -> None:
-    """60 MiB of values that are a few kB in one fetch: a batch for Spark is not larger for it."""
+    """60 MiB of values take a few kB in one fetch; the batches for Spark are not larger because of that."""
     size, count = 512 * 1024, 120
     squeezed = encode_batch([NewRecord(None, bytes(size), 5, [])], compression=4)
     assert count * len(squeezed) < size
@@ -194,4 +194,4 @@ def test_memory_is_bounded_whatever_the_compression_ratio(broker: FakeBroker, he
         most, held = max(most, found.nbytes), max(held, pa.total_allocated_bytes() - before)
     assert rows == count
     assert most <= reading._BATCH_BYTES + 2 * size
-    assert held <= 2 * (reading._BATCH_BYTES + 2 * size)  # the one that Spark has, and the one that is made
+    assert held <= 2 * (reading._BATCH_BYTES + 2 * size)  # the batch that Spark has, and the one that is being made

@@ -81,7 +81,7 @@ class FakeOffsets:
     def first_since(self, timestamps: ByPartition) -> dict[Any, int | None]:
         return {
             partition: None if at >= self.log_ends[partition] else at for partition, at in timestamps.items()
-        }  # ms are offsets
+        }  # these times are offsets
 
     def lost(self, what: str) -> None:
         self.losses.append(what)
@@ -131,7 +131,7 @@ def test_at_least_min_offsets_or_max_trigger_delay(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     made, fake = reader({("t", 0): 3}, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="7", maxTriggerDelay="10s")
     start = {"t": {"0": 0}}
-    assert made.latestOffset(start, ReadMaxRows(7)) == {"t": {"0": 3}}  # the first waits for nothing
+    assert made.latestOffset(start, ReadMaxRows(7)) == {"t": {"0": 3}}  # the first batch does not wait
     fake.log_ends[("t", 0)] = 7
     assert made.latestOffset({"t": {"0": 3}}, ReadMaxRows(7)) == {"t": {"0": 3}}
     fake.log_ends[("t", 0)] = 8
@@ -152,7 +152,7 @@ def test_available_now_ends_at_the_offsets_of_its_start() -> None:
     assert made.latestOffset({"t": {"0": 0}}, ReadMaxRows(6)) == {"t": {"0": 6}}
     assert made.latestOffset({"t": {"0": 6}}, ReadMaxRows(6)) == {"t": {"0": 10}}
     assert made.latestOffset({"t": {"0": 10}}, ReadMaxRows(6)) == {"t": {"0": 10}}
-    assert made.latestOffset({"t": {"0": 12}}, ReadMaxRows(6)) == {"t": {"0": 12}}  # read further by a run before
+    assert made.latestOffset({"t": {"0": 12}}, ReadMaxRows(6)) == {"t": {"0": 12}}  # read further by an earlier run
 
 
 def test_new_partitions_are_read_from_their_beginning() -> None:
@@ -248,7 +248,7 @@ def test_nothing_new_is_the_same_offset_though_the_leader_changed() -> None:
     assert end == {"t": {"0": 10}, "pylogd:topicIds": {"t": "aa"}, "pylogd:leaderEpochs": {"t": {"0": 3}}}
     fake.epochs = {("t", 0): 4}
     assert made.latestOffset(end, ReadAllAvailable()) == end
-    old = {"t": {"0": 10}}  # of a version without ids
+    old = {"t": {"0": 10}}  # written by a release without topic ids
     assert made.latestOffset(old, ReadAllAvailable()) == old
 
 

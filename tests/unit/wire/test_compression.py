@@ -1,4 +1,4 @@
-"""The codecs: round trips, bounded output, damaged input."""
+"""The compression codecs: round trips, bounded output, damaged input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = b"".join(b"line %d of some text that squeezes well\n" % n for n in range(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(range(256)) * 300], ids=["empty", "byte", "text", "bytes"])
-def test_there_and_back(codec: CompressionType, data: bytes) -> None:
+def test_round_trip(codec: CompressionType, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
     assert decompress(codec, memoryview(compress(codec, memoryview(data)))) == data
 
@@ -102,6 +102,6 @@ def test_names() -> None:
 
 
 def test_cramjam_has_the_error_text_that_growing_relies_on() -> None:
-    """Decompression grows its buffer when cramjam raises an error with this text."""
+    """The output buffer grows when cramjam raises an error with this text."""
     with pytest.raises(cramjam.DecompressionError, match="failed to write whole buffer"):
         cramjam.zstd.decompress_into(cramjam.zstd.compress(bytes(100)), bytearray(10))

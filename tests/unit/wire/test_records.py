@@ -24,7 +24,7 @@ RECORDS = [
     r.NewRecord(b"k" * 64, b"x" * 10_000, T + 8192),
 ]
 
-#: one record, key "k", value "v", header a=b, base offset 7, epoch 3; each field in a line of its own
+#: one record, key "k", value "v", header a=b, base offset 7, epoch 3; each field on a line of its own
 GOLDEN = bytes.fromhex(
     "0000000000000007 0000003e 00000003 02 b83f1061 0000 00000000 0000018bcfe56800 0000018bcfe56800"
     "ffffffffffffffff ffff ffffffff 00000001".replace(" ", "")
@@ -56,7 +56,7 @@ def test_golden_bytes() -> None:
 
 
 @pytest.mark.parametrize("codec", CompressionType)
-def test_there_and_back(codec: CompressionType) -> None:
+def test_round_trip(codec: CompressionType) -> None:
     batch = r.encode_batch(RECORDS, compression=codec, base_offset=2**40)
     header = r.parse_header(batch)
     assert header.compression == codec
@@ -89,7 +89,7 @@ def test_we_read_batches_of_other_libraries(codec: CompressionType, builder: typ
     assert r.decode_batch(batch) == expected(RECORDS)
     if codec == CompressionType.NONE:
         plain = bytearray(r.encode_batch(RECORDS))
-        plain[12:16] = batch[12:16]  # the leader epoch, which a client leaves to the broker
+        plain[12:16] = batch[12:16]  # the leader epoch, which the broker sets
         assert bytes(plain) == batch, "the same bytes from both"
 
 
@@ -176,8 +176,8 @@ def test_every_flipped_byte_is_found() -> None:
             r.decode_batch(damaged)
 
 
-def test_damage_with_a_right_crc_is_found() -> None:
-    """A sender of malformed records can compute their CRC, so the records must be checked as well."""
+def test_damage_with_a_valid_crc_is_found() -> None:
+    """A sender of malformed records can compute their CRC, so the records must be checked too."""
     batch = r.encode_batch(RECORDS, compression=0)
     for at in range(r.HEADER_SIZE, r.HEADER_SIZE + 300):
         for flip in (0x01, 0x80, 0xFF):

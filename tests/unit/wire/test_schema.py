@@ -37,7 +37,7 @@ from pylogd.wire.stream import unsigned_varint
 
 
 class Slice:
-    """An object for a field of records that only has a size, like a slice of a file."""
+    """An object with a size only, such as a slice of a file, for a field of records."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -162,11 +162,11 @@ def test_a_field_that_does_not_exist_is_refused_if_set() -> None:
 @pytest.mark.parametrize(
     ("version", "request_"),
     [
-        (0, MetadataRequest(topics=None)),  # null only from version 1
-        (8, MetadataRequest(topics=[MetadataRequestTopic(name=None)])),  # and names from version 10
+        (0, MetadataRequest(topics=None)),  # may be null from version 1 on
+        (8, MetadataRequest(topics=[MetadataRequestTopic(name=None)])),  # has names from version 10 on
         (12, MetadataRequest(topics=[MetadataRequestTopic(topic_id=b"short")])),
         (12, MetadataRequest(topics=[MetadataRequestTopic(name="\ud800")])),
-        (1, MetadataRequest(topics=[MetadataRequestTopic(name="x" * 40_000)])),  # over 16 bits
+        (1, MetadataRequest(topics=[MetadataRequestTopic(name="x" * 40_000)])),  # too long for 16 bits
         (1, MetadataRequest(topics=5)),  # type: ignore[arg-type]
         (1, "not a message"),
     ],

@@ -45,7 +45,7 @@ def produce(records: Any) -> ProduceRequest:
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
-def test_a_request_and_its_reply_cross(version: int) -> None:
+def test_a_request_and_its_reply_are_exchanged(version: int) -> None:
     client, server = ClientSession(MAX_FRAME, "me"), ServerSession(MAX_FRAME, SERVED)
     server.receive_data(flat(client.encode_request(produce(b"batch"), version)))
     event = server.next_event()
@@ -140,7 +140,7 @@ def test_any_bytes_become_events_or_one_protocol_error(data: bytes, step: int) -
 
 @settings(max_examples=300)
 @given(st.sampled_from([0, 3, 18]), st.integers(-1, 14), st.binary(max_size=60))
-def test_any_body_behind_a_good_header_becomes_an_event_or_a_protocol_error(
+def test_any_body_after_a_valid_header_becomes_an_event_or_a_protocol_error(
     api_key: int, version: int, body: bytes
 ) -> None:
     server = ServerSession(MAX_FRAME, SERVED)

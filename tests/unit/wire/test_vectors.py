@@ -1,8 +1,8 @@
-"""The golden frames of protocol/vectors/: read and written by pylogd, and by kio and kafka-python, alike.
+"""The golden frames of protocol/vectors/: pylogd, kio and kafka-python encode and decode them alike.
 
 pylogd decodes each frame to the message beside it and encodes that to the frame again, compiled or not. Two independent
-implementations must do the same with the same bytes, at every version that they know; what they don't know is listed
-here, so that a check that silently compares nothing fails.
+implementations must do the same with the same bytes, at every version that they know. What they do not know is listed
+here, so a check that compares nothing fails.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UNKNOWN_TO_KAFKA_PYTHON = {
     for role in ("Request", "Response")
 }
 
-#: versions that Kafka 4 dropped, and kio with it
+#: versions that Kafka 4 dropped, and kio too
 UNKNOWN_TO_KIO = {
     ("CreateTopics", 0),
     ("CreateTopics", 1),
@@ -57,7 +57,7 @@ UNKNOWN_TO_KIO = {
     ("OffsetForLeaderEpoch", 0),
     ("OffsetForLeaderEpoch", 1),
 }
-#: what the text of an error must say, by the kind that the vectors name
+#: what the text of an error must contain, by the kind that the vectors name
 ERROR_TEXTS = {
     "truncated": r"ends too soon|are announced|extends past the end",
     "trailing": r"left after",
@@ -122,7 +122,7 @@ MALFORMED = [(info, row) for key, info in APIS.items() for row in FILES[key]["ma
 
 
 def plain(value: Any) -> Any:
-    """Return a field's value of any implementation in the form of the vectors."""
+    """Return a field's value of any implementation in the form that the vectors use."""
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, (bytes, memoryview)):
@@ -144,10 +144,10 @@ def flatten(message: Any, fields: list[dict[str, Any]], present: dict[str, Any])
 
 
 def attribute(message: Any, name: str) -> Any:
-    """A field by the name that it has in the schema.
+    """Return a message's field by its name in the schema.
 
-    kio drops the unit of a field that it reads into a duration or a date. kafka-python reads a field of bits into a
-    set, and drops what they are about; None is the bit that stands for "not asked for".
+    kio drops the unit from the name of a field that it reads as a duration or a date. kafka-python reads a bit field as
+    a set and drops the prefix of its name; None is the bit for "not requested".
     """
     bits = getattr(message, "authorized_operations", 0)
     if name.endswith("authorized_operations") and not isinstance(bits, int):
@@ -259,7 +259,7 @@ def test_malformed(info: ApiInfo, row: dict[str, Any]) -> None:
 
 def test_kio_agrees() -> None:
     compared, unknown = 0, set()
-    vectors = [vector for vector in VECTORS if not vector.decode_only]  # kio refuses tags that it does not know
+    vectors = [vector for vector in VECTORS if not vector.decode_only]  # kio refuses unknown tags
     for vector in vectors:
         try:
             module = importlib.import_module(f"kio.schema.{vector.info.module}.v{vector.version}.{vector.role}")
@@ -280,8 +280,8 @@ def test_kio_agrees() -> None:
 
 def test_kafka_python_agrees() -> None:
     compared = 0
-    # the base class's, since some messages have more on their minds than the frame: ApiVersionsResponse takes every
-    # response with an error for version 0, DeleteTopicsRequest wants a header
+    # call the base class, since some messages override this: ApiVersionsResponse reads every response with an error
+    # as version 0, and DeleteTopicsRequest needs a header
     decode = ApiMessage.decode.__func__
     for vector in VECTORS:
         name = vector.info.name + vector.role.capitalize()

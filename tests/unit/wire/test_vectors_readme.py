@@ -1,4 +1,4 @@
-"""The bytes in protocol/README.md: each hex block is one frame of the conversation that the text tells."""
+"""The bytes in protocol/README.md: each hex block is one frame of the conversation that the text describes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 def conversation() -> list[tuple[Any, Any]]:
-    """Requests and their responses, decoded."""
+    """Return the requests and their responses, decoded."""
     pairs = []
     for request, response in zip(FRAMES[::2], FRAMES[1::2], strict=True):
         for frame in (request, response):

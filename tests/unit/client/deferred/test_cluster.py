@@ -1,4 +1,4 @@
-"""Routing and trying again on Twisted, and the administrator: the logic is shared, so these look at what is not."""
+"""The Twisted cluster and admin client: only what differs from the other faces, which share the decisions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_retries_end_with_an_error(reactor: MemoryReactor, server: MemoryBroker)
         reactor.result(Admin("192.0.2.1,192.0.2.9", retry_timeout=3.0, reactor=reactor).list_topics(), 20)
 
 
-def test_errors_that_trying_again_does_not_help(reactor: MemoryReactor, server: MemoryBroker) -> None:
+def test_errors_that_are_not_retriable(reactor: MemoryReactor, server: MemoryBroker) -> None:
     server.on(ApiKey.METADATA, lambda _: MetadataResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
         reactor.result(Admin(server.address, reactor=reactor).list_topics())
@@ -85,7 +85,7 @@ def test_appending_to_a_list_is_not_sent_twice(reactor: MemoryReactor, server: M
     assert len(server.asked(ApiKey.INCREMENTAL_ALTER_CONFIGS)) == 3, "a value that is set twice is the same"
 
 
-def test_close_ends_what_is_under_way(reactor: MemoryReactor, server: MemoryBroker) -> None:
+def test_close_ends_requests_in_flight(reactor: MemoryReactor, server: MemoryBroker) -> None:
     cluster = Cluster(server.address, reactor=reactor)
     server.on(ApiKey.METADATA, fake.silence)
     first = Admin(cluster).list_topics()

@@ -1,4 +1,4 @@
-"""The consumer on Twisted, in simulated time, against a broker that misbehaves on cue."""
+"""The Twisted consumer in simulated time, against a broker that fails on demand."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_lasting_error_is_raised_and_polling_continues(
     assert read(reactor, consumer, 2) == numbers(3)[1:]
 
 
-def test_a_leader_that_is_none_any_more(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
+def test_a_leader_that_lost_its_leadership(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
     fill(server, 0, numbers(3))
     server.on(ApiKey.FETCH, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER), refuse(ErrorCode.UNKNOWN_TOPIC_ID))
     consumer = make()
@@ -132,7 +132,7 @@ def test_a_leader_that_is_none_any_more(reactor: MemoryReactor, server: MemoryBr
     assert len(server.asked(ApiKey.METADATA)) >= asked + 2
 
 
-def test_an_error_that_trying_again_does_not_help(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
+def test_an_error_that_is_not_retriable(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
     server.on(ApiKey.FETCH, refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     fill(server, 0, numbers(1))
     consumer = make()
@@ -142,7 +142,7 @@ def test_an_error_that_trying_again_does_not_help(reactor: MemoryReactor, server
     assert read(reactor, consumer, 1) == numbers(1)
 
 
-def test_damage_is_told_behind_what_is_good(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
+def test_damage_is_reported_after_the_valid_records(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
     fill(server, 0, numbers(4), size=2)
     bad = bytearray(server.logs[0][1])
     bad[-1] ^= 1
@@ -288,7 +288,7 @@ def test_an_iteration_lets_the_reactor_do_other_work(reactor: MemoryReactor, ser
     async def work() -> None:
         async for _ in consumer:
             seen.append(1)
-            reactor.rightNow += 0.001  # what the application's own work takes
+            reactor.rightNow += 0.001  # the time that the application's own work takes
             if len(seen) == 5000:
                 break
 

@@ -1,4 +1,4 @@
-"""The consumer on Twisted in a group, in simulated time, with a coordinator that misbehaves on cue."""
+"""The Twisted consumer in a group, in simulated time, with a coordinator that fails on demand."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_two_members_share(reactor: MemoryReactor, server: MemoryGroupBroker, ma
 
 
 def test_members_on_one_cluster_do_not_end_each_others_joins(reactor: MemoryReactor, server: MemoryGroupBroker) -> None:
-    """A JoinGroup is answered once all members have sent theirs: each needs a connection of its own."""
+    """JoinGroup is answered when all members have sent theirs, so each member needs a connection of its own."""
     cluster = Cluster(server.address, reactor=reactor)
     consumers = [Consumer(cluster, group_id="g") for _ in range(3)]
     for consumer in consumers:
@@ -108,7 +108,7 @@ def test_members_on_one_cluster_do_not_end_each_others_joins(reactor: MemoryReac
 
 
 def test_consumers_of_one_cluster_do_not_wait_for_each_other(reactor: MemoryReactor, server: MemoryGroupBroker) -> None:
-    """A JoinGroup may take minutes, and a fetch half a second, in which the connection brings no other answer."""
+    """JoinGroup may take minutes, and a fetch half a second, during which its connection brings no other response."""
     cluster = Cluster(server.address, reactor=reactor)
     patient, quick = (Consumer(cluster, group_id=group, fetch_max_wait_ms=500) for group in ("patient", "quick"))
     server.on(ApiKey.JOIN_GROUP, fake.silence)
@@ -133,7 +133,7 @@ def test_consumers_of_one_cluster_do_not_wait_for_each_other(reactor: MemoryReac
 @pytest.mark.parametrize(
     "api", [ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH]
 )
-def test_it_becomes_a_member_whatever_befalls_a_request(
+def test_it_becomes_a_member_despite_failing_requests(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, api: ApiKey, act: fake.Misbehaviour
 ) -> None:
     server.on(api, act)
@@ -159,7 +159,7 @@ def test_it_becomes_a_member_whatever_befalls_a_request(
         (ApiKey.HEARTBEAT, ErrorCode.NOT_COORDINATOR),
     ],
 )
-def test_what_a_coordinator_may_say(
+def test_errors_of_a_coordinator(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, api: ApiKey, code: ErrorCode
 ) -> None:
     server.on(api, refuse(api, code))
@@ -231,7 +231,7 @@ def test_at_most_once(reactor: MemoryReactor, server: MemoryGroupBroker, make: M
 def test_an_iteration_over_slow_records_stays_in_the_group_and_commits(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make
 ) -> None:
-    """Twenty records of 100 s each, where who does not poll for 300 s is removed."""
+    """Twenty records of 100 s each, where a member that does not poll for 300 s is removed."""
     consumer = make(max_poll_interval=300.0, auto_commit_interval=5.0)
     consumer.subscribe("t")
     seen: list[tuple[int, int]] = []

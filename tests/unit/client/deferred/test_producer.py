@@ -1,4 +1,4 @@
-"""The producer on Twisted, in simulated time, against a broker that misbehaves on cue."""
+"""The Twisted producer in simulated time, against a broker that fails on demand."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_full_buffer_fails_after_max_block(reactor: MemoryReactor, server: Mem
     reactor.result(producer.send("t", b"x" * 1000, partition=0))
     late = producer.send("t", b"x" * 1000, partition=0)
     cancelled = producer.send("t", b"y", partition=0)
-    with pytest.raises(BufferFull, match="buffer_memory is 2,000"):  # there is not even room to wait
+    with pytest.raises(BufferFull, match="buffer_memory is 2,000"):  # the queue of waiting records is full too
         reactor.result(producer.send("t", b"x" * 1900, partition=0), 0.1)
     cancelled.cancel()
     with pytest.raises(CancelledError):

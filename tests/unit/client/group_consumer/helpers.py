@@ -1,4 +1,4 @@
-"""What the tests of a group's consumers share."""
+"""Helpers for tests of consumers in a group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TP = [TopicPartition("t", index) for index in range(4)]
 
 
 def until(consumers: list[Consumer], condition: Callable[[], object]) -> list[Record]:
-    """Poll until it holds; what came."""
+    """Poll until the condition holds; return the records."""
     records: list[Record] = []
     deadline = time.monotonic() + SECONDS
     while not condition():

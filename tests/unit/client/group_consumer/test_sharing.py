@@ -1,4 +1,4 @@
-"""Consumers of a group share partitions, commit, and read on from what was committed."""
+"""Consumers of a group share partitions, commit, and continue at the committed offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_alone_it_reads_everything_and_commits_at_the_end(server: GroupBroker, m
         consumer.poll()
 
 
-def test_the_next_goes_on_where_the_last_one_committed(server: GroupBroker, make: Make) -> None:
+def test_the_next_consumer_continues_at_the_committed_offsets(server: GroupBroker, make: Make) -> None:
     first = make()
     first.subscribe(["t"])
     read(first, 40)
@@ -66,7 +66,7 @@ def test_auto_commit_in_the_background(server: GroupBroker, make: Make) -> None:
     until([consumer], lambda: committed(server) == dict.fromkeys(TP, 10))
 
 
-def test_before_it_hands_out_it_has_committed(server: GroupBroker, make: Make) -> None:
+def test_it_commits_before_it_returns_records(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit="before", max_poll_records=3)
     consumer.subscribe("t")
     seen: dict[TopicPartition, int] = {}
@@ -88,10 +88,10 @@ def test_records_whose_commit_failed_are_not_returned(server: GroupBroker, make:
     server.on(ApiKey.OFFSET_COMMIT, forget)
     with pytest.raises(CommitFailed):
         read(consumer, 1)
-    assert len(read(consumer, 40)) == 40  # all of it, once the group has it again
+    assert len(read(consumer, 40)) == 40  # all records, once the group has the partition again
 
 
-def test_by_hand(server: GroupBroker, make: Make) -> None:
+def test_commits_by_the_application(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit="off", max_poll_records=4)
     consumer.subscribe("t")
     records = read(consumer, 1)
@@ -119,7 +119,7 @@ def test_an_iteration_counts_record_by_record(server: GroupBroker, make: Make) -
 def test_an_iteration_over_slow_records_reports_and_commits_between_them(
     server: GroupBroker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All 40 records come with one poll, and each takes as long as two heartbeats."""
+    """All 40 records come with one poll, and processing each takes two heartbeat intervals."""
     monkeypatch.setattr("pylogd.client.evented.consumer._CALLBACK_PERIOD", 0.0)
     consumer = make(max_poll_interval=3600.0)
     consumer.subscribe("t")
@@ -310,4 +310,4 @@ def test_a_slow_application_is_out_and_comes_back(server: GroupBroker, make: Mak
     with pytest.raises(CommitFailed):
         consumer.commit({TP[0]: 1})
     until([consumer], lambda: lost and len(consumer.assignment) == 4)
-    assert all(partitions == TP for partitions in lost)  # a slow machine may be out more than once
+    assert all(partitions == TP for partitions in lost)  # a slow machine may lose its membership more than once

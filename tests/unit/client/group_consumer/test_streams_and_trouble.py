@@ -1,4 +1,4 @@
-"""Streams of a group's consumer, and a coordinator that fails."""
+"""Message streams of a group's consumer, and a coordinator that fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_stream_commits_only_what_it_was_asked_beyond(server: GroupBroker, mak
     assert committed(server)[TP[last.partition]] == last.offset
 
 
-# Trouble
+# Faults
 
 
 GROUP_APIS = [
@@ -83,9 +83,9 @@ HELPED = {
 
 
 @pytest.mark.parametrize(("api", "code"), [(api, code) for api, codes in HELPED.items() for code in codes])
-def test_errors_that_are_got_over(server: GroupBroker, make: Make, api: int, code: ErrorCode) -> None:
+def test_errors_that_the_consumer_recovers_from(server: GroupBroker, make: Make, api: int, code: ErrorCode) -> None:
     server.on(api, refuse(api, code))
-    consumer = make(session_timeout=1.0)  # so that a member that the group lost is soon missed
+    consumer = make(session_timeout=1.0)  # so that a lost member is removed soon
     consumer.subscribe("t")
     records = until([consumer], lambda: len(committed(server)) == 4 and set(committed(server).values()) == {10})
     records += until([consumer], lambda: len(server.asked(api)) >= 2)
@@ -160,7 +160,7 @@ def test_commits_that_fail(server: GroupBroker, make: Make, code: ErrorCode, kin
 
 @pytest.mark.parametrize("misbehaviour", [fake.close, fake.garbage], ids=lambda m: m.name)
 @pytest.mark.parametrize("api", GROUP_APIS, ids=lambda api: api.name)
-def test_misbehaviour(server: GroupBroker, make: Make, api: int, misbehaviour: Misbehaviour) -> None:
+def test_a_misbehaving_coordinator(server: GroupBroker, make: Make, api: int, misbehaviour: Misbehaviour) -> None:
     server.on(api, misbehaviour)
     consumer = make()
     consumer.subscribe("t")
@@ -170,7 +170,7 @@ def test_misbehaviour(server: GroupBroker, make: Make, api: int, misbehaviour: M
 
 
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_COMMIT])
-def test_half_an_answer(server: GroupBroker, make: Make, api: int) -> None:
+def test_an_incomplete_response(server: GroupBroker, make: Make, api: int) -> None:
     server.on(api, fake.cut)
     consumer = make()
     consumer.subscribe("t")

@@ -1,4 +1,4 @@
-"""What the tests of the producer share."""
+"""Helpers for tests of the producer."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_producer_id_that_is_refused(server: FakeBroker, make: Make) -> None:
         make().send("t", b"v", partition=0).result()
 
 
-def test_a_broker_that_knows_no_idempotence(server: FakeBroker, make: Make) -> None:
+def test_a_broker_without_idempotence(server: FakeBroker, make: Make) -> None:
     del server.versions[ApiKey.INIT_PRODUCER_ID]
     with pytest.raises(UnsupportedByBroker, match="InitProducerId"):
         make().send("t", b"v", partition=0).result()
@@ -54,7 +54,7 @@ def test_a_broker_that_knows_no_idempotence(server: FakeBroker, make: Make) -> N
 
 
 @pytest.mark.parametrize("options", [{"acks": 1}, {"retry": False}, {"max_in_flight": 6}])
-def test_idempotence_needs_what_it_needs(make: Make, options: dict[str, Any]) -> None:
+def test_options_that_idempotence_requires(make: Make, options: dict[str, Any]) -> None:
     make(**options)
     with pytest.raises(ValueError, match="idempotence needs"):
         make(idempotence=True, **options)
@@ -99,7 +99,7 @@ def test_a_batch_that_is_given_up_starts_a_new_epoch(server: FakeBroker, make: M
         (ErrorCode.INVALID_PRODUCER_EPOCH, (2, 0, 0)),
     ],
 )
-def test_numbers_that_the_broker_does_not_take(
+def test_sequences_that_the_broker_refuses(
     server: FakeBroker, make: Make, code: ErrorCode, numbers: tuple[int, int, int]
 ) -> None:
     server.on(ApiKey.PRODUCE, refuse(code))
@@ -108,7 +108,7 @@ def test_numbers_that_the_broker_does_not_take(
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == numbers
 
 
-def test_the_broker_only_says_that_it_has_it(server: FakeBroker, make: Make) -> None:
+def test_a_duplicate_without_an_offset(server: FakeBroker, make: Make) -> None:
     server.on(ApiKey.PRODUCE, refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
     delivery = make().send("t", b"v", partition=0)
     assert delivery.result() == -1 and delivery.done and delivery.error is None
@@ -193,7 +193,7 @@ def test_a_bug_in_the_thread_is_no_endless_wait(
         producer.send("t", b"v", partition=0)
 
 
-def test_a_topic_that_not_all_brokers_have_heard_of(server: FakeBroker, make: Make) -> None:
+def test_a_topic_that_some_brokers_do_not_know_yet(server: FakeBroker, make: Make) -> None:
     def not_yet(request: Any) -> Any:
         return MetadataResponse(topics=[MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t")])
 

@@ -1,4 +1,4 @@
-"""Batching, results, and what happens when a broker says no, or nothing."""
+"""Batching, results, and brokers that refuse requests or do not respond."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_final_errors(server: FakeBroker, make: Make) -> None:
     with pytest.raises(KafkaError, match="POLICY_VIOLATION"):
         delivery.result()
     producer.send("t", b"x", partition=0)
-    producer.flush()  # what failed was said once
+    producer.flush()  # each failure is reported once
 
 
 def test_an_answer_that_leaves_the_partition_out(server: FakeBroker, make: Make) -> None:
@@ -266,10 +266,10 @@ def test_the_buffer_is_bounded(server: FakeBroker, make: Make) -> None:
 def test_a_caller_that_begins_to_wait_before_the_thread_sleeps(
     server: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
-    """Nobody rouses a thread that is awake: it has to see by itself that batches are waited for."""
+    """Nobody wakes a thread that is not asleep: it has to notice by itself that a caller waits for batches."""
     producer = make(linger_ms=10**6)
     sender = producer._sender
-    monkeypatch.setattr(sender, "start", lambda: None)  # the test takes the thread's turns
+    monkeypatch.setattr(sender, "start", lambda: None)  # the test runs the loop in place of the thread
     sender.core.partitions["t"] = 3
     producer.send("t", b"v", partition=0)
     assert sender._sleep_until(busy=False) > time.monotonic()
@@ -335,7 +335,7 @@ def test_a_batch_that_expires_while_it_is_encoded_is_not_sent(
     assert "failed" not in caplog.text
 
 
-# What may go wrong on the way
+# Faults of brokers and connections
 
 
 def test_a_broker_that_never_answers_is_asked_again(server: FakeBroker, make: Make) -> None:
@@ -372,7 +372,7 @@ def test_metadata_is_asked_for_again_in_time(server: FakeBroker, make: Make) -> 
     server.wait_until_asked(ApiKey.METADATA, 5)
 
 
-def test_a_partition_that_there_is_not(server: FakeBroker, make: Make) -> None:
+def test_a_partition_that_does_not_exist(server: FakeBroker, make: Make) -> None:
     producer = make()
     for partition in (-1, 3, 77):
         with pytest.raises(KafkaError, match=f"3 partitions.*no partition {partition}"):
@@ -466,7 +466,7 @@ def test_each_thread_hears_of_failures_from_its_own_flush(server: FakeBroker, ma
 
 
 def test_an_unreachable_host_delays_nobody(server: FakeBroker) -> None:
-    with socket.socket() as full:  # it listens, and answers nothing: its queue of connections is full
+    with socket.socket() as full:  # it listens but never accepts: its queue of connections is full
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         others = [socket.socket() for _ in range(4)]

@@ -1,4 +1,4 @@
-"""A coordinator or two on a simulated ZooKeeper: what is told, what is written, what a slow neighbour costs."""
+"""One or two coordinators on a simulated ZooKeeper: events, writes, and the cost of a slow neighbour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = GroupSettings(session_timeout=6.0, commit_interval=5.0, max_retries=4
 
 
 class Caller:
-    """A consumer that writes down what it hears, and stops when it is told to."""
+    """A consumer that records its events, and stops reading when it is told to."""
 
     def __init__(self, world: World, name: str, settings: GroupSettings = SETTINGS) -> None:
         self.heard: list[Assigned | Revoked] = []
@@ -144,11 +144,11 @@ def test_nothing_is_released_before_the_caller_has_stopped(world: World) -> None
     first.stopping.callback(None)
     world.time.run(0.5)
     assert second.last_assigned() == {P1: 5}
-    assert first.coordinator.assigned == {P0}  # what stays was never revoked
+    assert first.coordinator.assigned == {P0}  # partitions that it keeps are not revoked
     assert [type(event) for event in first.heard] == [Assigned, Revoked]
 
 
-def test_waiting_in_vain_is_told_and_goes_on(world: World) -> None:
+def test_a_rebalance_that_fails_is_reported_and_retried(world: World) -> None:
     first = Caller(world, "a")
     world.wait(first.joined)
     first.stopping = Deferred()
@@ -161,13 +161,13 @@ def test_waiting_in_vain_is_told_and_goes_on(world: World) -> None:
     assert second.coordinator.state is CoordinatorState.OWNING
 
 
-def test_a_lost_session_is_told_and_left_behind(world: World) -> None:
+def test_a_lost_session_is_reported_and_replaced(world: World) -> None:
     caller = Caller(world, "a")
     world.wait(caller.joined)
     world.wait(caller.coordinator.commit({P0: 7}))
     caller.store.cut(0.1)
     world.time.run(1.0)
-    assert caller.coordinator.may_fetch  # the session may live: what is claimed is fetched on
+    assert caller.coordinator.may_fetch  # the session may be alive: the claimed partitions are still fetched
     with pytest.raises(ZooKeeperUnavailable):
         world.wait(caller.coordinator.commit({P0: 9}))
     world.time.run(6.0)
@@ -196,7 +196,7 @@ def test_a_short_cut_goes_unnoticed(world: World) -> None:
     assert len(caller.heard) == 1
 
 
-def test_a_registration_that_was_deleted_is_made_anew(world: World) -> None:
+def test_a_deleted_registration_is_made_again(world: World) -> None:
     caller = Caller(world, "a")
     world.wait(caller.joined)
     other = world.zookeeper.store()
@@ -242,7 +242,7 @@ def test_a_topic_may_come_later_and_grow(world: World) -> None:
     assert caller.last_assigned() == {P1: None}
 
 
-def test_an_offset_that_cannot_be_read_is_no_beginning(world: World) -> None:
+def test_an_unreadable_offset_is_not_used(world: World) -> None:
     world.zookeeper.put("/consumers/g/offsets/t/0", b"rubbish")
     caller = Caller(world, "a", GroupSettings(max_retries=2))
     world.time.run(10.0)
@@ -273,7 +273,7 @@ def test_a_lease_ends_before_a_session_may() -> None:
 
 
 def test_the_table_of_states() -> None:
-    """`MachineTable` checks that when it is made; here is what nothing but the table says."""
+    """`MachineTable` checks itself when it is created; this test covers what only the table defines."""
     assert COORDINATOR.next(CoordinatorState.OWNING, Event.EXPIRED) is CoordinatorState.SURRENDERING
     with pytest.raises(UnexpectedEvent):
         COORDINATOR.next(CoordinatorState.LEAVING, Event.EXPIRED)

@@ -1,4 +1,4 @@
-"""The loop that runs a coordinator for blocking callers. Waits are on conditions; nothing is measured."""
+"""The loop that runs a coordinator for blocking callers. Tests wait for conditions, and measure no times."""
 
 from __future__ import annotations
 

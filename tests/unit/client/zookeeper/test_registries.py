@@ -1,4 +1,4 @@
-"""The documents of a group in ZooKeeper, as Kafka 0.8 spells them."""
+"""The JSON documents of a group in ZooKeeper, as Kafka 0.8 writes them."""
 
 from __future__ import annotations
 
