@@ -10,7 +10,8 @@ LEADER_NOT_AVAILABLE. Offline replicas are those of brokers that are not alive, 
 (KIP-112). A topic that is named more than once is answered once, as in Kafka.
 
 A topic that the client may not DESCRIBE is TOPIC_AUTHORIZATION_FAILED, whether it exists or not, and is missing where
-all are listed. To create one takes CREATE on it or on the cluster.
+all are listed. To create one takes CREATE on it or on the cluster. What is created counts for the client's
+`controller_mutation_rate`: a client over it has to wait (KIP-599).
 
 Caching: the response for a topic is kept as long as the topic and the brokers do not change; entries of deleted topics
 are dropped when there are many. The response for all topics is kept encoded, for each version, listener and set of
@@ -30,6 +31,7 @@ from pylogd.api.authorized import NOT_ASKED, cluster_operations, topic_operation
 from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
+from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import InvalidTopicName, TopicExists
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 _FIRST_WITH_NULL = 1
 _FIRST_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_BY_ID = 12
+_NEVER_STRICT = 1 << 15  # no version refuses to create topics because of a quota
 _NO_ID = bytes(16)
 _MAX_CACHED_DELETED = 100
 _MAX_CACHED_RESPONSES = 8
@@ -169,16 +172,18 @@ async def _create(
     names: list[str],
     failed: dict[str, ErrorCode],
 ) -> MetadataResponse:
+    quota = MutationQuota(context, _NEVER_STRICT)
     for name in names:
         try:
-            await context.broker.topic_admin.create_topic(name)
+            topic = await context.broker.topic_admin.create_topic(name)
+            quota.charge(len(topic.partitions))
         except TopicExists:
             pass  # it has been created meanwhile
         except PylogdError as error:
             failed[name] = explain(error)[0]
             continue
         await context.broker.hosting.settled(name)
-    return _response(context, request, asked, failed)
+    return quota.applied(_response(context, request, asked, failed))
 
 
 def _answers(
