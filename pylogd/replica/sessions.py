@@ -21,7 +21,8 @@ Rules:
   without a session goes on with full fetches.
 - The sessions of clients have at most `most_partitions` together. A new one replaces others that were unused for two
   minutes; one that grows beyond is closed.
-- A session ends with the connection on which it was created: clients then begin a new one.
+- A session ends with the connection on which it was created: clients then begin a new one. Nor does another connection
+  continue or close it, so who guesses an id learns nothing and disturbs nobody.
 - A fetch that waits is answered when the next one of its session comes, since that changes what the client waits for.
   It is also answered when its session is closed.
 - A session uses topic names or topic ids, as its first fetch did.
@@ -370,13 +371,15 @@ class FetchSessions(Generic[W]):
                 self.close(session.session_id)
         return left >= 0
 
-    def resume(self, session_id: int, epoch: int, by_id: bool) -> FetchSession[W]:
+    def resume(self, session_id: int, epoch: int, by_id: bool, owner: SessionOwner | None = None) -> FetchSession[W]:
         """Return the session that a fetch continues, with its epoch raised.
+
+        owner: the connection of the fetch. A session that belongs to another one is as good as unknown.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.owner is not owner:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -389,6 +392,12 @@ class FetchSessions(Generic[W]):
         del self._sessions[session_id]
         self._sessions[session_id] = session
         return session
+
+    def close_own(self, session_id: int, owner: SessionOwner) -> None:
+        """Close a session for the connection to which it belongs; ignore it if that is another."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.owner is owner:
+            self.close(session_id)
 
     def close(self, session_id: int) -> None:
         """Close a session. An unknown one is ignored, since it may have been evicted."""

@@ -72,6 +72,19 @@ def test_they_end_with_their_connection(parts: Parts) -> None:
     assert not parts.fetch_sessions._owned.keys() & {leaving}
 
 
+@pytest.mark.parametrize("epoch", [1, -1, 0])
+def test_who_guesses_an_id_learns_nothing_and_disturbs_nobody(parts: Parts, epoch: int) -> None:
+    owner, stranger = FakeConnection(), FakeConnection()
+    session_id = open_session(parts, owner, 10).session_id
+    request = FetchRequest(session_id=session_id, session_epoch=epoch, topics=[])
+    answer = HANDLERS[FetchRequest.API_KEY](RequestContext(parts, stranger, 12, "c"), request)
+    assert answer.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if epoch == 1 else ErrorCode.NONE)
+    assert not answer.responses
+    more = FetchRequest(session_id=session_id, session_epoch=1, topics=[])
+    answer = HANDLERS[FetchRequest.API_KEY](RequestContext(parts, owner, 12, "c"), more)
+    assert (answer.error_code, answer.session_id) == (ErrorCode.NONE, session_id)
+
+
 def test_their_memory_is_given_back(parts: Parts) -> None:
     tracemalloc.start()
     try:
