@@ -7,12 +7,28 @@ is made up for by a longer pause, so the rate holds on average.
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 UNLIMITED: Final = 2**31 - 1
+_MAPPED: Final = "::ffff:"
+
+
+def plain_address(host: str) -> str:
+    """Return a client's address as limits, quotas, ACLs and logs have it: an IPv4 one, if it came in over IPv6.
+
+    A listener on `::` sees IPv4 clients as `::ffff:10.0.0.1`; Java's InetAddress makes 10.0.0.1 of that too.
+    """
+    if not host.startswith(_MAPPED):
+        return host
+    try:
+        mapped = ipaddress.IPv6Address(host).ipv4_mapped
+    except ValueError:
+        return host
+    return host if mapped is None else str(mapped)
 
 
 @dataclass(slots=True, frozen=True)

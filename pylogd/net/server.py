@@ -27,7 +27,7 @@ from zope.interface import implementer
 from pylogd.errors import CloseConnection
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
 from pylogd.limits.log_lines import LimitedLog
-from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, ConnectionRate
+from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, ConnectionRate, plain_address
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline, RequestHandler
@@ -123,7 +123,9 @@ class BrokerProtocol(Protocol):
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
-        self.host = getattr(self._peer or transport.getPeer(), "host", "") or ""  # a Unix socket has none
+        self.host = plain_address(
+            getattr(self._peer or transport.getPeer(), "host", "") or ""
+        )  # a Unix socket has none
         factory = self.factory
         if not factory.admit(self):
             self.dataReceived = _ignore  # type: ignore[assignment, method-assign] # what came behind a proxy's header
