@@ -55,8 +55,9 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.set.acl",
         _BOOLEAN,
         False,
-        "Whether to create nodes that only the broker's credentials may change, while everybody may read them. Needs "
-        "`zookeeper.auth.digest` or SASL, with the same credentials for all brokers.",
+        "Whether to create nodes that only the broker's credentials may change, while everybody may read them, but for "
+        "those with credentials and secret settings. Needs `zookeeper.auth.digest` or SASL, with the same credentials "
+        "for all brokers.",
         _GROUP,
     ),
     Setting(

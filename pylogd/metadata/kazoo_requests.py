@@ -44,6 +44,7 @@ from pylogd.metadata.interfaces import (
     check_path,
     parent_of,
 )
+from pylogd.metadata.layout import has_secrets
 
 #: The store's event for each of kazoo's.
 EVENTS: Final = {
@@ -147,13 +148,15 @@ def read_many(paths: Sequence[str], client: KazooClient) -> Any:
     return answer
 
 
-def transact(operations: Sequence[Operation], full: Callable[[str], str], acl: Any, client: KazooClient) -> Any:
-    """Send a transaction of all operations. full: returns a path as the servers know it."""
+def transact(
+    operations: Sequence[Operation], full: Callable[[str], str], acl: Callable[[str], Any], client: KazooClient
+) -> Any:
+    """Send a transaction of all operations. full: returns a path as the servers know it. acl: that of a new node."""
     transaction = client.transaction()
     for operation in operations:
         path = full(operation.path)
         if isinstance(operation, Create):
-            transaction.create(path, operation.data, acl, operation.ephemeral, operation.sequence)
+            transaction.create(path, operation.data, acl(operation.path), operation.ephemeral, operation.sequence)
         elif isinstance(operation, SetData):
             transaction.set_data(path, operation.data, operation.version)
         elif isinstance(operation, Delete):
@@ -178,9 +181,17 @@ def fault_of(operation: Operation) -> NodeError | None:
     return None
 
 
-def owners_acl() -> list[Any]:
-    """Return an ACL: all permissions with the creator's credentials, reading for everybody."""
-    return [*security.CREATOR_ALL_ACL, *security.READ_ACL_UNSAFE]
+def owners_acl(path: str) -> list[Any]:
+    """Return the ACL of a node: all permissions with the creator's credentials.
+
+    Everybody may read it, unless it is one of those with secrets.
+    """
+    everybody = () if has_secrets(path) else security.READ_ACL_UNSAFE
+    return [*security.CREATOR_ALL_ACL, *everybody]
+
+
+def open_acl(path: str) -> None:
+    """Return the ACL of a node that everybody may change: kazoo's default."""
 
 
 def prefixes(path: str) -> Iterator[str]:

@@ -43,6 +43,8 @@ CHANGES: Final = "/changes"
 DELEGATION_TOKENS: Final = "/delegation_token/tokens"
 #: Random bytes in base64, from which the salts of unknown users are made.
 SCRAM_DECOY_SECRET: Final = "/scram_decoy_secret"
+#: Where credentials of users, secret settings of brokers, and what decoys are made of are kept; tokens as in Kafka.
+_WITH_SECRETS: Final = (USER_CONFIGS, BROKER_CONFIGS, "/delegation_token", SCRAM_DECOY_SECRET)
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 #: The incarnations of brokers that the last decisions of a controller took into account.
@@ -94,6 +96,11 @@ def topic_config_path(name: str) -> str:
 def broker_config_path(broker: int | None) -> str:
     """Return the path of the node of a broker's settings; None for those of all brokers."""
     return f"{BROKER_CONFIGS}/{ALL_BROKERS if broker is None else broker}"
+
+
+def has_secrets(path: str) -> bool:
+    """Return whether only brokers may read the node at `path`, where nodes have ACLs (`zookeeper.set.acl`)."""
+    return any(path == root or path.startswith(f"{root}/") for root in _WITH_SECRETS)
 
 
 class Assignment(NamedTuple):

@@ -56,6 +56,7 @@ from pylogd.metadata.kazoo_requests import (
     error_of,
     fault_of,
     node_of,
+    open_acl,
     owners_acl,
     prefixes,
     read_many,
@@ -95,7 +96,7 @@ class ZooKeeperStore:
         self._reactor = reactor
         self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
         security = security or ZooKeeperSecurity()
-        self._acl = owners_acl() if security.set_acl else None
+        self._acl: Callable[[str], Any] = owners_acl if security.set_acl else open_acl
         self._session = KazooSession(self._hosts, reactor, session_timeout_ms / 1000, security, self._state)
         self._open = False
         self._calls = CallQueue(self._drained)
@@ -163,7 +164,7 @@ class ZooKeeperStore:
         operation = Create(path, data, ephemeral, sequence)
 
         def send(client: KazooClient) -> Any:
-            return client.create_async(self._full(path), data, self._acl, ephemeral, sequence)
+            return client.create_async(self._full(path), data, self._acl(path), ephemeral, sequence)
 
         return self._write(operation, send, self._short)
 
@@ -332,7 +333,7 @@ class ZooKeeperStore:
         if not above:
             self._session.ask(lambda client: client.exists_async("/"), partial(made, True))
         for prefix in above:
-            self._session.ask(partial(_make, prefix, self._acl), partial(made, prefix == full))
+            self._session.ask(partial(_make, prefix, self._acl(self._short(prefix))), partial(made, prefix == full))
 
     def _multi_done(self, call: Call, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         converted: list[Result] = []
