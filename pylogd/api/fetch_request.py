@@ -46,14 +46,14 @@ def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:
 
 
 def continued_session(
-    sessions: FetchSessions[Any], request: FetchRequest, by_id: bool, owner: SessionOwner
+    sessions: FetchSessions[Any], request: FetchRequest, by_id: bool, asking: SessionOwner
 ) -> FetchSession[FetchPartition] | None:
     """Return the session of a request, with the changes that it names; None if its client has dropped all partitions.
 
-    owner: the connection of the request. Raises KafkaError for an unknown session or epoch, one of another connection,
-    and for a session that has grown too large.
+    asking: the connection of the request. Raises KafkaError for an unknown session or epoch, a session of another
+    principal, and one that has grown too large.
     """
-    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, request.session_epoch, by_id, owner)
+    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, request.session_epoch, by_id, asking)
     before = len(session)
     for gone in request.forgotten_topics_data:
         session.forget(gone.topic_id if by_id else gone.topic, gone.partitions)

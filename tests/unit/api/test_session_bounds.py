@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
+from pylogd.security.principal import Principal
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import FakeConnection, Parts
@@ -75,6 +76,7 @@ def test_they_end_with_their_connection(parts: Parts) -> None:
 @pytest.mark.parametrize("epoch", [1, -1, 0])
 def test_who_guesses_an_id_learns_nothing_and_disturbs_nobody(parts: Parts, epoch: int) -> None:
     owner, stranger = FakeConnection(), FakeConnection()
+    owner.principal = Principal("User", "alice")
     session_id = open_session(parts, owner, 10).session_id
     request = FetchRequest(session_id=session_id, session_epoch=epoch, topics=[])
     answer = HANDLERS[FetchRequest.API_KEY](RequestContext(parts, stranger, 12, "c"), request)
