@@ -2,7 +2,8 @@
 
 An entry applies to a request if its pattern covers the resource, and its principal, host and operation match. One
 DENY entry that applies refuses; otherwise one ALLOW entry that applies allows; otherwise nothing is allowed, but where
-no pattern covers the resource at all, `allow.everyone.if.no.acl.found` decides. READ, WRITE, DELETE and ALTER allow
+no pattern covers the resource at all, `allow.everyone.if.no.acl.found` decides, but not for users and delegation
+tokens: a token of another user is as good as its password. READ, WRITE, DELETE and ALTER allow
 DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; they don't deny it. Super users may do everything.
 
 Strategy: patterns are found by name: one look-up for the literal one, one for `*`, and one for each length that a
@@ -51,6 +52,9 @@ _IMPLIED: Mapping[AclOperation, frozenset[AclOperation]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS}),
 }
+
+#: What is nobody's where no ACL is about it, whatever `allow.everyone.if.no.acl.found` says. (Ours.)
+_PRIVATE = frozenset({ResourceType.USER, ResourceType.DELEGATION_TOKEN})
 
 Decisions = dict[tuple[AclOperation, ResourceType, str], bool]
 
@@ -248,7 +252,7 @@ class AclAuthorizer:
                 elif not allowed:
                     applies = entry.operation is AclOperation.ALL or entry.operation in implying
                     allowed = applies and comes_from(entry.host, address)
-        return allowed or (none and self._allow_if_no_acl)
+        return allowed or (none and self._allow_if_no_acl and resource not in _PRIVATE)
 
 
 def _is_dominated(pattern: ResourcePattern, denied: set[ResourcePattern]) -> bool:

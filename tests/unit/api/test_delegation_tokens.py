@@ -270,6 +270,27 @@ def test_a_list_without_the_tokens_of_others_is_no_denial(tmp_path: Path) -> Non
     parts.close()
 
 
+def test_where_everybody_may_use_what_no_acl_is_about_tokens_are_still_private(tmp_path: Path) -> None:
+    """A token of another user is as good as its password: with one of a super user's, anybody could do anything."""
+    parts = Parts(
+        tmp_path, delegation_token_secret_key="key", authorizer_class_name="kafka.security.authorizer.AclAuthorizer",
+        allow_everyone_if_no_acl_found=True, super_users="User:admin",
+    )  # fmt: skip
+    be(parts, "admin")
+    own = create(parts)
+    assert own.error_code == ErrorCode.NONE
+    be(parts, "bob")
+    assert parts.authorizer is not None
+    assert parts.authorizer.authorize(Principal(USER, "bob"), "h", AclOperation.WRITE, ResourceType.TOPIC, "t"), (
+        "no ACL is about the topic"
+    )
+    assert create(parts, owner="admin").error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    assert describe(parts) == []
+    be(parts, "admin")
+    assert describe(parts) == [own.token_id]
+    parts.close()
+
+
 def test_expired_tokens_are_deleted(parts: Parts) -> None:
     be(parts, "alice")
     create(parts, lifetime_ms=HOUR_MS)
