@@ -7,8 +7,8 @@ pylogd and Apache Kafka run side by side, each with the listeners PLAINTEXT, SSL
 round, with bench/client.c (librdkafka, its default batches of up to 1 MB, messages of 4 KB, acks=all). `openssl speed`
 takes its turn in each round, with the cipher that librdkafka and the broker agreed on, and blocks of a TLS record.
 
-Measured are processor seconds of the broker's process for a GB (10^9 bytes of values), all threads, user and system; and
-MB/s, which the client bounds: it encrypts and decrypts as much as the broker, in one thread.
+Measured are processor seconds of the broker's process for a GB (10^9 bytes of values), all threads, user and system;
+and MB/s, which the client bounds: it encrypts and decrypts as much as the broker, in one thread.
 
 What TLS costs is read in two ways: the processor time with TLS minus that of the plain listener in the same round, and
 all of the processor time with TLS. The target, at most twice `openssl speed`, is for the first: without TLS the broker

@@ -18,7 +18,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from pylogd.config import Listener, ListenerValues, Settings, Value
-from pylogd.config.connections import parse_overrides
+from pylogd.config.connections import parse_networks, parse_overrides
 from pylogd.config.tls import tls_options
 from pylogd.limits.log_lines import COUNTS
 from pylogd.metadata.image import Endpoint
@@ -170,8 +170,9 @@ class Listeners:
             from pylogd.net.tls import TlsFactory  # noqa: PLC0415 - imports OpenSSL
 
             outer = TlsFactory(certificates.context, factory, self._reactor)
-        if self._settings.for_listener(listener.name).flag("proxy.protocol"):
-            outer = ProxiedFactory(outer, factory.handshakes)
+        values = self._settings.for_listener(listener.name)
+        if values.flag("proxy.protocol"):
+            outer = ProxiedFactory(outer, factory.handshakes, parse_networks(values.words("proxy.protocol.networks")))
         description = listener.endpoint
         if description.startswith("tcp") and "backlog=" not in description:
             description += f":backlog={self._settings.integer('socket.listen.backlog.size')}"

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, alter_each, broker_of, check_authorized, topic_of, unsupported
+from pylogd.api.resources import alter_each, alter_one, check_authorized
 from pylogd.metadata.errors import InvalidChange
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_configs import (
@@ -46,12 +46,9 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
         if config.value is None:
             raise InvalidChange(f"{config.name} needs a value")
         configs[config.name] = config.value
-    if resource.resource_type == ResourceType.TOPIC:
-        topic = topic_of(context, resource.resource_name)
-        await broker.topic_admin.set_topic_configs(topic.name, configs, validate_only=validate_only)
-        await broker.hosting.settled(topic.name)
-    elif resource.resource_type == ResourceType.BROKER:
-        whose = broker_of(context, resource.resource_name)
-        await broker.broker_configs.replace(whose, configs, validate_only=validate_only)
-    else:
-        raise unsupported(resource.resource_type)
+    await alter_one(
+        context,
+        resource,
+        lambda name: broker.topic_admin.set_topic_configs(name, configs, validate_only=validate_only),
+        lambda whose: broker.broker_configs.replace(whose, configs, validate_only=validate_only),
+    )

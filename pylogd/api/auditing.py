@@ -4,16 +4,19 @@ Strategy: one function for all APIs. Of a request it takes the fields that are k
 a response every part that has an error code, with the names around it. A field that nobody has listed here is left
 out, so that a new API can't leak a secret. Values of settings are taken if the setting is known not to be sensitive.
 
-Both may be large, so `describe` runs in the audit log's thread.
+Both may be large, so `describe` runs in the audit log's thread, and takes no more than fits into a line: of what was
+refused little, so that nobody can fill the disk by being refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from pylogd.config import SETTINGS, TOPIC_SETTINGS
 from pylogd.errors import ErrorCode
+from pylogd.security.audit import shorten
 from pylogd.wire import schema
 from pylogd.wire.values import Message
 
@@ -50,6 +53,18 @@ _NAMES: Final = (
 )  # fmt: skip
 _MOST_RESULTS: Final = 1000
 _MOST_ELEMENTS: Final = 1000  # of one list of a request
+#: About how many characters a request may take in a line, and its results as many again.
+_MOST_DONE: Final = 1 << 20
+_MOST_REFUSED: Final = 1 << 13
+
+
+class _Room:
+    """How many characters a part of a line may still have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, characters: int) -> None:
+        self.left = characters
 
 
 def describe(request: Any, response: object, version: int = 0) -> tuple[dict[str, Any], bool]:
@@ -59,14 +74,25 @@ def describe(request: Any, response: object, version: int = 0) -> tuple[dict[str
     """
     if isinstance(response, bytes):
         response = schema.response_codec(request.API_KEY, version).decode(memoryview(response))
-    results = list(_results(response, {})) if isinstance(response, Message) else []
-    done = any(result["error"] == ErrorCode.NONE.name for result in results)
-    if len(results) > _MOST_RESULTS:
-        results[_MOST_RESULTS:] = [{"not_written": len(results) - _MOST_RESULTS}]
-    return {"request": _shown(request), "results": results}, done
+    total, done, results = 0, False, []
+    if isinstance(response, Message):
+        for code in _codes(response):
+            total += 1
+            done = done or not code
+        done = done and not getattr(request, "validate_only", False)
+    most = _MOST_DONE if done else _MOST_REFUSED
+    if isinstance(response, Message):
+        room = _Room(most)
+        for result in islice(_results(response, {}, room), _MOST_RESULTS):
+            results.append(result)
+            if room.left <= 0:
+                break
+    if len(results) < total:
+        results.append({"not_written": total - len(results)})
+    return {"request": _shown(request, _Room(most)), "results": results}, done
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Any, room: _Room) -> Any:
     if isinstance(value, Message):
         slots: tuple[str, ...] = value.__slots__
         fields: dict[str, Any] = {name: getattr(value, name) for name in slots if name in _SHOWN}
@@ -75,29 +101,58 @@ def _shown(value: Any) -> Any:
             setting = SETTINGS.get(name) or TOPIC_SETTINGS.get(name) if isinstance(name, str) else None
             if setting is None or setting.sensitive:
                 fields["value"] = "(hidden)"
-        return {name: _shown(inner) for name, inner in fields.items()}
+        room.left -= sum(map(len, fields))
+        return {name: _shown(inner, room) for name, inner in fields.items()}
     if isinstance(value, list):
-        shown = [_shown(one) for one in value[:_MOST_ELEMENTS]]
-        return shown if len(value) <= _MOST_ELEMENTS else [*shown, f"and {len(value) - _MOST_ELEMENTS} more"]
-    return value.hex() if isinstance(value, bytes | memoryview) else value
+        shown: list[Any] = []
+        for element in value:
+            if len(shown) == _MOST_ELEMENTS or room.left <= 0:
+                shown.append(f"and {len(value) - len(shown)} more")
+                break
+            shown.append(_shown(element, room))
+        return shown
+    if isinstance(value, bytes | memoryview):
+        value = value.hex()
+    if isinstance(value, str):
+        value = shorten(value)
+        room.left -= len(value)
+    room.left -= 8
+    return value
 
 
-def _results(message: Message, around: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the outcome of each innermost part that has an error code, with the names of what is around it."""
-    slots: tuple[str, ...] = message.__slots__
-    about = around | {name: _shown(getattr(message, name)) for name in _NAMES if name in slots}
-    inner = [
-        result
-        for name in slots
-        if isinstance(parts := getattr(message, name), list)
-        for part in parts
-        if isinstance(part, Message)
-        for result in _results(part, about)
-    ]
-    yield from inner
+def _codes(message: Message) -> Iterator[int]:
+    """Yield the error code of each part of which `_results` tells."""
+    inner = False
+    for part in _parts(message):
+        for found in _codes(part):
+            inner = True
+            yield found
     code = getattr(message, "error_code", None)
     if isinstance(code, int) and (code or not inner):
+        yield code
+
+
+def _results(message: Message, around: dict[str, Any], room: _Room) -> Iterator[dict[str, Any]]:
+    """Yield the outcome of each innermost part that has an error code, with the names of what is around it."""
+    slots: tuple[str, ...] = message.__slots__
+    about = around | {name: _shown(getattr(message, name), room) for name in _NAMES if name in slots}
+    inner = False
+    for part in _parts(message):
+        for result in _results(part, about, room):
+            inner = True
+            yield result
+    code = getattr(message, "error_code", None)
+    if isinstance(code, int) and (code or not inner):
+        room.left -= sum(map(len, about))
         yield {**about, "error": _error_name(code)}
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    slots: tuple[str, ...] = message.__slots__
+    for name in slots:
+        parts = getattr(message, name)
+        if isinstance(parts, list):
+            yield from (part for part in parts if isinstance(part, Message))
 
 
 def _error_name(code: int) -> str:

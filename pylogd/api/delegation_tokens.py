@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from pylogd.api.context import RequestContext
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.api.errors import explain
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.principal import ANONYMOUS
 
 
@@ -17,3 +20,15 @@ def check_may_manage(context: RequestContext) -> None:
     by_token = authentication is not None and authentication.by_token
     if by_token or connection.principal == ANONYMOUS:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+
+
+async def change_expiry(context: RequestContext, change: Callable[[], Awaitable[int]]) -> tuple[ErrorCode, int]:
+    """Change when a token expires. Return an error code and that time, in milliseconds since 1970; 0 with an error.
+
+    change: changes the token and returns the time.
+    """
+    try:
+        check_may_manage(context)
+        return ErrorCode.NONE, await change()
+    except PylogdError as error:
+        return explain(error)[0], 0

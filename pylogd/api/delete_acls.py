@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.api.acls import acls_for
 from pylogd.api.context import RequestContext
-from pylogd.api.describe_acls import NO_ACLS
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -32,12 +32,10 @@ def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse | Deferred[DeleteAclsResponse]:
     """Delete what the filters of the request select."""
-    acls = context.broker.acls
-    if not context.may_use_cluster(AclOperation.ALTER):
-        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return _same_for_all(request, refused, refused.text)
-    if acls is None:
-        return _same_for_all(request, ErrorCode.SECURITY_DISABLED, NO_ACLS)
+    try:
+        acls = acls_for(context, AclOperation.ALTER)
+    except KafkaError as error:
+        return _same_for_all(request, error.code, error.message)
     return Deferred.fromCoroutine(_delete(acls, request))
 
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from twisted.internet.defer import Deferred
 
+from pylogd.api.acls import acls_for
 from pylogd.api.context import RequestContext
-from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.api.slices import encode_in_thread
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.errors import KafkaError
 from pylogd.security.acls import AclEntry, AclFilter, ResourcePattern, make_filter
 from pylogd.security.authorizer import AclOperation
 from pylogd.security.rules import select
@@ -28,8 +28,6 @@ from pylogd.wire.messages.describe_acls import (
     DescribeAclsResponse,
 )
 
-#: The text with SECURITY_DISABLED.
-NO_ACLS = "Nothing is decided by ACLs here; set authorizer.class.name on all brokers."
 _MANY = 500  # patterns: to look at more takes some milliseconds, so a thread does it
 
 _Items = Sequence[tuple[ResourcePattern, Sequence[AclEntry]]]
@@ -40,20 +38,14 @@ def describe_acls(
     context: RequestContext, request: DescribeAclsRequest
 ) -> DescribeAclsResponse | Deferred[DescribeAclsResponse | bytes]:
     """Return the ACLs."""
-    acls = context.broker.acls
-    if not context.may_use_cluster(AclOperation.DESCRIBE):
-        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return DescribeAclsResponse(error_code=refused, error_message=refused.text)
-    if acls is None:
-        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS)
     try:
+        acls = acls_for(context, AclOperation.DESCRIBE)
         wanted = make_filter(
             request.resource_type_filter, request.resource_name_filter, request.pattern_type_filter,
             request.principal_filter, request.host_filter, request.operation, request.permission_type,
         )  # fmt: skip
     except KafkaError as error:
-        code, message = explain(error)
-        return DescribeAclsResponse(error_code=code, error_message=message)
+        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
     items = acls.items()
     if len(items) <= _MANY:
         return _describe(items, wanted)

@@ -49,9 +49,10 @@ def _may_see(context: RequestContext, token: DelegationToken) -> bool:
         return True
     if context.broker.authorizer is None:
         return False  # a secret is as good as its owner's password
-    return context.may(AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id) or context.may(
-        AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner
-    )
+    # A list in which some are left out is no denial.
+    return context.may(
+        AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id, audited=False
+    ) or context.may(AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner, audited=False)
 
 
 def _described(context: RequestContext, token: DelegationToken) -> DescribedDelegationToken:

@@ -23,6 +23,7 @@ from pylogd.api.fast.produce import answer_batch
 from pylogd.api.metering import metered_batch, metered_handlers
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, overlapping_apis, served_versions
 from pylogd.errors import CloseConnection
+from pylogd.replica.waiting import shield
 from pylogd.security.audit import AuditLog
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.fast.produce import FIRST_FLEXIBLE, LAST
@@ -103,7 +104,10 @@ class Dispatcher:
 
 
 class AuditingDispatcher(Dispatcher):
-    """A dispatcher that tells the audit log of administrative requests, and handlers the name of their API."""
+    """A dispatcher that tells the audit log of administrative requests, and handlers the name of their API.
+
+    An administrative request that has begun is carried out even if its client leaves.
+    """
 
     __slots__ = ("_audit",)
 
@@ -132,7 +136,8 @@ class AuditingDispatcher(Dispatcher):
         if api not in ADMINISTRATIVE:
             return result
         if isinstance(result, Deferred):
-            return result.addCallback(partial(self._record, context, request))
+            # A client that leaves would cancel it: what is done in part then would be missing in the audit log.
+            return shield(result.addCallback(partial(self._record, context, request)))
         return self._record(context, request, result)
 
     def _record(self, context: RequestContext, request: Any, response: T) -> T:

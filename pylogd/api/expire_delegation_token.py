@@ -9,10 +9,8 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
-from pylogd.api.delegation_tokens import check_may_manage
-from pylogd.api.errors import explain
+from pylogd.api.delegation_tokens import change_expiry
 from pylogd.api.registry import handles
-from pylogd.errors import PylogdError
 from pylogd.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 
 
@@ -21,15 +19,6 @@ def expire_delegation_token(
     context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> Deferred[ExpireDelegationTokenResponse]:
     """End a token."""
-    return Deferred.fromCoroutine(_expire(context, request))
-
-
-async def _expire(context: RequestContext, request: ExpireDelegationTokenRequest) -> ExpireDelegationTokenResponse:
-    try:
-        check_may_manage(context)
-        expires_ms = await context.broker.delegation_tokens.expire(
-            context.principal, bytes(request.hmac), request.expiry_time_period_ms
-        )
-    except PylogdError as error:
-        return ExpireDelegationTokenResponse(explain(error)[0])
-    return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
+    tokens, principal, secret = context.broker.delegation_tokens, context.principal, bytes(request.hmac)
+    changed = change_expiry(context, lambda: tokens.expire(principal, secret, request.expiry_time_period_ms))
+    return Deferred.fromCoroutine(changed).addCallback(lambda found: ExpireDelegationTokenResponse(*found))

@@ -127,9 +127,9 @@ def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
     epoch = request.session_epoch
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id:
-            sessions.close(request.session_id)
+            sessions.close_for(request.session_id, context.connection)
         return FetchJob(context, request, named_entries(request, by_id), None, epoch == INITIAL_EPOCH)
-    session = continued_session(sessions, request, by_id)
+    session = continued_session(sessions, request, by_id, context.connection)
     if session is None:
         return FetchJob(context, request, [], None, False)
     return FetchJob(context, request, session, session, False)

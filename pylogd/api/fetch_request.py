@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.replica.partition import NO_EPOCH
-from pylogd.replica.sessions import FetchSession, FetchSessions, SessionPartition, TopicKey
+from pylogd.replica.sessions import FetchSession, FetchSessions, SessionOwner, SessionPartition, TopicKey
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest
 
 _FIRST_WITH_REPLICA_STATE = 15
@@ -46,13 +46,14 @@ def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:
 
 
 def continued_session(
-    sessions: FetchSessions[Any], request: FetchRequest, by_id: bool
+    sessions: FetchSessions[Any], request: FetchRequest, by_id: bool, asking: SessionOwner
 ) -> FetchSession[FetchPartition] | None:
     """Return the session of a request, with the changes that it names; None if its client has dropped all partitions.
 
-    Raises KafkaError for an unknown session or epoch, and for a session that has grown too large.
+    asking: the connection of the request. Raises KafkaError for an unknown session or epoch, a session of another
+    principal, and one that has grown too large.
     """
-    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, request.session_epoch, by_id)
+    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, request.session_epoch, by_id, asking)
     before = len(session)
     for gone in request.forgotten_topics_data:
         session.forget(gone.topic_id if by_id else gone.topic, gone.partitions)

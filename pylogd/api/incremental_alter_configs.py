@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, alter_each, broker_of, check_authorized, topic_of, unsupported
+from pylogd.api.resources import alter_each, alter_one, check_authorized
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.security.authorizer import AclOperation
@@ -48,15 +48,12 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
     check_authorized(context, AclOperation.ALTER_CONFIGS, resource)
     broker = context.broker
     changes = [_change(config) for config in resource.configs]
-    if resource.resource_type == ResourceType.TOPIC:
-        topic = topic_of(context, resource.resource_name)
-        await broker.topic_admin.alter_topic_configs(topic.name, changes, validate_only=validate_only)
-        await broker.hosting.settled(topic.name)
-    elif resource.resource_type == ResourceType.BROKER:
-        whose = broker_of(context, resource.resource_name)
-        await broker.broker_configs.alter(whose, changes, validate_only=validate_only)
-    else:
-        raise unsupported(resource.resource_type)
+    await alter_one(
+        context,
+        resource,
+        lambda name: broker.topic_admin.alter_topic_configs(name, changes, validate_only=validate_only),
+        lambda whose: broker.broker_configs.alter(whose, changes, validate_only=validate_only),
+    )
 
 
 def _change(config: AlterableConfig) -> ConfigChange:

@@ -11,7 +11,8 @@ are not alive, and those whose log directory has failed (KIP-112). A topic that 
 once, as in Kafka.
 
 A topic that the client may not DESCRIBE is TOPIC_AUTHORIZATION_FAILED, whether it exists or not, and is missing where
-all are listed. To create one takes CREATE on it or on the cluster.
+all are listed. To create one takes CREATE on it or on the cluster. What is created counts for the client's
+`controller_mutation_rate`: a client over it has to wait (KIP-599).
 
 Caching: the response for a topic is kept as long as the topic and the brokers do not change; entries of deleted topics
 are dropped when there are many. The response for all topics is kept encoded, for each version, listener and set of
@@ -31,6 +32,7 @@ from pylogd.api.authorized import NOT_ASKED, cluster_operations, topic_operation
 from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
+from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
 from pylogd.api.slices import in_slices, next_turn
 from pylogd.errors import ErrorCode, PylogdError
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 _FIRST_WITH_NULL = 1
 _FIRST_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_BY_ID = 12
+_NEVER_STRICT = 1 << 15  # no version refuses to create topics because of a quota
 _NO_ID = bytes(16)
 _MAX_CACHED_DELETED = 100
 _MAX_CACHED_RESPONSES = 8
@@ -228,24 +231,32 @@ async def _create(
     settings = context.broker.settings
     most = max(1, settings.integer("max.partitions.per.request") // settings.integer("num.partitions"))
     failed.update(dict.fromkeys(names[most:], ErrorCode.POLICY_VIOLATION))
+    quota = MutationQuota(context, _NEVER_STRICT)
     for name in names[:most]:
         try:
-            await context.broker.topic_admin.create_topic(name)
+            topic = await context.broker.topic_admin.create_topic(name)
+            quota.charge(len(topic.partitions))
         except TopicExists:
             pass  # it has been created meanwhile
         except PylogdError as error:
             failed[name] = explain(error)[0]
             continue
         await context.broker.hosting.settled(name)
-    answer = _answer(context, request, asked, failed)
+    answer = _answer(context, request, asked, failed, quota)
     return await answer if isinstance(answer, Deferred) else answer
 
 
 def _answer(
-    context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode]
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    failed: dict[str, ErrorCode],
+    quota: MutationQuota | None = None,
 ) -> MetadataResponse | Deferred[bytes]:
     brokers = tuple(reachable_brokers(context))
     response = _head(context, request, brokers)
+    if quota is not None:
+        quota.applied(response)
     return in_slices(context, request.API_KEY, _fill(context, request, asked, failed, brokers, response), response)
 
 

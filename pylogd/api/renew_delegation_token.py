@@ -10,10 +10,8 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
-from pylogd.api.delegation_tokens import check_may_manage
-from pylogd.api.errors import explain
+from pylogd.api.delegation_tokens import change_expiry
 from pylogd.api.registry import handles
-from pylogd.errors import PylogdError
 from pylogd.wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 
 
@@ -22,15 +20,6 @@ def renew_delegation_token(
     context: RequestContext, request: RenewDelegationTokenRequest
 ) -> Deferred[RenewDelegationTokenResponse]:
     """Renew a token."""
-    return Deferred.fromCoroutine(_renew(context, request))
-
-
-async def _renew(context: RequestContext, request: RenewDelegationTokenRequest) -> RenewDelegationTokenResponse:
-    try:
-        check_may_manage(context)
-        expires_ms = await context.broker.delegation_tokens.renew(
-            context.principal, bytes(request.hmac), request.renew_period_ms
-        )
-    except PylogdError as error:
-        return RenewDelegationTokenResponse(explain(error)[0])
-    return RenewDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
+    tokens, principal, secret = context.broker.delegation_tokens, context.principal, bytes(request.hmac)
+    changed = change_expiry(context, lambda: tokens.renew(principal, secret, request.renew_period_ms))
+    return Deferred.fromCoroutine(changed).addCallback(lambda found: RenewDelegationTokenResponse(*found))

@@ -75,6 +75,26 @@ def broker_of(context: RequestContext, name: str) -> int | None:
     return own
 
 
+async def alter_one(
+    context: RequestContext,
+    resource: Resource,
+    alter_topic: Callable[[str], Awaitable[object]],
+    alter_broker: Callable[[int | None], Awaitable[object]],
+) -> None:
+    """Change the settings of a topic, by its name, or of a broker, by its id; None for all brokers.
+
+    Raises KafkaError for resources of other types, and whatever the functions raise.
+    """
+    if resource.resource_type == ResourceType.TOPIC:
+        topic = topic_of(context, resource.resource_name)
+        await alter_topic(topic.name)
+        await context.broker.hosting.settled(topic.name)
+    elif resource.resource_type == ResourceType.BROKER:
+        await alter_broker(broker_of(context, resource.resource_name))
+    else:
+        raise unsupported(resource.resource_type)
+
+
 async def alter_each(
     context: RequestContext, resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
 ) -> list[tuple[ErrorCode, str | None, int, str]]:

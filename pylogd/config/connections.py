@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pylogd.config.storage import MIB, MINUTE_MS
 from pylogd.config.values import INT_MAX, ConfigError, ConfigType, Mode, Setting
@@ -19,6 +19,9 @@ _GROUP: Final = "Connections"
 
 PER_IP: Final = "max.connections.per.ip"
 OVERRIDES: Final = "max.connections.per.ip.overrides"
+NETWORKS: Final = "proxy.protocol.networks"
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CONNECTION_SETTINGS: Final = [
     Setting(
@@ -125,8 +128,17 @@ CONNECTION_SETTINGS: Final = [
         False,
         "Whether connections begin with a header of the PROXY protocol, version 1 or 2, that names the client's "
         "address, as load balancers send it. Others are closed. Set it for single listeners: "
-        "`listener.name.<listener>.proxy.protocol`. Only load balancers must be able to reach such a listener: "
-        "whoever can, may claim any address. (Ours.)",
+        "`listener.name.<listener>.proxy.protocol`. Whoever can connect to such a listener may claim any address, so "
+        "set `proxy.protocol.networks` too. (Ours.)",
+        _GROUP,
+        per_listener=True,
+    ),
+    Setting(
+        "proxy.protocol.networks",
+        _LIST,
+        (),
+        "Where load balancers connect from: addresses and networks, such as `10.1.0.7,10.2.0.0/16`. A listener with "
+        "`proxy.protocol` closes connections from elsewhere at once. Empty: it accepts all. (Ours.)",
         _GROUP,
         per_listener=True,
     ),
@@ -156,7 +168,8 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, int]:
     for text in texts:
         host, _, number = text.rpartition(":")
         try:
-            address = str(ipaddress.ip_address(host.strip().removeprefix("[").removesuffix("]")))
+            parsed = ipaddress.ip_address(host.strip().removeprefix("[").removesuffix("]"))
+            address = str(getattr(parsed, "ipv4_mapped", None) or parsed)  # as clients' addresses are written
             if not number.strip().isascii() or not number.strip().isdigit():
                 raise ValueError(number)
             found[address] = min(int(number), INT_MAX)
@@ -167,8 +180,25 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, int]:
     return found
 
 
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Return the networks of `proxy.protocol.networks`; an address is a network of one. Raises ConfigError."""
+    found: list[Network] = []
+    for text in texts:
+        try:
+            found.append(ipaddress.ip_network(text.strip(), strict=False))
+        except ValueError:
+            raise ConfigError(
+                f'{NETWORKS}: "{text[:100]}" is not allowed; write an address or a network such as 10.2.0.0/16',
+                NETWORKS,
+            ) from None
+    return tuple(found)
+
+
 def check_connections(values: Mapping[str, Any]) -> None:
     """Raise ConfigError if settings of connections are malformed or contradict each other."""
     overrides = parse_overrides(values[OVERRIDES])
+    for name, value in values.items():
+        if name.endswith(NETWORKS):
+            parse_networks(value or ())
     if values[PER_IP] == 0 and not any(overrides.values()):
         raise ConfigError(f"{PER_IP} = 0 refuses everybody: set {OVERRIDES} too", PER_IP)

@@ -237,4 +237,13 @@ SASL_SETTINGS: Final = [
         minimum=1,
         maximum=INT_MAX,
     ),
+    Setting(
+        "delegation.token.max.per.requester",
+        _INT,
+        10_000,
+        "How many delegation tokens one user may have asked for that have not ended. Further requests are "
+        "POLICY_VIOLATION. (Ours.)",
+        _TOKENS,
+        minimum=1,
+    ),
 ]

@@ -16,6 +16,7 @@ Source: Kafka's ConnectionQuotas in SocketServer; KIP-402, KIP-612.
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,21 @@ _ROUNDING: Final = 1e-6  # seconds
 #: How many connections a port accepts in one turn of the reactor: as many as take it some milliseconds.
 _AT_ONCE: Final = 20
 _LOG_SECONDS: Final = 60.0  # between two lines that say that a listener is full
+_MAPPED: Final = "::ffff:"
+
+
+def plain_address(host: str) -> str:
+    """Return a client's address as limits, quotas, ACLs and logs have it: an IPv4 one, if it came in over IPv6.
+
+    A listener on `::` sees IPv4 clients as `::ffff:10.0.0.1`; Java's InetAddress makes 10.0.0.1 of that too.
+    """
+    if not host.startswith(_MAPPED):
+        return host
+    try:
+        mapped = ipaddress.IPv6Address(host).ipv4_mapped
+    except ValueError:
+        return host
+    return host if mapped is None else str(mapped)
 
 
 class Candidate(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress
@@ -19,9 +19,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.limits.log_lines import LimitedLog
+from pylogd.net.connection_quotas import plain_address
 from pylogd.net.handshakes import Handshakes
 
 _limited = LimitedLog(Logger())
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _V2_SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _V2_HEAD: Final = struct.Struct(">12sBBH")
@@ -147,13 +150,26 @@ class ProxiedFactory(ServerFactory):
 
     noisy = False
 
-    def __init__(self, clients: Factory, handshakes: Handshakes) -> None:
-        """`clients` makes the protocols behind the headers."""
+    def __init__(self, clients: Factory, handshakes: Handshakes, networks: tuple[Network, ...] = ()) -> None:
+        """`clients` makes the protocols behind the headers. `networks`: where load balancers connect from; () for all.
+
+        A Unix socket has no address, and is accepted.
+        """
         self.clients = clients
         self.handshakes = handshakes
+        self._networks = networks
 
-    def buildProtocol(self, addr: IAddress | None) -> ProxiedProtocol:  # type: ignore[override]
+    def buildProtocol(self, addr: IAddress | None) -> ProxiedProtocol | None:  # type: ignore[override]
+        host = getattr(addr, "host", None)
+        if self._networks and host is not None and not self._is_balancer(host):
+            _limited.warn("Refused a connection from {host}, which is no load balancer of this listener "
+                          "(proxy.protocol.networks)", event="connections refused", host=host)  # fmt: skip
+            return None
         return ProxiedProtocol(self, addr)
+
+    def _is_balancer(self, host: str) -> bool:
+        address = ipaddress.ip_address(plain_address(host))
+        return any(address in network for network in self._networks)
 
     def doStart(self) -> None:
         super().doStart()  # type: ignore[no-untyped-call]

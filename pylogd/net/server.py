@@ -27,7 +27,7 @@ from zope.interface import implementer
 from pylogd.errors import CloseConnection
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
 from pylogd.limits.log_lines import LimitedLog
-from pylogd.net.connection_quotas import UNLIMITED, Admission, ConnectionQuotas, Verdict
+from pylogd.net.connection_quotas import UNLIMITED, Admission, ConnectionQuotas, Verdict, plain_address
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline, RequestHandler
@@ -126,7 +126,8 @@ class BrokerProtocol(Protocol):
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
-        self.host = getattr(self._peer or transport.getPeer(), "host", "") or ""  # a Unix socket has none
+        peer = self._peer or transport.getPeer()
+        self.host = plain_address(getattr(peer, "host", "") or "")  # a Unix socket has none
         self.last_active = self.factory.clock.seconds()
         verdict = self.factory.admit(self)
         if verdict is Verdict.TAKEN:

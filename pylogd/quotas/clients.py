@@ -6,7 +6,8 @@ is false, and nothing is counted.
 
 Rules: a client over its quota is told how long to wait, never refused; only changes of topics may be refused (KIP-599).
 A client that names no client id has the empty one, which only the default quotas match. Counters that know no more than
-new ones are dropped, so clients that invent client ids cost memory for as long as the windows last.
+new ones are dropped, so clients that invent client ids cost memory for as long as the windows last. Client ids are told
+apart by their first `LONGEST_ID` characters.
 
 Must not know: requests, connections.
 """
@@ -29,6 +30,8 @@ log = Logger()
 
 #: More counters than this are looked through for those that can be dropped; afterwards twice as many as are left.
 _SWEEP_AT: Final = 1000
+#: Characters of a client id that count. The protocol allows 32 KB, and a client may send another one each time.
+LONGEST_ID: Final = 255
 
 Counter = WindowedRate | TokenBucket
 
@@ -58,6 +61,8 @@ class _Quotas:
             return self._found[key]
         except KeyError:
             pass
+        if len(client_id) > LONGEST_ID:
+            return self.find(user, client_id[:LONGEST_ID], now)
         if len(self._found) >= self._sweep_at:
             self._sweep(now)
         found = self.table.find(user, client_id)

@@ -22,6 +22,8 @@ Rules:
 - The sessions of clients have at most `most_partitions` together. A new one replaces others that were unused for two
   minutes; one that grows beyond is closed.
 - A session ends with the connection on which it was created: clients then begin a new one.
+- Only the principal that created a session continues or closes it: who guesses the id of another's learns nothing and
+  disturbs nobody.
 - A fetch that waits is answered when the next one of its session comes, since that changes what the client waits for.
   It is also answered when its session is closed.
 - A session uses topic names or topic ids, as its first fetch did.
@@ -71,9 +73,12 @@ W = TypeVar("W", bound=Wanted)
 
 
 class SessionOwner(Protocol):
-    """A connection, which can be hashed. on_lost: called when it has ended."""
+    """A connection, which can be hashed. on_lost: called when it has ended. principal: who the client is."""
 
     on_lost: Callable[[], object] | None
+
+    @property
+    def principal(self) -> object: ...
 
 
 class SessionWait(Protocol):
@@ -370,13 +375,15 @@ class FetchSessions(Generic[W]):
                 self.close(session.session_id)
         return left >= 0
 
-    def resume(self, session_id: int, epoch: int, by_id: bool) -> FetchSession[W]:
+    def resume(self, session_id: int, epoch: int, by_id: bool, asking: SessionOwner | None = None) -> FetchSession[W]:
         """Return the session that a fetch continues, with its epoch raised.
+
+        asking: the connection of the fetch. A session of another principal is as good as unknown.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or not _may_use(session, asking):
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -389,6 +396,12 @@ class FetchSessions(Generic[W]):
         del self._sessions[session_id]
         self._sessions[session_id] = session
         return session
+
+    def close_for(self, session_id: int, asking: SessionOwner) -> None:
+        """Close a session that a client wants closed; ignore one of another principal."""
+        session = self._sessions.get(session_id)
+        if session is not None and _may_use(session, asking):
+            self.close(session_id)
 
     def close(self, session_id: int) -> None:
         """Close a session. An unknown one is ignored, since it may have been evicted."""
@@ -425,6 +438,11 @@ class FetchSessions(Generic[W]):
             return False
         self.close(least.session_id)
         return True
+
+
+def _may_use(session: FetchSession[Any], asking: SessionOwner | None) -> bool:
+    owner = session.owner
+    return owner is None or asking is None or owner is asking or owner.principal == asking.principal
 
 
 def _worth(session: FetchSession[Any]) -> tuple[bool, int]:

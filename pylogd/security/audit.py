@@ -5,22 +5,24 @@ Where the queue is full, events are counted, and a line says how many are missin
 over and over fills neither the file nor the memory: what it repeats within a minute is counted, and of different
 denials so many are written (`audit.log.denials.per.minute`); lines at the end of the minute have the counts.
 
-Rules: nothing of a request is written that its caller did not choose; keys and passwords never are. The file is
-appended to, and opened again by `reopen` after logrotate has renamed it. If a write fails, it is tried again with the
-next line, and the log of the broker says so once.
+Rules: nothing of a request is written that its caller did not choose; keys and passwords never are. Texts of clients
+are cut at `LONGEST` characters. The file is appended to, and opened again by `reopen` after logrotate has renamed it.
+If a write fails, the log of the broker says so once; a line says how many are missing as soon as the file can be
+written again.
 
 Must not know: requests, the reactor.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import queue
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from twisted.logger import Logger
 
@@ -33,6 +35,11 @@ log = Logger()
 WINDOW_SECONDS: Final = 60.0
 #: Clients whose denials are counted apart; those of others are counted together.
 MOST_CLIENTS: Final = 4096
+#: About how many bytes what is kept to be counted may take; what does not fit is counted without its text.
+MOST_BYTES: Final = 1 << 24
+#: Characters of a text that are written. Names of topics have at most 249, ids of groups 1024.
+LONGEST: Final = 1024
+_FIELDS_BYTES: Final = 500  # about what a denial takes besides its texts
 _TICK_SECONDS: Final = 1.0
 _MODE: Final = 0o640
 
@@ -49,6 +56,7 @@ class _Window:
         self.since = since
         self.repeated: dict[Hashable, int] = {}
         self.fields: dict[Hashable, Fields] = {}
+        self.size = 0
         self.more = 0
 
 
@@ -61,10 +69,14 @@ class Limiter:
     def __init__(self, most: int) -> None:
         self._most = most
         self._windows: dict[Client, _Window] = {}
+        self._size = 0  # of all windows
         self._others = 0  # events of clients beyond MOST_CLIENTS
 
-    def admit(self, client: Client, key: Hashable, fields: Fields, now: float) -> bool:
-        """Return whether to write an event of `client` now; if not, it is counted. Events with one key are the same."""
+    def admit(self, client: Client, key: Hashable, fields: Fields, now: float, size: int = 0) -> bool:
+        """Return whether to write an event of `client` now; if not, it is counted. Events with one key are the same.
+
+        size: about how many bytes the key and the fields take.
+        """
         window = self._windows.get(client)
         if window is None:
             if len(self._windows) >= MOST_CLIENTS:
@@ -74,9 +86,11 @@ class Limiter:
         if key in window.repeated:
             window.repeated[key] += 1
             return False
-        if len(window.repeated) >= self._most:
+        if len(window.repeated) >= self._most or self._size + size > MOST_BYTES:
             window.more += 1
             return False
+        self._size += size
+        window.size += size
         window.repeated[key] = 0
         window.fields[key] = fields
         return True
@@ -88,6 +102,7 @@ class Limiter:
             if now - window.since < WINDOW_SECONDS:
                 continue
             del self._windows[client]
+            self._size -= window.size
             lines += ({**window.fields[key], "repeated": count} for key, count in window.repeated.items() if count)
             if window.more:
                 principal, host = client
@@ -127,6 +142,8 @@ class AuditLog:
         self._dropped = 0
         self._fd = -1
         self._failing = False
+        self._torn = False  # the last line was written in part
+        self._lost = 0  # lines that could not be written
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -159,10 +176,10 @@ class AuditLog:
         name: str,
     ) -> None:
         """Record that an operation was denied."""
-        client = str(principal), host
+        client = shorten(str(principal)), host
         fields = {
-            "event": "denied", "principal": client[0], "host": host, "client_id": client_id, "api": api,
-            "operation": operation.name, "resource": resource.name, "name": name,
+            "event": "denied", "principal": client[0], "host": host, "client_id": shorten(client_id), "api": api,
+            "operation": operation.name, "resource": resource.name, "name": shorten(name),
         }  # fmt: skip
         self._put(_Event(self._now_ms(), client, fields))
 
@@ -179,14 +196,17 @@ class AuditLog:
         describe: called in the thread; returns what was asked with the results, and whether anything was done. Events
         in which nothing was done are limited as denials are.
         """
-        client = str(principal), host
+        client = shorten(str(principal)), host
 
         def fields() -> Fields | None:
             found, done = describe()
-            who = {"event": "administrative", "principal": client[0], "host": host, "client_id": client_id, "api": api}
-            line = {**who, **found}
-            key = (api, json.dumps(found, default=str))
-            return line if done or self._limiter.admit(client, key, line, self._seconds()) else None
+            who = {"event": "administrative", "principal": client[0], "host": host, "client_id": shorten(client_id)}
+            line = {**who, "api": api, **found}
+            if done:
+                return line
+            text = json.dumps(found, default=str).encode()
+            key, size = (api, hashlib.sha256(text).digest()), 4 * len(text)  # objects take more than their text
+            return line if self._limiter.admit(client, key, line, self._seconds(), size) else None
 
         self._put(_Event(self._now_ms(), client, fields))
 
@@ -244,17 +264,27 @@ class AuditLog:
             return event.fields()
         assert event.fields is not None
         key = tuple(event.fields.values())
-        return event.fields if self._limiter.admit(event.client, key, event.fields, self._seconds()) else None
+        size = _FIELDS_BYTES + sum(len(text) for text in key if text)
+        return event.fields if self._limiter.admit(event.client, key, event.fields, self._seconds(), size) else None
 
     def _append(self, lines: list[str]) -> None:
+        missing, self._lost = self._lost, 0
+        if missing:
+            lines = [_line(self._now_ms(), {"event": "write failed", "not_written": missing}), *lines]
         data = "".join(lines).encode("utf-8", "backslashreplace")
+        if self._torn and data:
+            data = b"\n" + data
         try:
             if self._fd < 0:
                 self._open()
             while data:
-                data = data[os.write(self._fd, data) :]
+                written = os.write(self._fd, data)
+                self._torn = data[written - 1 : written] != b"\n"
+                data = data[written:]
         except OSError as error:
             self._close()
+            left = min(data.count(b"\n"), len(lines))
+            self._lost = missing + left - 1 if missing and left == len(lines) else left
             if not self._failing:
                 log.error("Can't write the audit log {path}: {error}. Events are lost until it can be written again",
                           path=self.path, error=error.strerror or error)  # fmt: skip
@@ -271,6 +301,17 @@ class AuditLog:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+@overload
+def shorten(text: str) -> str: ...
+@overload
+def shorten(text: None) -> None: ...
+@overload
+def shorten(text: str | None) -> str | None: ...
+def shorten(text: str | None) -> str | None:
+    """Return a text that a client chose as it is written: without what is behind `LONGEST` characters."""
+    return text if text is None or len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 def _line(time_ms: int, fields: Fields) -> str:

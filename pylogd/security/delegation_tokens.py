@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, KafkaError
-from pylogd.metadata.delegation_tokens import DelegationToken, DelegationTokens
+from pylogd.metadata.delegation_tokens import DelegationToken, DelegationTokens, encode_token
 from pylogd.metadata.image import id_to_text, new_id
 from pylogd.security.principal import USER, Principal, parse_principal
 from pylogd.security.sasl.scram import Algorithm, ScramCredential, make_credential
@@ -32,15 +32,18 @@ log = Logger()
 
 _DIGEST: Final = "sha512"
 _NO_TOKEN: Final = "no such token"
+#: Of a token in the metadata store; its length depends on the renewers.
+_MOST_BYTES: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """Times in milliseconds; each is the setting named behind it."""
+    """Times in milliseconds, and a number; each is the setting named behind it."""
 
     max_lifetime_ms: int  # delegation.token.max.lifetime.ms
     expiry_ms: int  # delegation.token.expiry.time.ms
     check_ms: int  # delegation.token.expiry.check.interval.ms
+    per_requester: int  # delegation.token.max.per.requester
 
 
 class TokenManager:
@@ -98,18 +101,26 @@ class TokenManager:
     async def create(
         self, owner: Principal, requester: Principal, renewers: Sequence[Principal], lifetime_ms: int
     ) -> DelegationToken:
-        """Make a token. lifetime_ms: how long it can be renewed, at most the broker's limit; that if negative or 0."""
+        """Make a token. lifetime_ms: how long it can be renewed, at most the broker's limit; that if negative or 0.
+
+        Raises KafkaError.
+        """
         if self._key is None:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
         if any(renewer.kind != USER for renewer in renewers):
             raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE, "Renewers have to be of the type User.")
+        if not all(one.kind and one.name for one in (owner, requester, *renewers)):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The owner and each renewer of a token need a name.")
         now = self._now_ms()
+        self._check_count(str(requester), now)
         longest = self._limits.max_lifetime_ms
         last = now + (min(lifetime_ms, longest) if lifetime_ms > 0 else longest)
         token = DelegationToken(
             id_to_text(new_id()), str(owner), str(requester), tuple(map(str, renewers)), now,
             min(last, now + self._limits.expiry_ms), last,
         )  # fmt: skip
+        if len(encode_token(token)) > _MOST_BYTES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The token has too many renewers, or their names are too long.")
         await self._tokens.put(token)
         return token
 
@@ -135,6 +146,12 @@ class TokenManager:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
         now = self._now_ms()
         return [token for _, token in sorted(self._tokens.tokens.items()) if token.expires_ms > now]
+
+    def _check_count(self, requester: str, now: int) -> None:
+        """Raise KafkaError if a user has asked for as many tokens as it may have."""
+        tokens = self._tokens.tokens.values()
+        if sum(one.requester == requester and one.expires_ms > now for one in tokens) >= self._limits.per_requester:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "The user has too many delegation tokens.")
 
     def _changeable(self, principal: Principal, secret: bytes) -> DelegationToken:
         token = self.by_secret(secret)
@@ -182,5 +199,6 @@ def make_tokens(settings: Settings, tokens: DelegationTokens, now_ms: Callable[[
         settings.integer("delegation.token.max.lifetime.ms"),
         settings.integer("delegation.token.expiry.time.ms"),
         settings.integer("delegation.token.expiry.check.interval.ms"),
+        settings.integer("delegation.token.max.per.requester"),
     )
     return TokenManager(tokens, settings.text("delegation.token.secret.key"), limits, now_ms)

@@ -2,13 +2,14 @@
 
 An entry applies to a request if its pattern covers the resource, and its principal, host and operation match. One
 DENY entry that applies refuses; otherwise one ALLOW entry that applies allows; otherwise nothing is allowed, but where
-no pattern covers the resource at all, `allow.everyone.if.no.acl.found` decides. READ, WRITE, DELETE and ALTER allow
+no pattern covers the resource at all, `allow.everyone.if.no.acl.found` decides, but not for users and delegation
+tokens: a token of another user is as good as its password. READ, WRITE, DELETE and ALTER allow
 DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; they don't deny it. Super users may do everything.
 
 Strategy: patterns are found by name: one look-up for the literal one, one for `*`, and one for each length that a
 prefix of this resource type has. The entries of a pattern are found by principal. Decisions are kept, by client, until
-something changes; a decision that is known costs two look-ups. Their number is bounded, so that a client that asks for
-ever new names can't fill the memory.
+something changes; a decision that is known costs two look-ups. Their number and their size are bounded, for a client
+and for all together, so that clients that ask for ever new or very long names can't fill the memory.
 
 Must not know: stores, requests, clocks.
 """
@@ -37,6 +38,12 @@ from pylogd.security.principal import Principal
 #: Clients, by principal and address, whose decisions are kept, and decisions kept of each.
 MOST_CLIENTS = 4096
 MOST_DECISIONS = 16_384
+#: About how many bytes the decisions of all clients may take; beyond that, all are forgotten.
+MOST_BYTES = 1 << 26
+#: Decisions about longer names are not kept. No topic and no group has one, but the protocol allows 32 KB.
+LONGEST_NAME = 1024
+#: About how many bytes a decision takes besides the name.
+_DECISION_BYTES = 256
 
 #: An allowed operation on the left allows those on the right too.
 _IMPLIED: Mapping[AclOperation, frozenset[AclOperation]] = {
@@ -45,6 +52,9 @@ _IMPLIED: Mapping[AclOperation, frozenset[AclOperation]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS}),
 }
+
+#: What is nobody's where no ACL is about it, whatever `allow.everyone.if.no.acl.found` says. (Ours.)
+_PRIVATE = frozenset({ResourceType.USER, ResourceType.DELEGATION_TOKEN})
 
 Decisions = dict[tuple[AclOperation, ResourceType, str], bool]
 
@@ -149,6 +159,7 @@ class AclAuthorizer:
         self.super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl
         self._decisions: dict[tuple[Principal, str], Decisions] = {}
+        self._kept_bytes = 0  # of decisions since all were forgotten
         self._version = 0
 
     @property
@@ -159,7 +170,7 @@ class AclAuthorizer:
     def changed(self) -> None:
         """Forget all decisions."""
         self._version += 1
-        self._decisions = {}
+        self._forget()
 
     def authorize(
         self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType, name: str
@@ -171,9 +182,10 @@ class AclAuthorizer:
         key = operation, resource, name
         decision = client.get(key)
         if decision is None:
-            if len(client) >= MOST_DECISIONS:
-                client.clear()
-            client[key] = decision = self._decide(principal, host, operation, resource, name)
+            decision = self._decide(principal, host, operation, resource, name)
+            if len(name) <= LONGEST_NAME:
+                self._make_room(client, len(name))
+                client[key] = decision
         return decision
 
     def authorize_any(self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType) -> bool:
@@ -210,6 +222,18 @@ class AclAuthorizer:
             and comes_from(entry.host, address)
         }
 
+    def _make_room(self, client: Decisions, length: int) -> None:
+        """Make room for one more decision of a client, about a name of `length` characters."""
+        if len(client) >= MOST_DECISIONS:
+            client.clear()
+        if self._kept_bytes >= MOST_BYTES:
+            self._forget()
+        self._kept_bytes += _DECISION_BYTES + length
+
+    def _forget(self) -> None:
+        self._decisions = {}
+        self._kept_bytes = 0
+
     def _remember_client(self, principal: Principal, host: str) -> Decisions:
         if len(self._decisions) >= MOST_CLIENTS:
             self._decisions.clear()
@@ -233,7 +257,7 @@ class AclAuthorizer:
                 elif not allowed:
                     applies = entry.operation is AclOperation.ALL or entry.operation in implying
                     allowed = applies and comes_from(entry.host, address)
-        return allowed or (none and self._allow_if_no_acl)
+        return allowed or (none and self._allow_if_no_acl and resource not in _PRIVATE)
 
 
 def _is_dominated(pattern: ResourcePattern, denied: set[ResourcePattern]) -> bool:

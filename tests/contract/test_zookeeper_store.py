@@ -370,6 +370,34 @@ def test_nodes_belong_to_the_credentials_that_made_them(
     assert bench.wait(owner.get("/a/c")).data == b"by the same"
 
 
+@pytest.mark.parametrize("chroot", ["", "/cluster"])
+def test_nodes_with_secrets_are_read_by_their_owner_only(
+    zookeeper: ZooKeeper, make_bench: Callable[..., ZooKeeperBench], chroot: str
+) -> None:
+    bench = make_bench(zookeeper.connect + chroot)
+    owner = started(bench, security=ZooKeeperSecurity(digest="pylogd:secret", set_acl=True))
+    bench.wait(owner.ensure("/config/users/alice"))
+    bench.wait(owner.ensure("/delegation_token/tokens"))
+    bench.wait(owner.create("/config/usersx", b"open"))
+    bench.wait(owner.create("/scram_decoy_secret", b"secret"))
+    bench.wait(owner.multi([Create("/config/users/bob", b"secret"), Create("/delegation_token/tokens/t", b"secret")]))
+    same = started(bench, security=ZooKeeperSecurity(digest="pylogd:secret"))
+    assert bench.wait(same.get("/config/users/bob")).data == b"secret"
+    for security in (None, ZooKeeperSecurity(digest="pylogd:guess")):
+        store = started(bench, security=security)
+        assert bench.wait(store.get("/config/usersx")).data == b"open"
+        for call in (
+            store.get("/config/users/alice"),
+            store.get("/config/users/bob"),
+            store.children("/config/users"),
+            store.children_data("/config/users"),
+            store.get("/delegation_token/tokens/t"),
+            store.get("/scram_decoy_secret"),
+        ):
+            with pytest.raises(AccessDenied):
+                bench.wait(call)
+
+
 # -- a server and its clients on TLS
 
 

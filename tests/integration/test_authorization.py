@@ -193,12 +193,14 @@ def test_every_broker_sees_a_change_within_a_second(
     start_broker: StartBroker, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     settings = AUTHORIZED | zookeeper.settings
-    brokers = [start_broker(f"b{node}", settings | {"node.id": str(node)}) for node in (1, 2)]
-    with Admin(brokers[0].address) as first, Admin(brokers[1].address) as second:
+    brokers = [start_broker(f"b{node}", settings | {"node.id": str(node)}) for node in (1, 2, 3)]
+    first, second, third = (Admin(broker.address) for broker in brokers)
+    with first, second, third:
         first.create_topic("t", 1, 1)
         until(lambda: [topic.name for topic in second.list_topics()] == ["t"])
+        until(lambda: [topic.name for topic in third.list_topics()] == ["t"])
         ok(brokers[0], "acls", "add", "--allow-principal", "User:alice", "--operation", "Read", "--topic", "t")
         begin = time.monotonic()
-        until(lambda: second.list_topics() == [])
+        until(lambda: second.list_topics() == [] and third.list_topics() == [])
         print(f"seen after {time.monotonic() - begin:.3f} s")
     assert "CLUSTER_ACTION" not in brokers[0].log(), "everybody may follow where no ACL is about the cluster"

@@ -54,6 +54,9 @@ class IssuerKeys:
 
     Keys are fetched at their first use, again after `refresh_seconds`, and when a token names a key that is not known,
     then at most every `retry_seconds`. While keys can't be fetched, those known before are used.
+
+    An issuer that is slow holds few of the threads that call, once keys are known: one fetches, and one more waits for
+    it where the key of a token is not known. Others go on with the keys known before, or are refused.
     """
 
     def __init__(
@@ -70,7 +73,8 @@ class IssuerKeys:
         self._retry = retry_seconds
         self._fetch = fetch or fetch_keys
         self._seconds = seconds
-        self._lock = threading.Lock()
+        self._fetching = threading.Lock()
+        self._waiting = threading.Lock()
         self._keys: Any = None
         self._failure = "not fetched yet"
         self._fetched = self._tried = float("-inf")
@@ -83,34 +87,46 @@ class IssuerKeys:
     def find(self, key_id: str | None) -> Any:
         """Return the key set with the key of that id. Raises AuthenticationFailed, MechanismUnavailable."""
         keys = self._keys
-        now = self._seconds()
-        if keys is None or (now - self._fetched >= self._refresh and now - self._tried >= self._retry):
-            keys = self._fetch_again(wait=keys is None)
-        if not _has(keys, key_id) and self._seconds() - self._tried >= self._retry:
+        if keys is not None and self._is_due(self._fetched, self._refresh):
+            keys = self._fetch_again(wait=False)
+        if keys is None or not _has(keys, key_id):
             keys = self._fetch_again(wait=True)
+        if keys is None:
+            raise MechanismUnavailable(f"can't get the keys of {self._url}: {self._failure}")
         if not _has(keys, key_id):
             raise AuthenticationFailed(
                 f"the token is signed with the key {key_id!r:.200}, which {self._url} does not have"
             )
         return keys
 
+    def _is_due(self, since: float, seconds: float) -> bool:
+        return self._seconds() - since >= seconds
+
     def _fetch_again(self, wait: bool) -> Any:
-        """Return new keys; those known before if they can't be fetched, or another thread is fetching."""
-        if not self._lock.acquire(blocking=wait):
+        """Return new keys, or those known before: if the last attempt was just now, or fails, or is another thread's.
+
+        wait: whether to wait for the attempt of another thread, unless keys are known and a third one waits already.
+        """
+        if not self._fetching.acquire(blocking=self._keys is None):
+            if wait and self._waiting.acquire(blocking=False):
+                try:
+                    with self._fetching:
+                        pass
+                finally:
+                    self._waiting.release()
             return self._keys
         try:
-            if self._seconds() - self._tried >= self._retry:
-                self._tried = self._seconds()
+            if self._is_due(self._tried, self._retry):
                 try:
                     self._keys = _parse_keys(self._fetch(self._url))
                     self._fetched = self._seconds()
                 except (OSError, ValueError) as error:
                     self._failure = str(error)[:300]
-            if self._keys is None:
-                raise MechanismUnavailable(f"can't get the keys of {self._url}: {self._failure}")
+                finally:
+                    self._tried = self._seconds()  # after it: an issuer that is slow is not asked all the time
             return self._keys
         finally:
-            self._lock.release()
+            self._fetching.release()
 
 
 class SignedTokens:
@@ -130,6 +146,8 @@ class SignedTokens:
         algorithm, key_id = header.get("alg"), header.get("kid")
         if algorithm not in _ALGORITHMS or not isinstance(key_id, str | None):
             raise AuthenticationFailed(f"the token is signed by {algorithm!r:.50}, which is not accepted")
+        if "crit" in header:
+            raise AuthenticationFailed("the token has extensions that must be understood (crit); there are none here")
         keys = self._keys.find(key_id)
         try:
             claims = jwt.decode(token, keys, algorithms=list(_ALGORITHMS)).claims
@@ -211,22 +229,26 @@ def _joserfc() -> tuple[Any, Any]:
 
 
 def _parse_keys(data: bytes) -> Any:
-    """Return a key set without keys for other purposes. Raises ValueError."""
+    """Return a key set without keys that are for other purposes, or of types that are not known here.
+
+    Raises ValueError if none is left.
+    """
     from joserfc import errors, jwk  # noqa: PLC0415 - optional
 
     document = json.loads(data)
     found = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(found, list):
         raise ValueError("it is no key set")
-    usable = [
-        key
-        for key in found
-        if isinstance(key, dict) and key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig"
-    ]
-    try:
-        return jwk.KeySet.import_key_set({"keys": usable})
-    except (errors.JoseError, TypeError, KeyError) as error:
-        raise ValueError(f"its keys can't be used: {type(error).__name__}") from None
+    keys, failure = [], "none is for signatures"
+    for key in found:
+        if isinstance(key, dict) and key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig":
+            try:
+                keys += jwk.KeySet.import_key_set({"keys": [key]}).keys
+            except (errors.JoseError, ValueError, TypeError, KeyError) as error:
+                failure = type(error).__name__  # an issuer may have keys of a kind that is new
+    if not keys:
+        raise ValueError(f"it has no keys that can be used: {failure}")
+    return jwk.KeySet(keys)
 
 
 def _has(keys: Any, key_id: str | None) -> bool:

@@ -68,7 +68,7 @@ class ScramMechanism:
 class ScramServer:
     """The broker's side of one authentication."""
 
-    __slots__ = ("_algorithm", "_credential", "_first", "_identity", "_nonce", "_server_first", "_users")
+    __slots__ = ("_algorithm", "_credential", "_first", "_identity", "_nonce", "_server_first", "_users", "_weak")
 
     def __init__(self, algorithm: Algorithm, users: ScramUsers, nonce: str) -> None:
         self._algorithm = algorithm
@@ -78,6 +78,7 @@ class ScramServer:
         self._server_first: ServerFirst
         self._identity: ScramIdentity | None
         self._credential: ScramCredential
+        self._weak = False  # the user's credential has too few iterations
 
     def is_slow(self, message: bytes) -> bool:
         """Return whether the message names a delegation token, whose credential has to be computed."""
@@ -95,9 +96,10 @@ class ScramServer:
             raise AuthenticationFailed(f"{first.user!r:.200} asks to act as {first.authorization_id!r:.200}")
         find = self._users.token if first.token else self._users.user
         identity = self._identity = find(self._algorithm, first.user)
-        if identity is not None and identity.credential.iterations < MIN_ITERATIONS:
-            raise AuthenticationFailed(f"{first.user!r:.200} has a credential of less than {MIN_ITERATIONS} rounds")
         decoy = self._users.decoy(self._algorithm, first.user)
+        if identity is not None and identity.credential.iterations < MIN_ITERATIONS:
+            identity = self._identity = None
+            self._weak = True  # which is told with the proof, where an unknown user fails too
         self._credential = decoy if identity is None else identity.credential
         server_first = self._server_first = write_server_first(first.nonce + self._nonce, self._credential)
         return Challenge(server_first.text.encode())
@@ -118,6 +120,10 @@ class ScramServer:
         client_key = xor(final.proof, algorithm.hmac(credential.stored_key, signed))
         right = hmac.compare_digest(algorithm.hash(client_key), credential.stored_key)
         signature = algorithm.hmac(credential.server_key, signed)
+        if self._weak:
+            raise AuthenticationFailed(
+                f"{first.user!r:.200} has a credential of less than {MIN_ITERATIONS} iterations: set the password again"
+            )
         if not right or identity is None:
             what = "delegation token" if first.token else "user"
             raise AuthenticationFailed(f"unknown {what} or wrong password: {first.user!r:.200}")

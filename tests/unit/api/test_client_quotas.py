@@ -23,7 +23,7 @@ from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, Crea
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from pylogd.wire.messages.metadata import MetadataRequest
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.schema import response_codec
 from pylogd.wire.session import NOT_ANSWERED, ClientSession, RequestReceived, ServerSession
@@ -410,6 +410,20 @@ class TestMutations:
         answer = client.ask(DeleteTopicsRequest([DeleteTopicState("t")], timeout_ms=1000), 6)
         assert answer.responses[0].error_code == 0
         assert self.create(client, "a", 1)[1] == 15_500
+
+    def test_topics_that_metadata_creates_count(self, client: Client) -> None:
+        """Else a client could create as many topics as it likes by asking for them."""
+        limit(client, controller_mutation_rate=2.0)
+
+        def ask(name: str) -> tuple[int, int]:
+            answer = client.ask(MetadataRequest([MetadataRequestTopic(name=name)], True), 9)
+            return answer.topics[0].error_code, answer.throttle_time_ms
+
+        assert self.create(client, "a", 22)[0].error_code == 0
+        assert ask("b") == (0, 500)
+        assert ask("c") == (0, 1000)
+        assert client.muted == [0.5, 1.0]
+        assert ask("c") == (0, 0), "it exists"
 
 
 def test_the_default_entity_is_the_empty_name(parts: Parts) -> None:

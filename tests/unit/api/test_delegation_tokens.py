@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,6 +226,69 @@ def test_renewers_are_users(parts: Parts) -> None:
     be(parts, "alice")
     request = CreateDelegationTokenRequest(None, None, [CreatableRenewers("Group", "staff")], -1)
     assert parts.call(request).error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
+
+
+def test_names_that_no_principal_has_are_refused(parts: Parts) -> None:
+    be(parts, "alice")
+    assert create(parts, "").error_code == ErrorCode.INVALID_REQUEST
+    assert create(parts, "bob", "").error_code == ErrorCode.INVALID_REQUEST
+    be(parts, "")  # a certificate without a subject
+    assert create(parts).error_code == ErrorCode.INVALID_REQUEST
+    assert not parts.metadata.delegation_tokens.tokens
+
+
+def test_a_token_has_few_renewers(parts: Parts) -> None:
+    be(parts, "alice")
+    assert create(parts, *(f"renewer{number}" for number in range(10_000))).error_code == ErrorCode.INVALID_REQUEST
+    assert create(parts, *(f"renewer{number}" for number in range(100))).error_code == ErrorCode.NONE
+
+
+def test_a_user_has_so_many_tokens(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, delegation_token_secret_key="key", delegation_token_max_per_requester=2)
+    be(parts, "alice")
+    first = create(parts, lifetime_ms=HOUR_MS)
+    assert [create(parts).error_code, create(parts).error_code] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+    be(parts, "bob")
+    assert create(parts).error_code == ErrorCode.NONE
+    be(parts, "alice")
+    parts.time.advance(HOUR_MS / 1000)
+    assert first.error_code == ErrorCode.NONE
+    assert create(parts).error_code == ErrorCode.NONE, "the first has ended"
+    parts.close()
+
+
+def test_a_list_without_the_tokens_of_others_is_no_denial(tmp_path: Path) -> None:
+    parts = Parts(
+        tmp_path, delegation_token_secret_key="key", authorizer_class_name="kafka.security.authorizer.AclAuthorizer"
+    )
+    be(parts, "alice")
+    assert create(parts).error_code == ErrorCode.NONE
+    denials: list[object] = []
+    parts.audit = SimpleNamespace(denied=lambda *what: denials.append(what))  # type: ignore[assignment]
+    be(parts, "bob")
+    assert describe(parts) == [] and not denials
+    parts.close()
+
+
+def test_where_everybody_may_use_what_no_acl_is_about_tokens_are_still_private(tmp_path: Path) -> None:
+    """A token of another user is as good as its password: with one of a super user's, anybody could do anything."""
+    parts = Parts(
+        tmp_path, delegation_token_secret_key="key", authorizer_class_name="kafka.security.authorizer.AclAuthorizer",
+        allow_everyone_if_no_acl_found=True, super_users="User:admin",
+    )  # fmt: skip
+    be(parts, "admin")
+    own = create(parts)
+    assert own.error_code == ErrorCode.NONE
+    be(parts, "bob")
+    assert parts.authorizer is not None
+    assert parts.authorizer.authorize(Principal(USER, "bob"), "h", AclOperation.WRITE, ResourceType.TOPIC, "t"), (
+        "no ACL is about the topic"
+    )
+    assert create(parts, owner="admin").error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    assert describe(parts) == []
+    be(parts, "admin")
+    assert describe(parts) == [own.token_id]
+    parts.close()
 
 
 def test_expired_tokens_are_deleted(parts: Parts) -> None:

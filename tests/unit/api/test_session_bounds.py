@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
+from pylogd.security.principal import Principal
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import FakeConnection, Parts
@@ -70,6 +71,20 @@ def test_they_end_with_their_connection(parts: Parts) -> None:
     leaving.on_lost()
     assert len(parts.fetch_sessions) == 1
     assert not parts.fetch_sessions._owned.keys() & {leaving}
+
+
+@pytest.mark.parametrize("epoch", [1, -1, 0])
+def test_who_guesses_an_id_learns_nothing_and_disturbs_nobody(parts: Parts, epoch: int) -> None:
+    owner, stranger = FakeConnection(), FakeConnection()
+    owner.principal = Principal("User", "alice")
+    session_id = open_session(parts, owner, 10).session_id
+    request = FetchRequest(session_id=session_id, session_epoch=epoch, topics=[])
+    answer = HANDLERS[FetchRequest.API_KEY](RequestContext(parts, stranger, 12, "c"), request)
+    assert answer.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if epoch == 1 else ErrorCode.NONE)
+    assert not answer.responses
+    more = FetchRequest(session_id=session_id, session_epoch=1, topics=[])
+    answer = HANDLERS[FetchRequest.API_KEY](RequestContext(parts, owner, 12, "c"), more)
+    assert (answer.error_code, answer.session_id) == (ErrorCode.NONE, session_id)
 
 
 def test_their_memory_is_given_back(parts: Parts) -> None:

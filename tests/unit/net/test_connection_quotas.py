@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from twisted.internet.address import IPv4Address
 
-from pylogd.net.connection_quotas import ConnectionQuotas, ConnectionRate, QuotaLimits
+from pylogd.net.connection_quotas import ConnectionQuotas, ConnectionRate, QuotaLimits, plain_address
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
 from tests.fakes.transport import ManualReactor, PairTransport
 
@@ -78,6 +79,33 @@ class Listener:
         protocol.connectionLost()
         transport.socket.close()
         transport.peer.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "plain"),
+    [
+        ("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("::1", "::1"), ("2001:db8::1", "2001:db8::1"),
+        ("", ""), ("::ffff:no", "::ffff:no"), ("::ffff:a00:1", "10.0.0.1"), ("fe80::1%eth0", "fe80::1%eth0"),
+    ],
+)  # fmt: skip
+def test_one_address_has_one_spelling(host: str, plain: str) -> None:
+    assert plain_address(host) == plain
+
+
+def test_an_ipv4_client_of_an_ipv6_listener_has_the_limits_of_its_address() -> None:
+    quotas = ConnectionQuotas(QuotaLimits(per_host_overrides={"10.0.0.1": 2}))
+    asked: list[str] = []
+
+    def admit(host: str) -> bool:
+        asked.append(host)
+        return True
+
+    quotas.admit_address = admit
+    listener = Listener(quotas)
+    states = [listener.connect("::ffff:10.0.0.1") for _ in range(3)]
+    assert states == ["served", "served", "closed"]
+    assert listener.connect("10.0.0.1") == "closed"
+    assert set(asked) == {"10.0.0.1"}
 
 
 def two(quotas: ConnectionQuotas) -> tuple[Listener, Listener]:

@@ -26,8 +26,8 @@ class ByteSession:
     """A session in which each byte is a request of that name, `!` is a broken frame, and a response is one or more
     bytes.
 
-    p, q, P and Q are requests of API 1, all others of API 0, whose requests may overlap. `~` is of an unknown API, `%` a
-    large request.
+    p, q, P and Q are requests of API 1, all others of API 0, whose requests may overlap. `~` is of an unknown API, and
+    `%` a large request.
     """
 
     def __init__(self) -> None:

@@ -7,10 +7,12 @@ import struct
 from typing import Any
 
 import pytest
-from twisted.internet.address import IPv4Address
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 
+from pylogd.config import ConfigError, Settings
+from pylogd.config.connections import parse_networks
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.proxy_protocol import InvalidProxyHeader, ProxiedFactory, parse
 from tests.fakes.tls import TlsPair
@@ -83,15 +85,38 @@ class Recorders(Factory):
         return self.made[-1]
 
 
-def proxied(clients: Factory) -> tuple[ProxiedFactory, ManualReactor]:
+def proxied(clients: Factory, *networks: str) -> tuple[ProxiedFactory, ManualReactor]:
     reactor = ManualReactor()
-    return ProxiedFactory(clients, Handshakes(reactor, lambda: (2, 5.0))), reactor
+    return ProxiedFactory(clients, Handshakes(reactor, lambda: (2, 5.0)), parse_networks(networks)), reactor
+
+
+@pytest.mark.parametrize(
+    ("host", "accepted"),
+    [
+        ("10.1.0.7", True), ("10.1.0.8", False), ("10.2.255.1", True), ("203.0.113.7", False),
+        ("::ffff:10.1.0.7", True), ("::ffff:203.0.113.7", False), ("2001:db8::5", True), ("2001:db9::5", False),
+    ],
+)  # fmt: skip
+def test_only_load_balancers_may_claim_addresses(host: str, accepted: bool) -> None:
+    factory, _ = proxied(Recorders(), "10.1.0.7", "10.2.0.0/16", "2001:db8::/32")
+    address = (IPv6Address if ":" in host else IPv4Address)("TCP", host, 5)
+    assert (factory.buildProtocol(address) is not None) is accepted
+    assert factory.buildProtocol(UNIXAddress("/run/balancer")) is not None
+    assert proxied(Recorders())[0].buildProtocol(address) is not None
+
+
+@pytest.mark.parametrize("text", ["example.com", "10.0.0.0/33", ""])
+@pytest.mark.parametrize("name", ["proxy.protocol.networks", "listener.name.a.proxy.protocol.networks"])
+def test_networks_that_are_none(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"proxy\.protocol\.networks"):
+        Settings({name: [text]})
 
 
 def test_the_client_s_protocol_gets_the_transport_itself() -> None:
     clients = Recorders()
     factory, reactor = proxied(clients)
     protocol = factory.buildProtocol(IPv4Address("TCP", "10.9.9.9", 1))
+    assert protocol is not None
     transport = PairTransport(protocol, reactor)
     protocol.makeConnection(transport)
     for byte in V1[:-1]:
@@ -112,6 +137,7 @@ def test_a_proxy_that_checks_its_backend_is_itself_the_client() -> None:
     clients = Recorders()
     factory, reactor = proxied(clients)
     protocol = factory.buildProtocol(IPv4Address("TCP", "10.9.9.9", 1))
+    assert protocol is not None
     transport = PairTransport(protocol, reactor)
     protocol.makeConnection(transport)
     transport.deliver(v2(0x20, 0, b""))
@@ -123,6 +149,7 @@ def test_without_a_header_nobody_is_served(data: bytes) -> None:
     clients = Recorders()
     factory, reactor = proxied(clients)
     protocol = factory.buildProtocol(None)
+    assert protocol is not None
     transport = PairTransport(protocol, reactor)
     protocol.makeConnection(transport)
     if data:

@@ -263,3 +263,14 @@ def test_values_are_stored_as_kafka_stores_them() -> None:
 def test_entities_are_described_for_people() -> None:
     assert describe(Entity("ann", DEFAULT_NAME)) == "user ann, client id <default>"
     assert describe(Entity(ip="::1")) == "IP address ::1"
+
+
+def test_very_long_client_ids_are_told_apart_by_their_beginning_only() -> None:
+    case = Case()
+    case.configs.put(Entity(client_id=DEFAULT_NAME), producer_byte_rate=1000)
+    for number in range(3000):
+        case.produce(1, client_id="x" * 30_000 + str(number))
+    kept = case.quotas._kinds[QuotaKind.PRODUCE]
+    assert len(kept.counters) == 1
+    assert sum(len(client_id) for _, client_id in kept._found) < 1000
+    assert case.produce(1_000_000, client_id="x" * 30_000) > 0

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import CancelledError
 
 from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.dispatch import AuditingDispatcher
 from pylogd.errors import ErrorCode
 from pylogd.security import audit as module
-from pylogd.security.audit import WINDOW_SECONDS, AuditLog, Limiter
+from pylogd.security.audit import LONGEST, WINDOW_SECONDS, AuditLog, Limiter
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import Principal
 from pylogd.wire import schema
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from pylogd.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
-from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from pylogd.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -158,7 +166,110 @@ def test_a_file_that_cannot_be_written_loses_lines_and_no_more(make: Callable[..
     log.write([log._queue.get_nowait()])
     log.path = target
     deny(log, "kept")
-    assert [line["name"] for line in write(log)] == ["kept"]
+    missing, kept = write(log)
+    assert (missing["event"], missing["not_written"]) == ("write failed", 1)
+    assert kept["name"] == "kept"
+
+
+def test_what_a_full_disk_loses_is_counted_and_leaves_whole_lines(
+    make: Callable[..., AuditLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make()
+    room = 250  # of the disk, in bytes
+    real = os.write
+
+    def write_some(fd: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(fd, data[:room])
+        room -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write_some)
+    for number in range(4):
+        deny(log, f"t{number}")
+    log.write([log._queue.get_nowait() for _ in range(4)])
+    log.write([])
+    deny(log, "t4")
+    log.write([log._queue.get_nowait()])
+    room = 10_000
+    deny(log, "kept")
+    log.write([log._queue.get_nowait()])
+    whole = [json.loads(line) for line in Path(log.path).read_text().splitlines() if line.endswith("}")]
+    assert [line.get("name") for line in whole] == ["t0", None, "kept"]
+    assert (whole[1]["event"], whole[1]["not_written"]) == ("write failed", 4)
+
+
+def test_a_device_that_is_full(make: Callable[..., AuditLog]) -> None:
+    log = make()
+    log.path = "/dev/full"
+    for _ in range(3):
+        deny(log)
+        log.write([log._queue.get_nowait()])
+    assert log._failing
+
+
+def test_texts_of_clients_are_cut(make: Callable[..., AuditLog]) -> None:
+    log = make()
+    log.denied(
+        Principal("User", "u" * 30_000), "10.0.0.1", "c" * 30_000, "Metadata", AclOperation.DESCRIBE,
+        ResourceType.TOPIC, "n" * 30_000,
+    )  # fmt: skip
+    (line,) = write(log)
+    assert line["name"] == "n" * LONGEST + "... (30000 characters)"
+    assert len(json.dumps(line)) < 4 * LONGEST
+
+
+def test_refused_requests_leave_short_lines_and_little_memory(make: Callable[..., AuditLog], clocks: Clocks) -> None:
+    log = make(denials_per_minute=10_000)
+    refused = CreateAclsResponse(results=[AclCreationResult(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no")] * 2000)
+    for number in range(1500):
+        creations = [AclCreation(2, f"{number}" * 8000, 3, "User:bob", "*", 3, 3) for _ in range(5)]
+        request = CreateAclsRequest(creations)
+        log.administrative(ALICE, "10.0.0.1", None, "CreateAcls", partial(describe, request, refused))
+        log.write([log._queue.get_nowait()])
+    assert max(len(line) for line in Path(log.path).read_text().splitlines()) < 50_000
+    assert log._limiter._size <= module.MOST_BYTES
+    clocks.seconds += WINDOW_SECONDS
+    *_, last = write(log)
+    written = sum(1 for line in read(Path(log.path)) if line["event"] == "administrative")
+    assert last["not_written"] + written == 1500
+    assert log._limiter._size == 0
+
+
+def test_what_is_only_validated_is_not_done() -> None:
+    request = CreateTopicsRequest([CreatableTopic("t", 1, 1)], validate_only=True)
+    response = CreateTopicsResponse(topics=[CreatableTopicResult("t", error_message=None, configs=[])])
+    assert describe(request, response)[1] is False
+    request.validate_only = False
+    assert describe(request, response)[1] is True
+
+
+def test_of_many_results_a_thousand_are_written() -> None:
+    topics = [DeleteRecordsTopicResult("t", [DeleteRecordsPartitionResult(index, 7) for index in range(1500)])]
+    shown, done = describe(DeleteRecordsRequest(), DeleteRecordsResponse(topics=topics))
+    assert done and len(shown["results"]) == 1001
+    assert shown["results"][-1] == {"not_written": 500}
+
+
+def test_a_client_that_leaves_is_recorded_all_the_same(tmp_path: Path, make: Callable[..., AuditLog]) -> None:
+    parts, log = Parts(tmp_path), make()
+    dispatcher = AuditingDispatcher(parts, log)
+    connection: Any = FakeConnection()
+    connection.context, connection.principal = None, ALICE
+    request = CreateTopicsRequest([CreatableTopic("made", 1, 1)])
+    parts.threads.hold = True
+    done = dispatcher.handle(connection, RequestReceived(request.API_KEY, 7, 1, "me", request))
+    assert not done.called
+    done.addErrback(lambda failure: failure.trap(CancelledError))
+    done.cancel()  # as the pipeline does when the connection is lost
+    parts.threads.hold = False
+    parts.threads.release()
+    assert parts.topics.get("made") is not None
+    (created,) = write(log)
+    assert created["api"] == "CreateTopics" and created["results"][0]["error"] == "NONE"
+    parts.close()
 
 
 def test_the_thread_writes_all_before_it_stops(make: Callable[..., AuditLog]) -> None:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
+import io
 import json
+import threading
+import urllib.request
 from base64 import urlsafe_b64encode
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.security.principal import USER, Principal
+from pylogd.security.sasl import access_tokens
 from pylogd.security.sasl.access_tokens import (
     IssuerKeys,
     SignedTokens,
@@ -202,6 +212,106 @@ def test_without_keys_nobody_gets_in(answer: bytes | OSError) -> None:
     assert issuer.asked == 1
     issuer.now, issuer.answer = 10.0, key_set(RSA)
     issuer.keys.find("rsa")
+
+
+def test_a_key_of_a_new_kind_does_not_keep_the_others_out() -> None:
+    issuer = Issuer(RSA)
+    known = RSA.as_dict(private=False)
+    odd = [{"kty": "EC", "crv": "P-999", "x": "AA", "y": "AA", "kid": "new"}, {"kty": "PQC"}, {"kty": "RSA"}, 7]
+    issuer.answer = json.dumps({"keys": [*odd, known]}).encode()
+    issuer.keys.find("rsa")
+    with pytest.raises(AuthenticationFailed):
+        issuer.keys.find("new")
+
+
+def test_a_slow_issuer_holds_two_threads_at_most() -> None:
+    """Whoever sends tokens with unknown keys must not keep all threads of authentication waiting for the issuer."""
+    begun, go_on = threading.Event(), threading.Event()
+    issuer = Issuer(RSA)
+    issuer.keys.find("rsa")
+    issuer.now = 10.0
+    answer = issuer.answer
+    assert isinstance(answer, bytes)
+
+    def slow(url: str) -> bytes:
+        issuer.asked += 1
+        begun.set()
+        assert go_on.wait(30)
+        return answer
+
+    issuer.keys._fetch = slow
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(issuer.keys.find, "unknown")
+        assert begun.wait(30)
+        others = [pool.submit(issuer.keys.find, "unknown") for _ in range(4)]
+        refused = list(islice(as_completed(others, 30), 3))
+        assert len(refused) == 3
+        pool.submit(issuer.keys.find, "rsa").result(30)  # a known key needs no issuer
+        issuer.now = 25.0
+        go_on.set()
+        for one in (first, *others):
+            assert isinstance(one.exception(30), AuthenticationFailed)
+    assert issuer.asked == 2
+    with pytest.raises(AuthenticationFailed):
+        issuer.keys.find("unknown")
+    assert issuer.asked == 2, "the pause begins when the attempt has ended"
+
+
+def test_an_issuer_that_sends_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dripping(io.BytesIO):
+        def read1(self, size: int | None = -1) -> bytes:
+            clock[0] += 1.0
+            return b" "
+
+    clock = [0.0]
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Dripping())
+    monkeypatch.setattr(access_tokens, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with pytest.raises(OSError, match="has not arrived"):
+        fetch_keys("https://issuer/keys")
+    assert clock[0] < 15
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"crit": ["exp"], "exp": 1}, {"crit": ["b64"], "b64": False}, {"crit": []}, {"b64": False},
+        {"jwk": RSA.as_dict(private=False)}, {"jku": "https://evil/keys"}, {"kid": ["rsa"]}, {"kid": 7},
+        {"alg": ["RS256"]}, {"alg": "none"}, {"alg": "NONE"}, {"alg": None}, {"alg": "HS256"}, {"kid": "x" * 5000},
+    ],
+    ids=lambda header: json.dumps(header)[:30],
+)  # fmt: skip
+def test_headers_that_attack(header: dict[str, Any]) -> None:
+    """Neither a key that comes with the token, nor extensions that the broker does not know, nor another algorithm."""
+
+    def part(value: Any) -> str:
+        return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    signed = f"{part({'alg': 'RS256', 'kid': 'rsa', **header})}.{part({**CLAIMS, 'sub': 'admin'})}"
+    key = serialization.load_pem_private_key(OTHER.as_pem(private=True), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    own = key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+    public = RSA.as_pem(private=False)
+    for signature in (own, hmac.digest(public, signed.encode(), "sha256"), b""):
+        with pytest.raises(AuthenticationFailed):
+            checker().check(f"{signed}.{urlsafe_b64encode(signature).decode().rstrip('=')}")
+
+
+def test_extensions_that_must_be_understood_are_refused_though_the_signature_is_right() -> None:
+    def part(value: Any) -> str:
+        return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    key = serialization.load_pem_private_key(RSA.as_pem(private=True), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+
+    def signed(**header: Any) -> str:
+        text = f"{part({'alg': 'RS256', 'kid': 'rsa', **header})}.{part(CLAIMS)}"
+        signature = key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{text}.{urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+    assert checker().check(signed()).principal == ALICE
+    for header in ({"crit": ["x"], "x": 1}, {"crit": ["b64"], "b64": True}, {"crit": ["b64"], "b64": False}):
+        with pytest.raises(AuthenticationFailed):
+            checker().check(signed(**header))
 
 
 def test_keys_in_a_file(tmp_path: Path) -> None:

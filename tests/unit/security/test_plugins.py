@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 from twisted.logger import globalLogPublisher
 
 from pylogd.config import ConfigError, Settings
+from pylogd.config.principal_rules import parse_rules
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.principal import ANONYMOUS, Principal
@@ -134,3 +136,34 @@ def test_the_authorizer_in_the_documentation_works(monkeypatch: pytest.MonkeyPat
     asked = ("h", AclOperation.WRITE, ResourceType.TOPIC)
     assert made.authorize(Principal("Team", "web"), *asked, "web-clicks")
     assert not made.authorize(Principal("Team", "web"), *asked, "shop-orders")
+
+
+def test_the_principal_builder_in_the_documentation_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "authorization.md").read_text("utf-8")
+    module = ModuleType("company_principals")
+    (example,) = [part.partition("```")[0] for part in text.split("```python\n") if "class TeamPrincipals" in part]
+    exec(example, module.__dict__)
+    monkeypatch.setitem(sys.modules, "company_principals", module)
+    builder = make_principal_builder(settings(principal_builder_class="company_principals.TeamPrincipals"))
+    assert builder is not None
+    assert builder.build(Authentication("SSL", "SSL", "h", "web-17")) == Principal("Team", "web")
+    assert builder.build(Authentication("PLAINTEXT", "PLAINTEXT", "h")) == ANONYMOUS
+    with pytest.raises(ValueError, match="begin with their team"):
+        builder.build(Authentication("SSL", "SSL", "h", "web"))
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("CN=broker1,OU=brokers,O=Example", "broker1"),
+        ("CN=mallory,O=x CN=admin", "mallory"),
+        ("CN=mallory,OU=a\\,CN=admin,O=x", "mallory"),
+        ("CN=a\\,b,O=Example", "CN=a\\,b,O=Example"),
+        ("O=x,CN=admin", "O=x,CN=admin"),
+    ],
+)
+def test_the_rule_in_the_manual_takes_the_common_name_only(subject: str, name: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
+    (rules,) = re.findall(r'^"ssl.principal.mapping.rules" = "(.*?)"', text, re.MULTILINE)
+    found = (rule.apply(subject) for rule in parse_rules(rules))
+    assert next(one for one in found if one is not None) == name

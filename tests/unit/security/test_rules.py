@@ -66,6 +66,29 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(len(kept) <= 7 for kept in authorizer._decisions.values())
 
 
+def kept_characters(authorizer: AclAuthorizer) -> int:
+    return sum(len(name) for kept in authorizer._decisions.values() for _, _, name in kept)
+
+
+def test_decisions_about_very_long_names_are_not_kept() -> None:
+    authorizer = allowing("*")
+    for number in range(10):
+        assert not authorizer.authorize(ALICE, "h", Op.DESCRIBE, Kind.TOPIC, f"{number}" * 32_000)
+    assert kept_characters(authorizer) == 0
+    assert authorizer.authorize(ALICE, "h", Op.READ, Kind.TOPIC, "t")
+    assert kept_characters(authorizer) == 1
+
+
+def test_many_addresses_of_a_client_can_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MOST_BYTES", 100_000)
+    authorizer = allowing("*")
+    for number in range(5_000):
+        host = f"2001:db8::{number:x}"
+        assert authorizer.authorize(ALICE, host, Op.READ, Kind.TOPIC, "t")
+        assert not authorizer.authorize(ALICE, host, Op.READ, Kind.TOPIC, "x" * 1000)
+        assert kept_characters(authorizer) <= 100_000
+
+
 @pytest.mark.parametrize(
     "change",
     [

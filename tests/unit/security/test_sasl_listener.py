@@ -15,6 +15,7 @@ from pylogd.config import Settings
 from pylogd.errors import ErrorCode
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ListenerSecurity, ServerLimits
 from pylogd.security.principal import ANONYMOUS, USER, Principal
+from pylogd.security.principal_builder import Authentication
 from pylogd.security.sasl.plain import PlainClient
 from pylogd.security.sasl.scram import SCRAM_SHA_256, make_credential
 from pylogd.security.sasl.scram_client import ScramClient
@@ -28,6 +29,16 @@ from tests.fakes.parts import Parts
 from tests.fakes.transport import ManualReactor, PairTransport
 
 LIMITS = ServerLimits(1 << 20, 10, 1 << 20, 1 << 16, -1, max_unauthenticated_bytes=1000, handshake_ms=15_000)
+
+
+class Refusing:
+    """A principal builder that refuses everybody."""
+
+    def build(self, authentication: Authentication) -> Principal:
+        raise PermissionError(authentication.name)
+
+
+REFUSING = Refusing()
 
 
 class Client:
@@ -93,8 +104,13 @@ class Rig:
             )
         )
         unused: Any = None
-        security = ListenerSecurity("SASL_PLAINTEXT", sasl=True)
-        self.factory = BrokerFactory(clock, gate, unused, LIMITS, "PLAINTEXT", security)
+        self.factories = {
+            builder: BrokerFactory(
+                clock, gate, unused, LIMITS, "PLAINTEXT", ListenerSecurity("SASL_PLAINTEXT", sasl=True, builder=builder)
+            )
+            for builder in (None, REFUSING)
+        }
+        self.factory = self.factories[None]
 
     def connect(self) -> Client:
         return Client(self.factory, self.reactor)
@@ -142,6 +158,18 @@ def test_a_refused_client_is_answered_late_and_disconnected(rig: Rig) -> None:
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert client.closed and client.read() is None
     assert client.protocol.principal == ANONYMOUS
+
+
+def test_nothing_is_served_behind_a_principal_that_its_builder_refuses(rig: Rig) -> None:
+    client = Client(rig.factories[REFUSING], rig.reactor)
+    client.send(SaslHandshakeRequest("PLAIN"), 1)
+    client.transport.pump()
+    authenticate = client.session.encode_request(SaslAuthenticateRequest(b"\0alice\0secret"), 2)
+    behind = client.session.encode_request(MetadataRequest(topics=[]), 12)
+    client.transport.deliver(b"".join(map(bytes, [*authenticate, *behind])))  # type: ignore[arg-type]
+    assert client.closed
+    assert client.transport.pump() == b""
+    assert client.protocol.principal == ANONYMOUS and not client.protocol.authenticated
 
 
 def test_a_client_that_leaves_while_it_waits_leaves_nothing(rig: Rig) -> None:

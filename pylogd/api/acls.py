@@ -1,0 +1,24 @@
+"""What the three APIs of ACLs have in common."""
+
+from __future__ import annotations
+
+from pylogd.api.context import RequestContext
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.security.acl_store import AclStore
+from pylogd.security.authorizer import AclOperation
+
+
+def acls_for(context: RequestContext, operation: AclOperation) -> AclStore:
+    """Return the ACLs if the client may do `operation` to the cluster.
+
+    Raises KafkaError: CLUSTER_AUTHORIZATION_FAILED, or SECURITY_DISABLED where nothing is decided by ACLs.
+    """
+    if not context.may_use_cluster(operation):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    acls = context.broker.acls
+    if acls is None:
+        raise KafkaError(
+            ErrorCode.SECURITY_DISABLED,
+            "Nothing is decided by ACLs here; set authorizer.class.name on all brokers.",
+        )
+    return acls
