@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import io
 import json
+import socket
 import threading
-import urllib.request
 from base64 import urlsafe_b64encode
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
@@ -22,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.security.principal import USER, Principal
-from pylogd.security.sasl import access_tokens
+from pylogd.security.sasl import http_client
 from pylogd.security.sasl.access_tokens import (
     IssuerKeys,
     SignedTokens,
@@ -258,16 +257,28 @@ def test_a_slow_issuer_holds_two_threads_at_most() -> None:
 
 
 def test_an_issuer_that_sends_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dripping(io.BytesIO):
-        def read1(self, size: int | None = -1) -> bytes:
-            clock[0] += 1.0
-            return b" "
+    clock, looks = [0.0], threading.Semaphore(0)
 
-    clock = [0.0]
-    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Dripping())
-    monkeypatch.setattr(access_tokens, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    with pytest.raises(OSError, match="has not arrived"):
-        fetch_keys("https://issuer/keys")
+    def monotonic() -> float:
+        clock[0] += 1.0
+        looks.release()  # for which the issuer sends another byte
+        return clock[0]
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+            while looks.acquire(timeout=60):
+                connection.sendall(b" ")
+
+    monkeypatch.setattr(http_client, "time", SimpleNamespace(monotonic=monotonic))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        issuer = threading.Thread(target=serve)
+        issuer.start()
+        with pytest.raises(OSError, match="took too long"):
+            fetch_keys(f"http://127.0.0.1:{server.getsockname()[1]}/keys")
+        looks.release(1000)  # it finds that the connection is closed
+        issuer.join(60)
     assert clock[0] < 15
 
 
