@@ -20,12 +20,21 @@ from typing import Any, Protocol
 
 from twisted.internet import tcp
 
-from pylogd.net.request_memory import MemoryShare
+from pylogd.net.request_memory import LEAST_BYTES, MemoryShare
 from pylogd.wire.framing import LARGE, FrameMemory
 
 #: Shared by all connections of the reactor's thread.
 MEMORY = FrameMemory()
 MOST_BYTES = 1 << 20
+#: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
+RECEIVE_BYTES = 1 << 18
+
+
+def read_little(transport: Any, little: bool) -> None:
+    """Read little at a time, or as much as usual; as it is while a large frame arrives, see `Receiver`."""
+    sizes = RECEIVE_BYTES, LEAST_BYTES
+    if transport.bufferSize == sizes[not little]:
+        transport.bufferSize = sizes[little]
 
 
 class ReceivingSession(Protocol):
@@ -59,7 +68,8 @@ class Receiver:
         tail = self._session.receive_buffer()
         if tail is None:
             if self.small:
-                self.small, self._transport.bufferSize = False, self._chunk
+                self.small = False
+                self._transport.bufferSize = self._chunk if self._share is None else self._share.chunk(self._chunk)
             return False
         self.small, self._transport.bufferSize = True, LARGE if self._socket is not None else self._chunk
         most = MOST_BYTES if self._share is None else self._share.extend(MOST_BYTES)

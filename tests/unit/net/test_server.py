@@ -85,3 +85,15 @@ def test_the_end_of_a_connection_is_told_once(rig: Rig) -> None:
     protocol.connectionLost()
     protocol.connectionLost()
     assert ended == ["lost"]
+
+
+def test_connections_read_little_at_a_time_while_memory_is_scarce(rig: Rig) -> None:
+    before, usual = rig.send(b""), rig.send(b"").transport.bufferSize
+    memory = rig.factory.memory
+    memory.scarce = True
+    rig.factory.memory_is_scarce(True)
+    during = rig.send(b"")
+    assert before.transport.bufferSize == during.transport.bufferSize < usual
+    memory.scarce = False
+    rig.factory.memory_is_scarce(False)
+    assert before.transport.bufferSize == during.transport.bufferSize == usual
