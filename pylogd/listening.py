@@ -74,6 +74,7 @@ class Listeners:
         self.bound: tuple[Listener, ...] = ()
         self.connections = ConnectionQuotas()
         self.memory = RequestMemory(reactor)
+        self.memory.on_scarce = self._memory_is_scarce
         self._work_meter: WorkMeter | None = None
         self._advertised: dict[str, tuple[str, int]] = {}
         between = settings.inter_broker_listener.name
@@ -205,6 +206,10 @@ class Listeners:
         """Begin to accept connections."""
         for factory, port in zip(self._factories, self._ports, strict=True):
             factory.admission.open(port)
+
+    def _memory_is_scarce(self) -> None:
+        for factory in self._factories:
+            factory.memory_is_scarce(self.memory.scarce)
 
     def measure_work(self, meter: WorkMeter | None) -> None:
         """Measure the work for all connections with `meter`; None to measure it no more."""

@@ -47,9 +47,10 @@ _MOST_MS: Final = (1 << 31) - 1
 
 
 class ServedConnection(Connection, Protocol):
-    """A connection that keeps the context of its last request."""
+    """A connection that keeps the context of its last request. authenticated: whether it is known whose it is."""
 
     context: RequestContext | None
+    authenticated: bool
 
 
 def metered_handlers() -> Mapping[int, Handler]:
@@ -140,7 +141,7 @@ def _mute(connection: Connection, seconds: float) -> int:
 
 def charge_connection(broker: BrokerParts, connection: ServedConnection, seconds: float) -> None:
     """Charge a client for what its connection cost besides the work of handlers. It waits with its next request."""
-    if connection.claim is not None and broker.peers.is_peer(connection.claim):
+    if not connection.authenticated or (connection.claim is not None and broker.peers.is_peer(connection.claim)):
         return
     context = connection.context
     client_id = None if context is None else context.client_id

@@ -116,7 +116,8 @@ CONNECTION_SETTINGS: Final = [
         100 * MIB,
         "Memory for large requests (64 KiB and more) that have arrived in part, or wait for earlier ones of their "
         "connection, over all connections. When it is used up, connections in the middle of a large request are not "
-        "read from until there is room, in the order in which they came; one of them always continues. -1: no limit. "
+        "read from until there is room, in the order in which they came; one of them always continues, and all others "
+        "read at most 16 KiB at a time. -1: no limit. "
         "(Kafka's default is -1, and it can't be changed at run time.)",
         _GROUP,
         minimum=-1,

@@ -43,7 +43,7 @@ from pylogd.errors import CloseConnection
 from pylogd.limits.log_lines import LimitedLog
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
-from pylogd.net.receiving import Receiver
+from pylogd.net.receiving import RECEIVE_BYTES, Receiver
 from pylogd.net.request_memory import MemoryShare
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
@@ -54,8 +54,6 @@ from pylogd.wire.session import BatchReply, LargeRequest, RequestReceived, Serve
 log = Logger()
 _limited = LimitedLog(log)
 
-#: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
-RECEIVE_BYTES = 1 << 18
 #: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
 _GATHERED_REPLIES = 256
 _LARGE_REPLY_BYTES = 4096

@@ -22,12 +22,21 @@ from typing import Any, Protocol
 
 from twisted.internet import tcp
 
-from pylogd.net.request_memory import MemoryShare
+from pylogd.net.request_memory import LEAST_BYTES, MemoryShare
 from pylogd.wire.framing import LARGE, FrameMemory
 
 #: Shared by all connections of the reactor's thread.
 MEMORY = FrameMemory()
 MOST_BYTES = 1 << 20
+#: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
+RECEIVE_BYTES = 1 << 18
+
+
+def read_little(transport: Any, little: bool) -> None:
+    """Read little at a time, or as much as usual; as it is while a large frame arrives, see `Receiver`."""
+    sizes = RECEIVE_BYTES, LEAST_BYTES
+    if transport.bufferSize == sizes[not little]:
+        transport.bufferSize = sizes[little]
 
 
 class ReceivingSession(Protocol):
@@ -86,7 +95,8 @@ class Receiver:
         """Have the reactor read small chunks, and with TLS deliver small ones, while a large frame arrives."""
         self.small = small
         if self._read is not None:
-            self._transport.bufferSize = LARGE if small else self._chunk
+            usual = self._chunk if self._share is None else self._share.chunk(self._chunk)
+            self._transport.bufferSize = LARGE if small else usual
         if self._tls:
             self._transport.in_place = small
 

@@ -5,6 +5,9 @@ memory that the read may need. While the bound leaves no room, it is not read fr
 first: none gets memory while an older one waits. Should nobody else be receiving, the oldest one that waits continues
 in any case, so that a request larger than the room that is left, or than the bound, is served in the end.
 
+What one read brings of a request is there before anybody can ask. So while memory is scarce, connections read
+`LEAST_BYTES` at a time: from when the bound is reached until half of it is free and nobody waits.
+
 Rules: whoever receives too slowly while others wait is closed: once one has waited for `patience` seconds, as many of
 the requests that are older than that as it needs, the oldest first. So each that waits gets its turn.
 
@@ -13,13 +16,14 @@ Must not know: frames, transports; `Holder` pauses and resumes a connection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
-#: What the next read of a request may always take, if there is room.
+#: What the next read of a request may always take, if there is room; and any read while memory is scarce.
 LEAST_BYTES: Final = 1 << 14
 
 
@@ -62,6 +66,10 @@ class MemoryShare:
         more = min(max(held, LEAST_BYTES), most)
         return more if self._memory.extend(self, held, held + more) else 0
 
+    def chunk(self, most: int) -> int:
+        """Return how much one read may bring while no large request is there in part."""
+        return min(most, LEAST_BYTES) if self._memory.scarce else most
+
     def settle(self) -> None:
         """Give the memory back if no request is there in part; call this when none waits."""
         if not self._holder.partial_bytes:
@@ -93,7 +101,7 @@ class RequestMemory:
     """The memory of all large requests.
 
     limit: bytes, -1 for no limit. patience: seconds. used: bytes. Both limits may be changed at any time; call
-    `check` then.
+    `check` then. scarce: whether connections should read little at a time. on_scarce: told when that changes.
     """
 
     def __init__(self, clock: IReactorTime, limit: int = -1, patience: float = 30.0) -> None:
@@ -101,6 +109,8 @@ class RequestMemory:
         self.limit = limit
         self.patience = patience
         self.used = 0
+        self.scarce = False
+        self.on_scarce: Callable[[], object] = lambda: None
         self._numbers = count(1)
         self._shares: dict[MemoryShare, None] = {}  # of requests that are there in part or wait, the oldest first
         self._going: dict[MemoryShare, None] = {}  # of these, those that do not wait
@@ -153,6 +163,7 @@ class RequestMemory:
     def check(self) -> None:
         """Serve those that wait, and cut a slow one if the first has waited for too long. Call this now and then."""
         self._serve()
+        self._look()
         if not self._waiting:
             return
         now = self.clock.seconds()
@@ -172,6 +183,22 @@ class RequestMemory:
     def _charge(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.charged
         share.charged = size
+        self._look()
+
+    def _look(self) -> None:
+        """Find out whether memory is scarce."""
+        limit = self.limit
+        if limit < 0:
+            scarce = False
+        elif self.used >= limit:
+            scarce = True
+        elif 2 * self.used <= limit and not self._waiting:
+            scarce = False
+        else:
+            return
+        if scarce != self.scarce:
+            self.scarce = scarce
+            self.on_scarce()
 
     def _others_receive(self, share: MemoryShare) -> bool:
         return any(one.receiving for one in self._going if one is not share)

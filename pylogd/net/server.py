@@ -31,7 +31,7 @@ from pylogd.net.connection_quotas import UNLIMITED, Admission, ConnectionQuotas,
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline, RequestHandler
-from pylogd.net.receiving import MEMORY
+from pylogd.net.receiving import MEMORY, read_little
 from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
 from pylogd.net.work_meter import WorkMeter
@@ -194,6 +194,8 @@ class BrokerProtocol(Protocol):
             max_unsent=limits.max_unsent_bytes,
         )
         self.pipeline = Pipeline(self, self.session, factory.handler, sender, limits.max_in_flight, factory.hangups)
+        if factory.memory.scarce:
+            read_little(self.transport, True)
         if factory.work_meter is not None:
             factory.work_meter.add(self)
 
@@ -455,6 +457,12 @@ class BrokerFactory(ServerFactory):
             else:
                 connection.give_up("the broker stops")
         return done
+
+    def memory_is_scarce(self, scarce: bool) -> None:
+        """Have all connections read little at a time, or as much as usual."""
+        for connection in self.connections:
+            if connection.served:
+                read_little(connection.transport, scarce)
 
     def abort(self) -> None:
         """Close every connection at once."""

@@ -76,6 +76,7 @@ class FakeConnection:
     principal = ANONYMOUS
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
+    authenticated = True
 
     def __init__(self) -> None:
         self.muted: list[float] = []

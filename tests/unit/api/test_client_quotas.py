@@ -303,6 +303,13 @@ class TestThrottling:
         assert client.muted == []
         assert client.ask(MetadataRequest(topics=None), 12).throttle_time_ms == 1000
 
+    def test_who_has_not_authenticated_is_charged_to_nobody(self, client: Client) -> None:
+        limit(client, request_percentage=1.0)
+        client.connection.authenticated = False
+        charge_connection(client.parts, client.connection, 100.0)
+        client.connection.authenticated = True
+        assert client.ask(MetadataRequest(topics=None), 12).throttle_time_ms == 0
+
     def test_no_request_of_a_broker_is_charged(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(client.parts.peers, "is_peer", lambda _: True)
         limit(client, request_percentage=0.001, producer_byte_rate=1.0)

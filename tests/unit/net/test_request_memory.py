@@ -151,3 +151,26 @@ def test_only_as_many_are_closed_as_the_first_waiting_request_needs() -> None:
     closed = [one for one in tiny if one.closed_for]
     assert closed == tiny[: len(closed)]
     assert 1 <= len(closed) < 5
+
+
+def test_memory_is_scarce_until_half_of_it_is_free() -> None:
+    memory, _ = make()
+    told: list[bool] = []
+    memory.on_scarce = lambda: told.append(memory.scarce)
+    uploads = [Upload(memory, 4 * CHUNK) for _ in range(3)]
+    for upload in uploads:
+        upload.partial_bytes = 4 * CHUNK
+        upload.share.extend(CHUNK)
+    assert told == [True]
+    assert uploads[0].share.chunk(10 * CHUNK) == LEAST_BYTES
+    uploads[0].answer()
+    assert memory.scarce, "more than half of it is still in use"
+    for upload in uploads[1:]:
+        upload.answer()
+    assert told == [True, False]
+    assert uploads[0].share.chunk(10 * CHUNK) == 10 * CHUNK
+    memory.limit = 0
+    memory.check()
+    memory.limit = -1
+    memory.check()
+    assert told == [True, False] * 2

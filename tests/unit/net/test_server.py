@@ -103,3 +103,15 @@ def test_a_client_that_begins_with_tls_is_told_that_there_is_none(rig: Rig) -> N
     with pytest.raises(ssl.SSLError) as caught:
         client.do_handshake()
     assert "does not use TLS" in str(tls_error("broker", caught.value)), "its library sees at once what is wrong"
+
+
+def test_connections_read_little_at_a_time_while_memory_is_scarce(rig: Rig) -> None:
+    before, usual = rig.send(b""), rig.send(b"").transport.bufferSize
+    memory = rig.factory.memory
+    memory.scarce = True
+    rig.factory.memory_is_scarce(True)
+    during = rig.send(b"")
+    assert before.transport.bufferSize == during.transport.bufferSize < usual
+    memory.scarce = False
+    rig.factory.memory_is_scarce(False)
+    assert before.transport.bufferSize == during.transport.bufferSize == usual
