@@ -15,6 +15,7 @@ from pylogd.api.acls import acls_for
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.acl_store import AclStore
 from pylogd.security.acls import AclBinding, make_binding
@@ -36,11 +37,15 @@ def create_acls(
         acls = acls_for(context, AclOperation.ALTER)
     except KafkaError as error:
         return _same_for_all(request, error.code, error.message)
-    return Deferred.fromCoroutine(_create(acls, request))
+    return Deferred.fromCoroutine(_create(context, acls, request))
 
 
-async def _create(acls: AclStore, request: CreateAclsRequest) -> CreateAclsResponse:
-    bindings: list[AclBinding | KafkaError] = [_binding(creation) for creation in request.creations]
+async def _create(context: RequestContext, acls: AclStore, request: CreateAclsRequest) -> CreateAclsResponse:
+    bindings: list[AclBinding | KafkaError] = []
+    pace = Pace(context)
+    for creation in request.creations:
+        await pace.step()
+        bindings.append(_binding(creation))
     valid = [binding for binding in bindings if isinstance(binding, AclBinding)]
     try:
         failed = await acls.create(valid)

@@ -14,6 +14,7 @@ from pylogd.api.acls import acls_for
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.acl_store import AclStore
 from pylogd.security.acls import AclBinding, AclFilter, make_filter
@@ -36,11 +37,15 @@ def delete_acls(
         acls = acls_for(context, AclOperation.ALTER)
     except KafkaError as error:
         return _same_for_all(request, error.code, error.message)
-    return Deferred.fromCoroutine(_delete(acls, request))
+    return Deferred.fromCoroutine(_delete(context, acls, request))
 
 
-async def _delete(acls: AclStore, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    filters: list[AclFilter | KafkaError] = [_filter(wanted) for wanted in request.filters]
+async def _delete(context: RequestContext, acls: AclStore, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    filters: list[AclFilter | KafkaError] = []
+    pace = Pace(context)
+    for asked in request.filters:
+        await pace.step()
+        filters.append(_filter(asked))
     try:
         deleted = iter(await acls.delete([wanted for wanted in filters if isinstance(wanted, AclFilter)]))
     except PylogdError as error:  # the store could not be asked, or some ACLs can't be read

@@ -18,7 +18,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode
-from pylogd.groups.records import NEVER, Committed
+from pylogd.groups.records import NEVER, Committed, offset_record
 from pylogd.metadata.image import Topic
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_commit import (
@@ -33,10 +33,10 @@ from pylogd.wire.messages.offset_commit import (
 _FIRST_WITH_UNKNOWN_GROUP = 9
 _FIRST_BY_ID = 10
 _LAST_MS = (1 << 63) - 1
-_PARTITION_WORK = 40  # in bytes of an answer that take as long
+_PARTITION_WORK = 60  # in bytes of an answer that take as long
 
-#: An offset to store, and the answer for it.
-_Wanted = tuple[tuple[tuple[str, int], Committed], OffsetCommitResponsePartition]
+#: An offset to store, the record that stores it, and the answer for it.
+_Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], OffsetCommitResponsePartition]
 
 
 @handles(OffsetCommitRequest, 2, 10)
@@ -52,7 +52,7 @@ def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> Offs
 
     def answered(error: ErrorCode) -> None:
         if error:
-            for _, answer in wanted:
+            for _, _, answer in wanted:
                 answer.error_code = error
 
     def commit() -> Deferred[None] | None:
@@ -61,7 +61,8 @@ def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> Offs
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
-            [entry for entry, _ in wanted],
+            [entry for entry, _, _ in wanted],
+            records=[record for _, record, _ in wanted],
             unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if told else ErrorCode.ILLEGAL_GENERATION,
         )
         if isinstance(result, Deferred):
@@ -84,7 +85,7 @@ def _answer_all(
     for topic in request.topics:
         answer = OffsetCommitResponseTopic(topic.name, topic.topic_id)
         response.topics.append(answer)
-        yield from _answer(context, topic, times, answer.partitions, wanted)
+        yield from _answer(context, request.group_id, topic, times, answer.partitions, wanted)
 
 
 def _refuse(request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -104,6 +105,7 @@ def _refuse(request: OffsetCommitRequest) -> OffsetCommitResponse:
 
 def _answer(
     context: RequestContext,
+    group_id: str,
     asked: OffsetCommitRequestTopic,
     times: tuple[int, int],
     answers: list[OffsetCommitResponsePartition],
@@ -124,7 +126,8 @@ def _answer(
         answer.error_code = unknown if topic is None else _why_not(topic, one, text, most)
         if topic is not None and not answer.error_code:
             committed = Committed(one.committed_offset, one.committed_leader_epoch, text, *times)
-            wanted.append((((topic.name, one.partition_index), committed), answer))
+            entry = (topic.name, one.partition_index), committed
+            wanted.append((entry, offset_record(group_id, *entry), answer))
         yield _PARTITION_WORK
     yield _PARTITION_WORK
 

@@ -39,7 +39,7 @@ from pylogd.groups.records import (
     group_key,
     group_value,
     offset_key,
-    offset_value,
+    offset_record,
 )
 from pylogd.groups.states import GroupState
 from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
@@ -342,9 +342,14 @@ class GroupCoordinator:
         generation: int,
         offsets: Sequence[tuple[PartitionId, Committed]],
         *,
+        records: Sequence[KeyValue] | None = None,
         unknown_group: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Store offsets, all or none. `unknown_group`: the error for a member of a group that does not exist."""
+        """Store offsets, all or none.
+
+        records: what `offset_record` makes of each, if the caller has done so. unknown_group: the error for a member of
+        a group that does not exist.
+        """
         group = self._groups.get(group_id)
         if group is None:
             error = self._error_for(group_id, named=False)
@@ -360,7 +365,8 @@ class GroupCoordinator:
             self._membership.heartbeat(group, member_id, instance_id, generation)
         if not offsets:
             return _NONE
-        records = [(offset_key(group_id, *partition), offset_value(committed)) for partition, committed in offsets]
+        if records is None:
+            records = [offset_record(group_id, *offset) for offset in offsets]
         known = group.offsets
         return self._append(group, records, lambda: known.update(offsets))
 

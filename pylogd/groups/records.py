@@ -114,6 +114,11 @@ def offset_value(committed: Committed) -> bytes:
     return _OFFSET_HEAD.pack(_OFFSET_VALUE, offset, epoch) + _text(metadata) + _LONG.pack(committed_ms)
 
 
+def offset_record(group_id: str, partition: PartitionId, committed: Committed) -> tuple[bytes, bytes]:
+    """Return the key and the value that store a committed offset."""
+    return offset_key(group_id, *partition), offset_value(committed)
+
+
 def group_value(group: StoredGroup) -> bytes:
     """Encode a group."""
     parts = [

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 log = Logger()
 
+#: New partitions that are hosted in one turn of the reactor: so many take some milliseconds.
+_AT_ONCE = 500
+
 
 class PartitionHosting:
     """Adds, changes and removes this broker's partitions as the metadata says."""
@@ -236,9 +239,11 @@ class PartitionHosting:
                 log.error("{t}-{i} is offline, since its data directory is offline", t=topic.name, i=state.index)
                 self._add(topic, state, None, config)
         elif missing:
-            made = await self._in_thread(self._make_logs, topic, missing, config)
-            for state, stored in zip(missing, made, strict=True):
-                self._add(topic, state, stored, config)
+            for start in range(0, len(missing), _AT_ONCE):
+                some = missing[start : start + _AT_ONCE]
+                made = await self._in_thread(self._make_logs, topic, some, config)
+                for state, stored in zip(some, made, strict=True):
+                    self._add(topic, state, stored, config)
             self._drop_removed(topic.name)  # it may have been deleted meanwhile
 
     def _awaits_directory(self, state: PartitionState) -> bool:

@@ -38,6 +38,7 @@ from pylogd.security.acls import (
     AclBinding,
     AclEntry,
     AclFilter,
+    PatternType,
     Permission,
     ResourcePattern,
 )
@@ -69,6 +70,27 @@ class _Edit:
         before = set(entries)
         self.removed = sorted(entry for entry in before if any(one.matches_entry(entry) for one in self.remove))
         return sorted(before.difference(self.removed) | self.add)
+
+
+class _Filters:
+    """Filters by the names that they select, so that many with a name each need not all be compared."""
+
+    def __init__(self, filters: Sequence[AclFilter]) -> None:
+        numbers: dict[AclFilter, int] = {}
+        for number, one in enumerate(filters):
+            numbers.setdefault(one, number)
+        self._named: dict[str, list[tuple[int, AclFilter]]] = {}
+        self._others: list[tuple[int, AclFilter]] = []
+        for one, number in numbers.items():
+            exact = one.name is not None and one.pattern is not PatternType.MATCH
+            (self._named.setdefault(one.name or "", []) if exact else self._others).append((number, one))
+
+    def matching(self, pattern: ResourcePattern) -> list[tuple[int, AclFilter]]:
+        """Return the filters that may select bindings of a pattern, with their numbers, in order."""
+        candidates = self._named.get(pattern.name, []) + self._others
+        return sorted(
+            ((number, one) for number, one in candidates if one.matches_pattern(pattern)), key=lambda found: found[0]
+        )
 
 
 class AclStore:
@@ -139,19 +161,17 @@ class AclStore:
 
     async def _delete(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
         await self._feed.catch_up()  # with what other brokers have created
-        edits = {
-            pattern: _Edit(remove=matching)
-            for pattern in [*self._authorizer.index.patterns()]
-            if (matching := [one for one in filters if one.matches_pattern(pattern)])
-        }
+        finder = _Filters(filters)
+        found = {pattern: finder.matching(pattern) for pattern in [*self._authorizer.index.patterns()]}
+        edits = {pattern: _Edit(remove=[one for _, one in some]) for pattern, some in found.items() if some}
         failed = await self._write(edits)
         for error in failed.values():
             raise error
         deleted: list[list[AclBinding]] = [[] for _ in filters]
         for pattern, edit in edits.items():
-            for binding in [AclBinding(pattern, entry) for entry in edit.removed]:
-                first = next(index for index, one in enumerate(filters) if one.matches(binding))
-                deleted[first].append(binding)
+            for entry in edit.removed:
+                first = next(number for number, one in found[pattern] if one.matches_entry(entry))
+                deleted[first].append(AclBinding(pattern, entry))
         return [sorted(found) for found in deleted]
 
     async def _write(self, edits: Changes) -> dict[ResourcePattern, KafkaError]:

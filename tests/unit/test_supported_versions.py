@@ -45,6 +45,29 @@ def test_the_lowest_environment_has_the_lowest_versions() -> None:
     assert requirements(read("tox.ini")["testenv:lowest"]["deps"], "==") == promised
 
 
+#: Earlier versions of these have known vulnerabilities.
+SAFE = {
+    "twisted": "24.7",
+    "pyarrow": "17",
+    "pyopenssl": "26",
+    "cryptography": "46.0.5",
+    "joserfc": "1.4.2",
+    "kazoo": "2.11",
+}
+
+
+def test_no_version_with_a_known_vulnerability_is_allowed() -> None:
+    options = read("setup.cfg")
+    texts = [options["options"]["install_requires"], *options["options.extras_require"].values()]
+    found = set()
+    for line in "\n".join(texts).splitlines():
+        match = _REQUIREMENT.fullmatch(line.strip())
+        if match and match[1].lower() in SAFE:
+            found.add(match[1].lower())
+            assert _version(match[3]) >= _version(SAFE[match[1].lower()]), line
+    assert found == set(SAFE)
+
+
 def test_tox_has_every_python_that_the_classifiers_name() -> None:
     metadata = read("setup.cfg")
     named = re.findall(r"Python :: 3\.(\d+)$", metadata["metadata"]["classifiers"], re.MULTILINE)
