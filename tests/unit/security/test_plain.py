@@ -158,6 +158,7 @@ def test_a_user_is_added_and_changed(tmp_path: Path) -> None:
     "text",
     [
         "alice\n", ":secret\n", "alice:\n", "alice:a\nalice:b\n", "alice:$scrypt$secret", ":$scrypt$secret",
+        "alice:$2b$secret",
         "alice:$scrypt$ln=30,r=8,p=1$c2FsdA$aGFzaA", "alice:$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA",
     ],
 )  # fmt: skip
