@@ -100,7 +100,7 @@ def leaves(name: str, found: click.Command) -> Iterator[tuple[str, click.Command
 def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
     """Return (command, arguments, how to run it), in an order in which each has something to do."""
     return [
-        ("topics create", [topic, "-p", "2", "-r", "3"], {"user": "bob"}),
+        ("topics create", [topic, "-p", "2", "-r", "2"], {"user": "bob"}),
         ("topics list", [], {"user": "bob"}),
         ("topics describe", [topic], {"user": "bob"}),
         ("topics alter", [topic, "--config", "retention.ms=-1"], {"user": "bob"}),
@@ -124,7 +124,7 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("users list", [], {}),
         ("users add", ["dave"], {"given": "a password of dave\n"}),
         ("users remove", ["dave"], {}),
-        ("reassign plan", [topic, "--brokers", "1,2,3"], {}),
+        ("reassign plan", [topic, "--brokers", "1,2"], {}),
         ("reassign execute", [str(plan)], {}),
         ("reassign verify", [str(plan)], {}),
         ("reassign cancel", [], {}),
