@@ -140,7 +140,7 @@ class UsersFile:
 
     def is_right(self, user: str, password: str) -> bool:
         """Return whether this is the user's password. Raises MechanismUnavailable if the file can't be used."""
-        key = _digest(f"{user}\0{password}")
+        key = _digest(f"{len(user)}:{user}:{password}")
         with self._lock:
             self._read_if_changed()
             found, decoy, stamp = self._secrets.get(user), self._decoy, self._stamp
