@@ -3,7 +3,8 @@
 The users of PLAIN on a broker's listener and those of the schema registry's HTTP API are checked here. A line of the
 file is `user:password`, or `user:$scrypt$ln=14,r=8,p=1$SALT$HASH` (RFC 7914), with base64 without padding; `ln` is the
 binary logarithm of scrypt's N. Empty lines and those that begin with `#` don't count. A user's name can't contain a
-colon. `pylogd users hash` and `pylogd schema-registry --add-user` make hashed passwords.
+colon, and a password in clear text can't begin with `$`, so that no other hash is taken for one. `pylogd users hash`
+and `pylogd schema-registry --add-user` make hashed passwords.
 
 Rules: to check the password of an unknown user takes as long as for a known one; texts are compared in constant time. A
 hashed password that was right is remembered until the file changes, as a keyed hash, so that clients that connect often
@@ -27,7 +28,6 @@ from typing import Final, Protocol
 
 from pylogd.security.sasl.conversation import MechanismUnavailable
 
-_SCHEME: Final = "$scrypt$"
 _HASHED: Final = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d)\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)")
 _LN, _R, _P = 14, 8, 1  # 16 MB, and about 50 ms
 _MOST_LN, _MOST_R = 18, 16  # 512 MB
@@ -80,7 +80,7 @@ class PasswordHash:
 
     def __str__(self) -> str:
         salt, digest = (base64.b64encode(part).decode().rstrip("=") for part in (self.salt, self.digest))
-        return f"{_SCHEME}ln={self.ln},r={self.r},p={self.p}${salt}${digest}"
+        return f"$scrypt$ln={self.ln},r={self.r},p={self.p}${salt}${digest}"
 
     def matches(self, password: str) -> bool:
         """Return whether the password has this hash. Takes about 50 ms."""
@@ -140,7 +140,7 @@ class UsersFile:
 
     def is_right(self, user: str, password: str) -> bool:
         """Return whether this is the user's password. Raises MechanismUnavailable if the file can't be used."""
-        key = _digest(f"{user}\0{password}")
+        key = _digest(f"{len(user)}:{user}:{password}")
         with self._lock:
             self._read_if_changed()
             found, decoy, stamp = self._secrets.get(user), self._decoy, self._stamp
@@ -190,7 +190,7 @@ def parse_users(text: str, path: str) -> dict[str, str | PasswordHash]:
         if not colon or not user or not secret or user in found:
             raise MechanismUnavailable(f"{path}, line {number}: write user:password, each user once")
         try:
-            found[user] = PasswordHash.parse(secret) if secret.startswith(_SCHEME) else secret
+            found[user] = PasswordHash.parse(secret) if secret.startswith("$") else secret
         except ValueError as error:
             raise MechanismUnavailable(f"{path}, line {number}: {error}") from None
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +90,7 @@ def run(spark: Any, secured: Secured, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_the_loader_and_the_audit(secured: Secured, run: Any, tmp_path: Path) -> None:
     topic, reports = "bob-audited", "bob-audited-reports"
     create(secured, topic, reports)
-    times = iter(range(1_700_000_040_000, 1_700_000_240_000, 2000))
+    times = itertools.count(1_700_000_040_000, 2000)
     with (
         Producer(secured.sasl_bootstrap, security=secured.security("bob")) as producer,
         AuditedProducer(
