@@ -175,7 +175,7 @@ def test_a_lost_session_is_reported_and_replaced(world: World) -> None:
     caller.stopping = Deferred()
     caller.store.heal()
     world.time.run(1.0)
-    assert caller.heard[-1].lost  # type: ignore[union-attr]
+    assert caller.heard[-1].lost
     assert caller.coordinator.state is CoordinatorState.SURRENDERING
     with pytest.raises(NotOwner):
         world.wait(caller.coordinator.commit({P0: 8}))
