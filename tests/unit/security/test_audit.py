@@ -205,7 +205,8 @@ def test_what_a_full_disk_loses_is_counted_and_leaves_whole_lines(
 def test_an_event_that_can_not_be_described_loses_no_other(
     make: Callable[..., AuditLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, failures = make(), []
+    log = make()
+    failures: list[str] = []
     monkeypatch.setattr(module, "log", SimpleNamespace(failure=failures.append))
 
     def broken() -> Any:
