@@ -6,7 +6,7 @@ Each is the part that a handler works with; a handler does not reach through one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
@@ -118,6 +118,7 @@ class Connection(Protocol):
 
     authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
     connection when all replies are sent. lift_element_bounds: accept requests with more elements than clients may send.
+    receive_tokens: take SASL messages without headers, which `step` answers, until the client is authenticated.
     """
 
     authentication: Authentication | None
@@ -130,6 +131,8 @@ class Connection(Protocol):
     def finish(self) -> None: ...
 
     def lift_element_bounds(self) -> None: ...
+
+    def receive_tokens(self, step: Callable[[bytes], Awaitable[Any]]) -> None: ...
 
     def mute(self, seconds: float) -> None:
         """Take no further request from the client for so many seconds."""

@@ -1,10 +1,10 @@
-"""SaslHandshake (17), version 1: the client chooses a SASL mechanism (KIP-43, KIP-152).
+"""SaslHandshake (17), versions 0 and 1: the client chooses a SASL mechanism (KIP-43, KIP-152).
 
 Behaviour: allowed first on a connection of a SASL listener (ApiVersions may come before), and again on one whose
 session has an end, with the same mechanism (KIP-368). An unknown mechanism is UNSUPPORTED_SASL_MECHANISM with the list
-of those that are enabled, and closes the connection. Elsewhere it is ILLEGAL_SASL_STATE.
-Gaps: version 0, after which messages of the mechanism come as bare frames, is not served; every client since Kafka 1.0
-uses version 1. It is advertised all the same, because librdkafka takes its absence for a broker without SASL.
+of those that are enabled, and closes the connection. Elsewhere it is ILLEGAL_SASL_STATE. After version 1 the messages
+of the mechanism come by SaslAuthenticate, after version 0 (clients before Kafka 1.0) in bare frames; such a client
+can't authenticate again, and is cut off when its session ends.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
-from pylogd.security.authentication import Authentication
+from pylogd.security.authentication import Authentication, AuthenticationState
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
+_FIRST_WITH_REQUESTS = 1  # for the messages of the mechanism; bare frames before
 
-@handles(SaslHandshakeRequest, 1, 1, advertise_from=0)
+
+@handles(SaslHandshakeRequest, 0, 1)
 def sasl_handshake(
     context: RequestContext, request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse | Deferred[SaslHandshakeResponse]:
@@ -30,7 +32,12 @@ def sasl_handshake(
 
 
 async def _choose(context: RequestContext, authentication: Authentication, mechanism: str) -> SaslHandshakeResponse:
+    bare = context.version < _FIRST_WITH_REQUESTS
+    if bare and authentication.state is AuthenticationState.AUTHENTICATED:
+        return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, authentication.offered)
     answer = await authentication.choose(mechanism)
     if authentication.refused:
         context.connection.finish()
+    elif bare and not answer.error:
+        context.connection.receive_tokens(authentication.step)
     return SaslHandshakeResponse(answer.error, authentication.offered)

@@ -124,7 +124,8 @@ class Authority:
 def write_secret(path: Path, text: str) -> None:
     """Write a file that only its owner can read. Another process sees the old contents or all of the new ones."""
     fresh = path.with_name(path.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    fresh.unlink(missing_ok=True)  # an old one might be readable for others, or a link
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     fresh.replace(path)

@@ -207,6 +207,11 @@ class Pipeline:
         elif state is not _READING:
             self._close_if_done()
 
+    def send(self, data: bytes) -> None:
+        """Send bytes that are no reply to a request, behind the replies made so far."""
+        self._gather([data])
+        self._flush()
+
     def finish(self) -> None:
         """Take no further request, and close the connection when every reply that is owed has left."""
         state = self._state

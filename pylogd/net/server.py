@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from zope.interface import implementer
 from pylogd.errors import CloseConnection
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
 from pylogd.limits.log_lines import LimitedLog
+from pylogd.net.bare_tokens import BareTokens
 from pylogd.net.connection_quotas import UNLIMITED, Admission, ConnectionQuotas, Verdict, plain_address
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
@@ -108,6 +109,7 @@ class BrokerProtocol(Protocol):
     principal: Principal = ANONYMOUS
     authenticated = True
     context: Any = None
+    tokens: BareTokens | None = None  # while it sends SASL messages in bare frames
     progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
@@ -238,6 +240,10 @@ class BrokerProtocol(Protocol):
         self.factory.handshakes.end(self)
         self.session.limit(self.factory.limits.max_request_bytes)
 
+    def receive_tokens(self, step: Callable[[bytes], Awaitable[Any]]) -> None:
+        """Take SASL messages in bare frames, which `step` answers, until the client is authenticated."""
+        BareTokens(self, step, self.factory.limits.max_unauthenticated_bytes)
+
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
         self.pipeline.receive(data)
@@ -248,6 +254,8 @@ class BrokerProtocol(Protocol):
         factory.hangups.forget(self.transport)
         if factory.work_meter is not None:
             factory.work_meter.remove(self)
+        if self.tokens is not None:
+            self.tokens.lost()
         if factory.dismiss(self):
             self.context = self.authentication = None  # they refer to us
             if self.served:

@@ -249,7 +249,12 @@ class AuditLog:
                 lines = []
                 self._close()
                 continue
-            fields = self._fields(event)
+            try:
+                fields = self._fields(event)
+            except Exception:  # of one event: the others are written
+                log.failure("Unexpected error while describing an event for the audit log, which is lost")
+                self._lost += 1
+                continue
             if fields is not None:
                 lines.append(_line(event.time_ms, fields))
         now_ms = self._now_ms()

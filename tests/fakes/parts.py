@@ -85,6 +85,9 @@ class FakeConnection:
     def lift_element_bounds(self) -> None:
         self.bounded = False
 
+    def receive_tokens(self, step: Callable[[bytes], object]) -> None:
+        raise AssertionError("only SaslHandshake of version 0 asks for bare frames")
+
     def mute(self, seconds: float) -> None:
         self.muted.append(seconds)
 

@@ -235,6 +235,10 @@ class SimConnection:
     def lift_element_bounds(self) -> None:
         """Do nothing: requests come as objects, which nothing bounds."""
 
+    def receive_tokens(self, step: Callable[[bytes], Any]) -> None:
+        """Do what authentication asks for; there is none."""
+        raise NotImplementedError
+
     def lost(self) -> None:
         """Break the connection."""
         if not self.closed:

@@ -247,7 +247,7 @@ class TestApiVersions:
         # librdkafka compresses only for brokers with Produce version 0.
         assert told.pop(0) == (0, served.pop(0)[1])
         # It takes the absence of SaslHandshake version 0 for a broker without SASL.
-        assert told.pop(17) == (0, 1) and served.pop(17) == (1, 1)
+        assert told[17] == (0, 1)
         assert told == served
 
     def test_an_unknown_version_is_answered_with_the_list(self) -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,6 +200,25 @@ def test_what_a_full_disk_loses_is_counted_and_leaves_whole_lines(
     whole = [json.loads(line) for line in Path(log.path).read_text().splitlines() if line.endswith("}")]
     assert [line.get("name") for line in whole] == ["t0", None, "kept"]
     assert (whole[1]["event"], whole[1]["not_written"]) == ("write failed", 4)
+
+
+def test_an_event_that_can_not_be_described_loses_no_other(
+    make: Callable[..., AuditLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make()
+    failures: list[str] = []
+    monkeypatch.setattr(module, "log", SimpleNamespace(failure=failures.append))
+
+    def broken() -> Any:
+        raise ValueError("never expected")
+
+    deny(log, "before")
+    log.administrative(ALICE, "10.0.0.1", None, "CreateTopics", broken)
+    deny(log, "after")
+    missing, before, after = write(log)
+    assert [before["name"], after["name"]] == ["before", "after"]
+    assert (missing["event"], missing["not_written"]) == ("write failed", 1)
+    assert len(failures) == 1
 
 
 def test_a_device_that_is_full(make: Callable[..., AuditLog]) -> None:

@@ -208,9 +208,9 @@ def test_api_versions_are_not_answered_during_authentication(client: Client) -> 
         client.send(ApiVersionsRequest("test", "1"), 4)
 
 
-def test_the_handshake_of_version_0_is_not_served(client: Client) -> None:
+def test_a_handshake_of_an_unknown_version_is_not_served(client: Client) -> None:
     with pytest.raises(CloseConnection, match="not served"):
-        client.gate.handle(client, UnsupportedRequest(ApiKey.SASL_HANDSHAKE, 0, 1, "c"))
+        client.gate.handle(client, UnsupportedRequest(ApiKey.SASL_HANDSHAKE, 2, 1, "c"))
 
 
 def test_a_wrong_password(parts: Parts, client: Client, captured: list[str]) -> None:

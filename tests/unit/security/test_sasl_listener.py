@@ -191,6 +191,87 @@ def test_requests_are_small_before_authentication_only(rig: Rig) -> None:
     assert client.ask(SaslAuthenticateRequest(bytes(100_000)), 2).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
+def bare(client: Client, message: bytes, chunk: int = 1 << 20) -> bytes | None:
+    """Send a message in a bare frame; the broker's answer, None if there is none."""
+    data = len(message).to_bytes(4, "big") + message
+    for at in range(0, len(data), chunk):
+        client.transport.deliver(data[at : at + chunk])
+    answer = client.transport.pump()
+    assert not answer or int.from_bytes(answer[:4], "big") == len(answer) - 4
+    return answer[4:] if answer else None
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+@pytest.mark.parametrize("make", [PlainClient, lambda user, password: ScramClient(SCRAM_SHA_256, user, password)])
+def test_old_clients_send_bare_frames(rig: Rig, make: Any, chunk: int) -> None:
+    client, conversation = rig.connect(), make("alice", "secret")
+    assert client.ask(SaslHandshakeRequest(conversation.mechanism), 0).error_code == 0
+    message = conversation.first()
+    while message is not None:
+        answer = bare(client, message, chunk)
+        assert answer is not None
+        message = conversation.step(answer)
+    assert client.protocol.principal == Principal(USER, "alice") and client.protocol.tokens is None
+    assert client.ask(MetadataRequest(topics=[]), 12, chunk).brokers
+    again = client.ask(SaslHandshakeRequest(conversation.mechanism), 0)
+    assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_a_request_right_behind_the_last_bare_frame_is_served(rig: Rig) -> None:
+    client = rig.connect()
+    client.ask(SaslHandshakeRequest("PLAIN"), 0)
+    message = b"\0alice\0secret"
+    request = client.session.encode_request(MetadataRequest(topics=[]), 12)
+    client.transport.deliver(len(message).to_bytes(4, "big") + message + b"".join(map(bytes, request)))  # type: ignore[arg-type]
+    answer = client.transport.pump()
+    assert answer[:4] == bytes(4)
+    client.session.receive_data(answer[4:])
+    event = client.session.next_event()
+    assert event is not None and event.response.brokers
+
+
+def test_an_old_client_that_is_refused_hears_nothing(rig: Rig) -> None:
+    client = rig.connect()
+    client.ask(SaslHandshakeRequest("PLAIN"), 0)
+    assert bare(client, b"\0alice\0wrong") is None and not client.closed
+    client.send(MetadataRequest(topics=[]), 12)
+    rig.reactor.advance(0.1)
+    assert client.closed and client.transport.pump() == b""
+    assert client.protocol.principal == ANONYMOUS
+
+
+@pytest.mark.parametrize("data", [b"\x00\x00\x03\xe9", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff" + bytes(10)])
+def test_bare_frames_are_small(rig: Rig, data: bytes) -> None:
+    client = rig.connect()
+    client.ask(SaslHandshakeRequest("PLAIN"), 0)
+    client.transport.deliver(data)
+    rig.reactor.advance(0)
+    assert client.closed
+
+
+def test_an_old_client_does_not_send_on_while_it_is_answered(rig: Rig) -> None:
+    client = rig.connect()
+    rig.parts.threads.hold = True
+    client.ask(SaslHandshakeRequest("SCRAM-SHA-256"), 0)
+    assert bare(client, b"n,,n=token,r=abc,tokenauth=true") is None
+    client.transport.deliver(bytes(1004))
+    assert not client.closed
+    client.transport.deliver(b"x")
+    rig.reactor.advance(0)
+    assert client.closed
+    rig.parts.threads.hold = False
+    rig.parts.threads.release()
+    assert client.protocol.tokens is None and "dataReceived" not in vars(client.protocol)
+
+
+def test_an_old_client_of_a_builder_that_refuses(rig: Rig) -> None:
+    client = Client(rig.factories[REFUSING], rig.reactor)
+    client.ask(SaslHandshakeRequest("PLAIN"), 0)
+    assert bare(client, b"\0alice\0secret") is None
+    rig.reactor.advance(0)
+    assert client.closed and not client.protocol.authenticated
+
+
 def test_a_client_that_does_not_authenticate_in_time_is_disconnected(rig: Rig) -> None:
     client, other = rig.connect(), rig.connect()
     other.log_in(PlainClient("alice", "secret"))
