@@ -81,8 +81,8 @@ class IssuerKeys:
 
     def load(self) -> None:
         """Fetch the keys, if there are none. Raises MechanismUnavailable."""
-        if self._keys is None:
-            self._fetch_again(wait=True)
+        if self._fetch_again(wait=True) is None:
+            raise self._unavailable()
 
     def find(self, key_id: str | None) -> Any:
         """Return the key set with the key of that id. Raises AuthenticationFailed, MechanismUnavailable."""
@@ -92,12 +92,15 @@ class IssuerKeys:
         if keys is None or not _has(keys, key_id):
             keys = self._fetch_again(wait=True)
         if keys is None:
-            raise MechanismUnavailable(f"can't get the keys of {self._url}: {self._failure}")
+            raise self._unavailable()
         if not _has(keys, key_id):
             raise AuthenticationFailed(
                 f"the token is signed with the key {key_id!r:.200}, which {self._url} does not have"
             )
         return keys
+
+    def _unavailable(self) -> MechanismUnavailable:
+        return MechanismUnavailable(f"can't get the keys of {self._url}: {self._failure}")
 
     def _is_due(self, since: float, seconds: float) -> bool:
         return self._seconds() - since >= seconds
