@@ -13,7 +13,15 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, alter_each, broker_of, check_authorized, topic_of, unsupported
+from pylogd.api.resources import (
+    ResourceType,
+    alter_each,
+    as_invalid_request,
+    broker_of,
+    check_authorized,
+    topic_of,
+    unsupported,
+)
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.security.authorizer import AclOperation
@@ -54,7 +62,8 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
         await broker.hosting.settled(topic.name)
     elif resource.resource_type == ResourceType.BROKER:
         whose = broker_of(context, resource.resource_name)
-        await broker.broker_configs.alter(whose, changes, validate_only=validate_only)
+        with as_invalid_request():
+            await broker.broker_configs.alter(whose, changes, validate_only=validate_only)
     else:
         raise unsupported(resource.resource_type)
 
