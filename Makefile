@@ -122,7 +122,7 @@ acls: install ## compare decisions by 100,000 random sets of ACLs with a plain o
 fuzz-requests: install ## well-formed extreme requests beside a client that must not notice (2 minutes; EXTREME_ARGS="--seconds 3600")
 	$(BIN)/python -m tests.extreme $(EXTREME_ARGS)
 
-conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md
+conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md (half an hour; CONFORMANCE_ARGS="--only secure")
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
 
 bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; writes bench/RESULTS.md (75 minutes; BENCH_ARGS=--quick: 10)
