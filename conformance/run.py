@@ -198,9 +198,9 @@ def main() -> int:
     options = parser.parse_args()
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
+    ran = {name: run_suite(name, options.peer) for name in options.only or SUITES if options.peer in SUITES[name].kinds}
     kept = folder / f"{options.peer}.json"
     found: Results = json.loads(kept.read_text()) if kept.exists() else {}
-    ran = {name: run_suite(name, options.peer) for name in options.only or SUITES if options.peer in SUITES[name].kinds}
     found.update(ran)
     text = json.dumps({name: found[name] for name in SUITES if name in found}, indent=1)
     kept.write_text(text.replace(f"{HERE.parent}/", "") + "\n")  # keeps paths of this machine out of the results

@@ -64,14 +64,14 @@ class _Heard(logging.Handler):
 
 
 @contextmanager
-def logged(logger: str, word: str) -> Iterator[None]:
-    """Raise Unexpected at the end unless a logger has had a line with the word."""
+def logged(logger: str, *words: str) -> Iterator[None]:
+    """Raise Unexpected at the end unless a logger has had a line with one of the words."""
     heard = _Heard()
     logging.getLogger(logger).addHandler(heard)
     yield
     logging.getLogger(logger).removeHandler(heard)
-    if not any(word in line for line in heard.lines):
-        raise Unexpected(f"the client logged {heard.lines}")
+    if not any(word in line for line in heard.lines for word in words):
+        raise Unexpected(f"the client logged {sorted(set(heard.lines))[:6]}")
 
 
 def run(actions: Mapping[str, Callable[[Any], None]]) -> int:

@@ -1,8 +1,8 @@
 """DescribeDelegationToken (41), versions 1 to 3: list delegation tokens, with their secrets (KIP-48, KIP-373).
 
 Behaviour: a client sees tokens that it owns, asked for or may renew; others only with DESCRIBE on the token, or
-DESCRIBE_TOKENS on its owner, and never without an authorizer (where Kafka shows all). Null means the tokens of all
-owners, an empty list those of none.
+DESCRIBE_TOKENS on its owner, and never without an authorizer (where Kafka shows all). `owners` names whose tokens are
+wanted: those that they own, asked for or may renew, as with Kafka. Null means all, an empty list none.
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ def describe_delegation_token(
         tokens=[
             _described(context, token)
             for token in found
-            if (wanted is None or token.owner in wanted) and _may_see(context, token)
+            if (wanted is None or wanted & _users(token)) and _may_see(context, token)
         ]
     )
 
 
+def _users(token: DelegationToken) -> set[str]:
+    return {token.owner, token.requester, *token.renewers}
+
+
 def _may_see(context: RequestContext, token: DelegationToken) -> bool:
-    if str(context.principal) in (token.owner, token.requester, *token.renewers):
+    if str(context.principal) in _users(token):
         return True
     if context.broker.authorizer is None:
         return False  # a secret is as good as its owner's password

@@ -1,7 +1,7 @@
 """RenewDelegationToken (39), versions 1 and 2: have it expire later (KIP-48).
 
-Behaviour: for the token's owner, who asked for it, and its renewers; others get DELEGATION_TOKEN_OWNER_MISMATCH.
--1 means `delegation.token.expiry.time.ms`; never beyond the time up to which the
+Behaviour: for the token's owner and its renewers; others, also who asked for it in the owner's name, get
+DELEGATION_TOKEN_OWNER_MISMATCH. -1 means `delegation.token.expiry.time.ms`; never beyond the time up to which the
 token can be renewed.
 """
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.slices import Pace
+from pylogd.config import ConfigError
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.metadata.errors import UnknownTopic
+from pylogd.metadata.errors import InvalidConfig, UnknownTopic
 from pylogd.metadata.image import Topic, check_topic_name
 from pylogd.security.authorizer import AclOperation
 
@@ -39,6 +41,15 @@ def unsupported(resource_type: int) -> KafkaError:
         ErrorCode.INVALID_REQUEST,
         f"Resources of type {resource_type} have no settings; use topics (2) or brokers (4).",
     )
+
+
+@contextmanager
+def as_invalid_request() -> Iterator[None]:
+    """Turn an invalid setting of brokers into INVALID_REQUEST, the code that Kafka has for it (KAFKA-13609)."""
+    try:
+        yield
+    except (ConfigError, InvalidConfig) as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
 def check_authorized(context: RequestContext, operation: AclOperation, resource: Resource) -> None:
@@ -90,7 +101,9 @@ async def alter_one(
         await alter_topic(topic.name)
         await context.broker.hosting.settled(topic.name)
     elif resource.resource_type == ResourceType.BROKER:
-        await alter_broker(broker_of(context, resource.resource_name))
+        whose = broker_of(context, resource.resource_name)
+        with as_invalid_request():
+            await alter_broker(whose)
     else:
         raise unsupported(resource.resource_type)
 

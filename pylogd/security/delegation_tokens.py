@@ -155,7 +155,7 @@ class TokenManager:
 
     def _changeable(self, principal: Principal, secret: bytes) -> DelegationToken:
         token = self.by_secret(secret)
-        if str(principal) not in (token.owner, token.requester, *token.renewers):
+        if str(principal) not in (token.owner, *token.renewers):
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
         return token
 

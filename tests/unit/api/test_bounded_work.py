@@ -439,7 +439,7 @@ class TestConnectionLimits:
     def test_nobody_can_lock_everybody_out(self, parts: Parts, name: str, broker: str) -> None:
         before = parts.settings[name]
         answer = self.alter(parts, name, "0", broker)
-        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
         assert name in answer.error_message
         assert parts.settings[name] == before
         assert self.alter(parts, name, "10", broker).error_code == 0

@@ -99,7 +99,7 @@ class TestAlterConfigs:
         assert shown(parts, BROKER, "1", "log.retention.ms") == {"log.retention.ms": ("60000", ALL_BROKERS)}
         assert self.alter(parts, BROKER, "1", log_retention_ms="70000").error_code == 0
         assert shown(parts, BROKER, "1", "log.retention.ms") == {"log.retention.ms": ("70000", THIS_BROKER)}
-        assert self.alter(parts, BROKER, "1", log_dirs="/x").error_code == ErrorCode.INVALID_CONFIG
+        assert self.alter(parts, BROKER, "1", log_dirs="/x").error_code == ErrorCode.INVALID_REQUEST  # as Kafka's
 
     @pytest.mark.parametrize(
         ("values", "code"),
