@@ -212,7 +212,8 @@ class Admission:
 
     def refuse(self, connection: Candidate, reason: str) -> None:
         """Log why a connection is refused."""
-        _limited.warn("Refused a connection from {host}: {reason}", host=connection.host, reason=reason)
+        _limited.warn("Refused a connection from {host}: {reason}", event="connections refused", host=connection.host,
+                      reason=reason)  # fmt: skip
 
     def begin(self, connection: Candidate) -> None:
         """Take a connection that has waited, unless its address has too many meanwhile."""

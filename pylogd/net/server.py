@@ -9,8 +9,6 @@ Must not know: any single API. Requests go to the one `RequestHandler` that the 
 
 from __future__ import annotations
 
-import resource
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +32,7 @@ from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY, read_little
 from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
+from pylogd.net.socket_options import descriptors_left, tune
 from pylogd.net.work_meter import WorkMeter
 from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal
@@ -45,8 +44,6 @@ _limited = LimitedLog(log)
 
 _IDLE_SWEEP_SECONDS = 10.0
 _SWEEP_JITTER_SECONDS = 0.5  # or a time that is a multiple of the interval would be noticed an interval late
-_MOST_MS = (1 << 31) - 1
-_DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
 _COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
 #: An unfinished request has to receive so many bytes in each `request.receive.timeout.ms`.
 LEAST_PROGRESS_BYTES = 1 << 15
@@ -150,7 +147,10 @@ class BrokerProtocol(Protocol):
 
     def _begin(self) -> None:
         factory, security = self.factory, self.factory.security
-        _tune(self.transport, factory.limits)
+        tune(
+            self.transport, factory.limits.max_idle_ms, factory.limits.send_buffer_bytes,
+            factory.limits.receive_buffer_bytes,
+        )  # fmt: skip
         self.last_active = factory.clock.seconds()
         if security.tls or security.sasl:
             factory.handshakes.begin(self)
@@ -329,29 +329,6 @@ def _explain(reason: Failure) -> str:
     return explain(reason.value)
 
 
-def _tune(transport: Any, limits: ServerLimits) -> None:
-    handle: Any = transport.getHandle()
-    if not isinstance(handle, socket.socket):  # that of TLS
-        handle = transport.socket
-    if handle.family in (socket.AF_INET, socket.AF_INET6):
-        transport.setTcpNoDelay(True)
-        transport.setTcpKeepAlive(True)
-        if limits.max_idle_ms > 0:  # only the kernel sees a peer that takes no bytes
-            handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(limits.max_idle_ms, _MOST_MS))
-    for option, size in (
-        (socket.SO_SNDBUF, limits.send_buffer_bytes),
-        (socket.SO_RCVBUF, limits.receive_buffer_bytes),
-    ):
-        if size > 0:
-            handle.setsockopt(socket.SOL_SOCKET, option, size)
-
-
-def _descriptors_left(transport: Any) -> bool:
-    """Return whether enough descriptors are left for files. The kernel gives out the lowest free number."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limit == resource.RLIM_INFINITY or transport.fileno() < limit - min(limit // 4, _DESCRIPTORS_FOR_FILES)
-
-
 class BrokerFactory(ServerFactory):
     """Makes the connections of one listener, limits them, and closes those that are idle or too slow.
 
@@ -419,7 +396,7 @@ class BrokerFactory(ServerFactory):
 
     def admit(self, connection: BrokerProtocol) -> Verdict:
         """Decide whether the limits allow `connection`."""
-        if not _descriptors_left(connection.transport):
+        if not descriptors_left(connection.transport):
             self.admission.refuse(
                 connection, "the file descriptors left are kept for files; raise LimitNOFILE or ulimit -n"
             )
