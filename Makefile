@@ -152,7 +152,7 @@ bench-cluster: $(VENV)/.bench java ## time acks=all, a follower, failover and id
 bench-clients: $(VENV)/.bench ## compare Python clients; writes bench/CLIENTS.md and bench/clients.json
 	$(BIN)/python -m bench.clients $(BENCH_ARGS)
 
-bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients notice; writes bench/QUOTAS.md (13 minutes; BENCH_ARGS="--seconds 10": 5)
+bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients notice; writes bench/QUOTAS.md (14 minutes; BENCH_ARGS="--seconds 10 --pairs 2": 6)
 	$(BIN)/python -m bench.quotas $(BENCH_ARGS)
 
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)

@@ -5,7 +5,7 @@ librdkafka as client (`quota_clients`), one process for each. Values are not com
 acknowledged or received in `--seconds` from the first request on, at each broker by itself, since quotas hold on each
 broker. Clients in one row run at the same time. The results of a row are saved when it ends; `--only` measures some.
 
-    python -m bench.quotas [--only WORD] [--seconds 60] [--pairs 6] [--folder DIR] [--list]
+    python -m bench.quotas [--only WORD] [--seconds 60] [--pairs 4] [--folder DIR] [--list]
 """
 
 from __future__ import annotations
@@ -131,13 +131,8 @@ def _on_three(scale: Scale, *groups: Sequence[Use]) -> list[Figure]:
 
 
 def slow_on_one(scale: Scale) -> list[Figure]:
-    """One broker; producers and consumers of 1 and 10 MB/s, all at the same time."""
-    return _on_one(scale, SIDE_BY_SIDE)
-
-
-def shared(scale: Scale) -> list[Figure]:
-    """One broker; a producing and a consuming client id of 10 MB/s, each with 20 connections, at the same time."""
-    return _on_one(scale, SHARED)
+    """One broker; producers and consumers of 1 and 10 MB/s, with one connection and with 20, all at the same time."""
+    return _on_one(scale, [*SIDE_BY_SIDE, *SHARED])
 
 
 def fast_on_one(scale: Scale) -> list[Figure]:
@@ -283,7 +278,7 @@ def request_time(scale: Scale) -> list[Figure]:
     processor's share is that of the broker's whole process.
     """
     found = Samples()
-    seconds = min(scale.seconds, 15.0)
+    seconds = min(scale.seconds, 10.0)
     for percent in (None, 5.0, 2.0):
         with one_broker(scale) as broker:
             make_topic(broker.address, "t")
@@ -356,7 +351,6 @@ def new_connections(scale: Scale) -> list[Figure]:
 
 ROWS: Final[dict[str, Callable[[Scale], list[Figure]]]] = {
     "one broker, 1 and 10 MB/s": slow_on_one,
-    "one broker, 20 connections": shared,
     "one broker, 100 MB/s": fast_on_one,
     "three brokers, 1 and 10 MB/s": slow_on_three,
     "three brokers, 100 MB/s": fast_on_three,
@@ -374,7 +368,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only the rows whose name contains one of these, between commas")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each client works (60)")
-    parser.add_argument("--pairs", type=int, default=6, help="rounds of latencies with and without violators (6)")
+    parser.add_argument("--pairs", type=int, default=4, help="rounds of latencies with and without violators (4)")
     parser.add_argument("--folder", type=Path, help="folder for data (one under .cache)")
     parser.add_argument("--list", action="store_true", help="list the rows and measure nothing")
     options = parser.parse_args()

@@ -33,7 +33,7 @@ from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY, read_little
 from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
-from pylogd.net.tuning import descriptors_left, tune
+from pylogd.net.socket_options import descriptors_left, tune
 from pylogd.net.work_meter import WorkMeter
 from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal

@@ -1,17 +1,17 @@
-"""Options of the sockets that listeners accept, and how many descriptors are left for files."""
+"""The options of the sockets of connections, and whether there are descriptors for more of them."""
 
 from __future__ import annotations
 
 import resource
 import socket
-from typing import Any, Final
+from typing import Any
 
-_MOST_MS: Final = (1 << 31) - 1
-_DESCRIPTORS_FOR_FILES: Final = 256  # or a quarter of what the process may have, if that is less
+_MOST_MS = (1 << 31) - 1
+_DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
 
 
 def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-    """Set the options of an accepted connection's socket. Sizes below 1 leave it as it is."""
+    """Set the options of a connection's socket. Buffers of 0 bytes or less are the system's."""
     handle: Any = transport.getHandle()
     if not isinstance(handle, socket.socket):  # that of TLS
         handle = transport.socket
@@ -20,7 +20,10 @@ def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffe
         transport.setTcpKeepAlive(True)
         if max_idle_ms > 0:  # only the kernel sees a peer that takes no bytes
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(max_idle_ms, _MOST_MS))
-    for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
+    for option, size in (
+        (socket.SO_SNDBUF, send_buffer_bytes),
+        (socket.SO_RCVBUF, receive_buffer_bytes),
+    ):
         if size > 0:
             handle.setsockopt(socket.SOL_SOCKET, option, size)
 
