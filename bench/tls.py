@@ -1,14 +1,18 @@
 """What TLS costs, beside Apache Kafka and beside the cipher alone. Writes TLS.md with `--write`.
 
-    python -m bench.tls [--rounds 12] [--megabytes 250] [--connections 150] [--brokers pylogd,kafka] [--write]
+    python -m bench.tls [--rounds 12] [--megabytes 150] [--connections 150] [--brokers pylogd,kafka] [--write]
 
 pylogd and Apache Kafka run side by side, each with the listeners PLAINTEXT, SSL, SASL_SSL and the same certificate
 (P-256). In each round every broker is written to and read from by every listener, in an order that is reversed each
-round, with bench/client.c (librdkafka, its default batches of up to 1 MB, messages of 4 KB, acks=all). `openssl speed`
-takes its turn in each round, with the cipher that librdkafka and the broker agreed on, and blocks of a TLS record.
+round, with bench/client.c (librdkafka, its default batches of up to 1 MB, acks=all). `openssl speed` takes its turn in
+each round, with the cipher that librdkafka and the broker agreed on, and blocks of a full TLS record (16 KB).
 
-Measured are processor seconds of the broker's process for a GB (10^9 bytes of values), all threads, user and system;
-and MB/s, which the client bounds: it encrypts and decrypts as much as the broker, in one thread.
+Messages are of 4 KB and of 100 KB, not compressed. librdkafka makes TLS records of its own of each such message: one
+with some bytes in front of it, and one or more with the value (seen with strace). So a message of 4 KB comes in two
+small records, and the broker has to decrypt 490,000 records for a GB; one of 100 KB comes mostly in full records.
+
+Measured are processor seconds of the broker's process for a GB (10^9 bytes of values), all threads, user and system,
+and MB/s. The client bounds the latter, since it encrypts and decrypts as much as the broker, in one thread.
 
 What TLS costs is read in two ways: the processor time with TLS minus that of the plain listener in the same round, and
 all of the processor time with TLS. The target, at most twice `openssl speed`, is for the first: without TLS the broker
@@ -28,6 +32,7 @@ import argparse
 import re
 import socket
 import ssl
+import statistics
 import subprocess
 import tempfile
 import time
@@ -41,7 +46,7 @@ import confluent_kafka
 from confluent_kafka.admin import NewTopic
 
 from bench.before_after import interval
-from bench.loads.base import Said, run_all
+from bench.loads.base import run_all
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
 from bench.memory import warm_pages
@@ -52,8 +57,12 @@ from pylogd.local.broker import HOST
 
 REPORT: Final = Path(__file__).with_name("TLS.md")
 DATA: Final = ("PLAINTEXT", "SSL")
-VERBS: Final = ("produce", "fetch")
-SIZE: Final = 4096
+#: What is measured, in this order: the command of the client, and the size of a message.
+WORK: Final = {
+    "produce, 4 KB": ("produce", 4096),
+    "fetch, 4 KB": ("consume", 4096),
+    "produce, 100 KB": ("produce", 100_000),
+}
 GB: Final = 1e9
 TARGET: Final = 2.0
 TARGET_CONNECTIONS: Final = 500
@@ -62,18 +71,18 @@ _WARM_ROUNDS: Final = 2  # for Java's compiler
 _RECORD: Final = 16384  # bytes in a full TLS record
 _CIPHERS: Final = {"AES_256_GCM": "aes-256-gcm", "AES_128_GCM": "aes-128-gcm", "CHACHA20": "chacha20-poly1305"}
 
-#: What was measured, by (broker, listener or kind of handshake, verb, measure); a value for each round.
+#: What was measured, by (broker, listener or kind of handshake, work, measure); a value for each round.
 Samples = dict[tuple[str, ...], list[float]]
 
 
 class Bench:
     """The brokers that run, and what was measured of them."""
 
-    def __init__(self, brokers: dict[str, Secured], authority: Path, count: int, connections: int) -> None:
-        """count: messages of a round. connections: of each kind in a round. authority: the certificate to trust."""
+    def __init__(self, brokers: dict[str, Secured], authority: Path, size: int, connections: int) -> None:
+        """size: bytes of a round. connections: of each kind in a round. authority: the certificate to trust."""
         self._brokers = brokers
         self._authority = authority
-        self._count = count
+        self._size = size
         self._connections = connections
         self._openers = {
             name: Opener(HOST, broker.ports["SASL_SSL"], str(authority)) for name, broker in brokers.items()
@@ -85,8 +94,9 @@ class Bench:
         turns = [(name, listener) for name in self._brokers for listener in DATA]
         for name, listener in turns if number % 2 else reversed(turns):
             self._data(name, listener, f"round-{number}-{listener.lower()}", folder)
-        for verb in VERBS:
-            self.samples["openssl", "", verb, "seconds"].append(openssl_seconds(self.cipher(), verb == "produce"))
+        spent = {verb: openssl_seconds(self.cipher(), verb == "produce") for verb in ("produce", "consume")}
+        for work, (verb, _) in WORK.items():
+            self.samples["openssl", "", work, "seconds"].append(spent[verb])
         names = list(self._brokers)
         for name in names if number % 2 else reversed(names):
             for resume in (False, True):
@@ -102,32 +112,30 @@ class Bench:
         clients = admin(broker)
         config = {"file.delete.delay.ms": "1000"}
         clients.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(_LIMIT)
-        warm_pages(folder, self._count * SIZE)
         address = f"{HOST}:{broker.ports[listener]}"
         options = [] if listener == "PLAINTEXT" else ["security.protocol=ssl", f"ssl.ca.location={self._authority}"]
-        sizes = {"produce": [str(self._count), str(SIZE)], "fetch": [str(self._count)]}
-        for verb in VERBS:
-            word = "consume" if verb == "fetch" else verb
-            command = [str(CLIENT), word, address, topic, *sizes[verb], *options]
+        for work, (verb, size) in WORK.items():
+            count = self._size // size
+            if verb == "produce":
+                warm_pages(folder, self._size)
+            sizes = [str(count), str(size)] if verb == "produce" else [str(count)]
+            command = [str(CLIENT), verb, address, topic, *sizes, *options]
             before = broker.cpu_seconds()
             [said] = run_all([command], _LIMIT)
-            self._keep(name, listener, verb, said, broker.cpu_seconds() - before)
+            spent = broker.cpu_seconds() - before
+            self.samples[name, listener, work, "cpu"].append(spent / said.bytes * GB)
+            self.samples[name, listener, work, "rate"].append(said.bytes / said.seconds / 1e6)
         clients.delete_topics([topic])[topic].result(_LIMIT)
-
-    def _keep(self, name: str, listener: str, verb: str, said: Said, spent: float) -> None:
-        size = self._count * SIZE
-        self.samples[name, listener, verb, "cpu"].append(spent / size * GB)
-        self.samples[name, listener, verb, "rate"].append(said.bytes / said.seconds / 1e6)
 
     def _open(self, name: str, resume: bool) -> None:
         broker, opener = self._brokers[name], self._openers[name]
         if opener.session is None:
             opener.open(resume=False)
         before, begun = broker.cpu_seconds(), time.monotonic()
-        for _ in range(self._connections):
-            opener.open(resume)
+        resumed = sum(opener.open(resume) for _ in range(self._connections))
         spent, took = broker.cpu_seconds() - before, time.monotonic() - begun
         kind = "resumed" if resume else "full"
+        self.samples[name, kind, "connect", "resumed"].append(resumed / self._connections)
         self.samples[name, kind, "connect", "rate"].append(self._connections / spent)
         self.samples[name, kind, "connect", "wall"].append(self._connections / took)
 
@@ -175,17 +183,17 @@ class Page:
         columns = [f"{name}, {listener}" for name in self._names for listener in DATA]
         yield "| | " + " | ".join([*columns, *["pylogd : kafka, SSL"] * both]) + " |"
         yield "| --- |" + " ---: |" * len(columns) + " --- |" * both
-        for verb in VERBS:
+        for work in WORK:
             for measure, unit, digits in (("rate", "MB/s", 0), ("cpu", "broker's processor, s/GB", 2)):
                 cells = [
-                    interval(self._values(name, listener, verb, measure), digits)
+                    interval(self._values(name, listener, work, measure), digits)
                     for name in self._names
                     for listener in DATA
                 ]
                 if both:
-                    pairs = [self._values(name, "SSL", verb, measure) for name in ("pylogd", "kafka")]
+                    pairs = [self._values(name, "SSL", work, measure) for name in ("pylogd", "kafka")]
                     cells.append(interval(self._ratios(*pairs)))
-                yield f"| {verb}, {unit} | " + " | ".join(cells) + " |"
+                yield f"| {work}, {unit} | " + " | ".join(cells) + " |"
         yield ""
 
     def _cost(self) -> Iterator[str]:
@@ -195,21 +203,22 @@ class Page:
         )
         yield "| --- | ---: | ---: | --- | --- |"
         for name in self._names:
-            for verb in VERBS:
-                alone = self._values("openssl", "", verb, "seconds")
-                plain, tls = (self._values(name, listener, verb, "cpu") for listener in DATA)
+            for work in WORK:
+                alone = self._values("openssl", "", work, "seconds")
+                plain, tls = (self._values(name, listener, work, "cpu") for listener in DATA)
                 more = [after - before for after, before in zip(tls, plain, strict=True)]
                 cells = [interval(more), interval(alone), interval(self._ratios(more, alone))]
-                yield f"| {name}, {verb} | " + " | ".join([*cells, interval(self._ratios(tls, alone))]) + " |"
+                yield f"| {name}, {work} | " + " | ".join([*cells, interval(self._ratios(tls, alone))]) + " |"
         yield ""
 
     def _connections(self) -> Iterator[str]:
         target = f"for a second of the broker's processor (target: {TARGET_CONNECTIONS})"
-        yield f"| SASL_SSL connections | {target} | a second |"
-        yield "| --- | --- | --- |"
+        yield f"| SASL_SSL connections | {target} | a second | share that the broker resumed |"
+        yield "| --- | --- | --- | --- |"
         for name in self._names:
-            for kind, text in (("resumed", "TLS session resumed"), ("full", "full handshake")):
+            for kind, text in (("resumed", "resumption asked for"), ("full", "full handshake")):
                 cells = [interval(self._values(name, kind, "connect", measure), 0) for measure in ("rate", "wall")]
+                cells.append(f"{statistics.fmean(self._values(name, kind, 'connect', 'resumed')):.2f}")
                 yield f"| {name}, {text} | " + " | ".join(cells) + " |"
         yield ""
 
@@ -240,7 +249,7 @@ def main() -> None:
     """Run the rounds."""
     parser = argparse.ArgumentParser(description="what TLS costs")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--megabytes", type=int, default=250, help="what is written and read in a round (250)")
+    parser.add_argument("--megabytes", type=int, default=150, help="what is written and read each time (150)")
     parser.add_argument("--connections", type=int, default=150, help="connections of each kind in a round (150)")
     parser.add_argument("--brokers", default="pylogd,kafka", help="which brokers (pylogd,kafka)")
     parser.add_argument("--write", action="store_true", help="write TLS.md")
@@ -255,7 +264,7 @@ def main() -> None:
             stack.callback(broker.stop)
             broker.start()
             add_user(broker)
-        bench = Bench(brokers, authority, options.megabytes * 1_000_000 // SIZE, options.connections)
+        bench = Bench(brokers, authority, options.megabytes * 1_000_000, options.connections)
         for number in range(-_WARM_ROUNDS if "kafka" in brokers else -1, options.rounds):
             if number == 0:
                 bench.samples.clear()

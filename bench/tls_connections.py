@@ -31,8 +31,8 @@ class Opener:
         self.session: ssl.SSLSession | None = None
         self.cipher = ""
 
-    def open(self, resume: bool) -> None:
-        """Open a connection, authenticate and close it. Raises RuntimeError if the broker does not resume."""
+    def open(self, resume: bool) -> bool:
+        """Open a connection, authenticate and close it. Return whether the broker resumed the TLS session."""
         with (
             socket.create_connection(self._address, _SECONDS) as plain,
             self._context.wrap_socket(
@@ -41,12 +41,11 @@ class Opener:
         ):
             tls.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _authenticate(tls)
-            if resume and not tls.session_reused:
-                raise RuntimeError("the broker did not resume the TLS session")
             if not resume:
                 self.session = tls.session
             chosen = tls.cipher()
             self.cipher = chosen[0] if chosen else ""
+            return bool(tls.session_reused)
 
 
 def _authenticate(connection: ssl.SSLSocket) -> None:

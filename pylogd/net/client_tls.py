@@ -3,7 +3,7 @@
 Strategy: `HostTls` has the options of one connection: a context, the host, and whether its certificate has to name the
 host. Brokers have a context already (`pylogd.security.certificates`); `ClientTls` makes one from a client's options.
 `TlsEndpoint` connects. The transport is that of a listener's connections (`pylogd.net.tls`), so large replies are
-decrypted into their own memory.
+decrypted into their own memory. It needs a context without `PARTIAL_WRITE`.
 
 Rules: certificates and keys are PEM data; whoever calls has read the files. Imported only where TLS is used, since
 pyOpenSSL and service-identity are optional.
@@ -33,6 +33,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogd.net.tls import TlsTransportFactory
+from pylogd.security.certificates import PARTIAL_WRITE
 
 _VERSIONS = {"TLSv1.2": TLSVersion.TLSv1_2, "TLSv1.3": TLSVersion.TLSv1_3}
 _KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
@@ -69,6 +70,7 @@ class ClientTls:
                 options.update(certificate=own, extraCertChain=chain)
                 options["privateKey"] = _private_key(key or certificate, key_password)
             self._context: SSL.Context = CertificateOptions(**options).getContext()
+            self._context.clear_mode(PARTIAL_WRITE)  # the transport writes all at once
         except (SSL.Error, crypto.Error, TypeError) as error:
             raise ValueError(f"a certificate or key can't be used: {error}") from error
 

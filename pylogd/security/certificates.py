@@ -29,7 +29,7 @@ _VERIFY: Final = {
     "required": SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT,
 }
 #: SSL_MODE_ENABLE_PARTIAL_WRITE: with it a write of many records returns after each.
-_PARTIAL_WRITE: Final = 0x1
+PARTIAL_WRITE: Final = 0x1
 _SESSION_SECONDS: Final = 24 * 60 * 60
 
 
@@ -135,7 +135,7 @@ def _context(
     versions = [_VERSIONS[version] for version in options.versions]
     context.set_min_proto_version(min(versions))
     context.set_max_proto_version(max(versions))
-    context.clear_mode(_PARTIAL_WRITE)
+    context.clear_mode(PARTIAL_WRITE)
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)
     try:
         older, newer = split_ciphers(options.ciphers)

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from pylogd.client import AuthenticationFailed, SecurityOptions, TlsFailed
+from pylogd.client import AuthenticationFailed, BrokerUnavailable, SecurityOptions, TlsFailed
 from pylogd.client.core import link
+from pylogd.errors import PylogdError
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS, salted_password
 from pylogd.wire.messages.alter_user_scram_credentials import (
@@ -231,6 +232,16 @@ def test_a_certificate_for_another_host(open_face: Callable[[str], Face], secure
 
 def test_a_client_with_tls_at_a_listener_without(open_face: Callable[[str], Face], secured: Secured) -> None:
     refused(open_face("OPEN"), SecurityOptions(protocol="SSL", ssl_ca=secured.ca), TlsFailed, "does not use TLS")
+
+
+def test_a_client_without_tls_at_a_listener_with(open_face: Callable[[str], Face], secured: Secured) -> None:
+    face = open_face("MUTUAL")
+    with pytest.raises(BrokerUnavailable, match="if the listener uses TLS, set the protocol"):
+        face.admin(retry_timeout=0.5).describe_cluster()
+    with pytest.raises(PylogdError, match="if the listener uses TLS, set the protocol"):
+        face.producer(max_block=0.5).send("t", b"x")
+    log = (secured.folder / "log").read_text()
+    assert "the client does not use TLS; check its security protocol and the port" in log
 
 
 def test_sessions_are_renewed_on_the_same_connections(

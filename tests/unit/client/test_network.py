@@ -13,6 +13,7 @@ from pylogd.client.core.errors import (
     Closed,
     InvalidReply,
     RequestTimedOut,
+    TlsFailed,
     UnsupportedByBroker,
     is_retriable,
 )
@@ -23,7 +24,7 @@ from pylogd.client.core.network import HEDGE_SECONDS
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.fakes.links import World
+from tests.fakes.links import Peer, World
 
 
 def test_replies_come_in_order_while_several_are_in_flight() -> None:
@@ -304,3 +305,30 @@ def test_without_recovery_they_are_kept() -> None:
     world.send(timeout=60.0)
     world.run(50.0)
     assert world.metadata.brokers and not world.peer("old1").closed
+
+
+def test_a_broker_that_closes_before_it_answers_may_use_tls() -> None:
+    world = World()
+    world.silent.add("a")
+    world.send()
+    [link] = world.network._links.values()
+    world.peers[link] = peer = Peer(link)
+    peer.gone = True
+    link.opened(0.0)
+    world.perform()
+    link.lost(None, 0.0)
+    assert "if the listener uses TLS, set the protocol SSL or SASL_SSL" in str(world.outcomes[0])
+
+
+def test_a_broker_that_answers_with_tls() -> None:
+    world = World()
+    world.silent.add("a")
+    world.send()
+    [link] = world.network._links.values()
+    world.peers[link] = peer = Peer(link)
+    peer.gone = True
+    link.opened(0.0)
+    world.perform()
+    link.received(bytes.fromhex("15030300020246"), 0.0)
+    [error] = world.outcomes
+    assert isinstance(error, TlsFailed) and not is_retriable(error)

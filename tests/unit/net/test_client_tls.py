@@ -87,10 +87,10 @@ def between_brokers(trusted: str) -> SSL.Context:
 def assert_speaks(ends: Ends) -> None:
     ends.turn()
     assert ends.client.transport is not None and ends.broker.transport is not None
-    ends.client.transport.write(b"question")
+    ends.client.transport.write(b"question" * 50_000)
     ends.broker.transport.write(b"answer" * 50_000)
     ends.turn()
-    assert (ends.broker.received, ends.client.received) == (b"question", b"answer" * 50_000)
+    assert (ends.broker.received, ends.client.received) == (b"question" * 50_000, b"answer" * 50_000)
     ends.close()
 
 
