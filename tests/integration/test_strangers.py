@@ -75,7 +75,7 @@ TOLD: Final = {
             ApiKey.DELETE_TOPICS, ApiKey.DELETE_RECORDS, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_FOR_LEADER_EPOCH,
             ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.DESCRIBE_CONFIGS,
             ApiKey.ALTER_CONFIGS, ApiKey.ALTER_REPLICA_LOG_DIRS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.CREATE_PARTITIONS,
-            ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN,
             ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.DELETE_GROUPS, ApiKey.ELECT_LEADERS,
             ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.OFFSET_DELETE, ApiKey.DESCRIBE_CLIENT_QUOTAS,
@@ -88,6 +88,12 @@ TOLD: Final = {
         {"api_key", "min_version", "max_version", "name", "max_version_level", "finalized_features_epoch"}
     ),
     ApiKey.SASL_HANDSHAKE: frozenset({"mechanisms"}),
+    # Who the client itself is.
+    ApiKey.CREATE_DELEGATION_TOKEN: frozenset(
+        {
+            "principal_type", "principal_name", "token_requester_principal_type", "token_requester_principal_name",
+        }
+    ),
     ApiKey.METADATA: frozenset({"node_id", "host", "port", "cluster_id", "controller_id"}),
     ApiKey.DESCRIBE_CLUSTER: frozenset({"broker_id", "host", "port", "cluster_id", "controller_id"}),
 }  # fmt: skip
