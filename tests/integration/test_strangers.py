@@ -94,8 +94,8 @@ TOLD: Final = {
             "principal_type", "principal_name", "token_requester_principal_type", "token_requester_principal_name",
         }
     ),
-    ApiKey.METADATA: frozenset({"node_id", "host", "port", "cluster_id", "controller_id"}),
-    ApiKey.DESCRIBE_CLUSTER: frozenset({"broker_id", "host", "port", "cluster_id", "controller_id"}),
+    ApiKey.METADATA: frozenset({"node_id", "host", "port", "rack", "cluster_id", "controller_id"}),
+    ApiKey.DESCRIBE_CLUSTER: frozenset({"broker_id", "host", "port", "rack", "cluster_id", "controller_id"}),
 }  # fmt: skip
 #: What stands for "nothing" in a field.
 EMPTY: Final = (0, -1, -(1 << 31), "", b"", bytes(16), None)
