@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
+import struct
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -42,6 +43,7 @@ from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
 
 T = TypeVar("T")
 
+_INT32: Final = struct.Struct(">i")
 _PERCENT: Final = 100.0
 _MOST_MS: Final = (1 << 31) - 1
 
@@ -123,8 +125,11 @@ def metered_batch(
 def _throttle(api_key: int, context: RequestContext, response: Any, seconds: float) -> Any:
     """Mute the connection, and return the response with the time for which it is."""
     throttle_ms = _mute(context.connection, seconds)
-    if isinstance(response, bytes):  # which its handler keeps for others
-        response = response_codec(api_key, context.version).decode(memoryview(response))
+    if isinstance(response, bytes):  # it is large, or its handler keeps it for others
+        codec = response_codec(api_key, context.version)
+        if codec.construct.regular[0][0].name == "throttle_time_ms":
+            return _INT32.pack(throttle_ms) + response[_INT32.size :]
+        response = codec.decode(memoryview(response))
     if response is None or not hasattr(response, "throttle_time_ms"):
         return response
     response = copy.copy(response)

@@ -51,6 +51,7 @@ _PATIENCE: Final = 300.0
 _WIDE: Final = "wide"
 _PARTITIONS: Final = 10_000
 _ELEMENTS: Final = 19_990  # `request.max.elements`, less those around them
+_SMALL: Final = 300  # elements and partitions where only some APIs are measured
 _GROUPS: Final = 2_000
 _ENTITIES: Final = 1_000  # of quotas and credentials, each of which takes some milliseconds to write
 _SETTINGS: Final = {
@@ -187,9 +188,9 @@ def attack_literally() -> list[tuple[Row, Measured]]:
 # Every API ------------------------------------------------------------------------------------------------------------
 
 
-def fill(client: RawClient, count: int) -> Iterator[Extreme]:
+def fill(client: RawClient, count: int, partitions: int) -> Iterator[Extreme]:
     """Yield requests that make as much state as one request may: each is measured too."""
-    yield encoded(CreateTopicsRequest([CreatableTopic(_WIDE, _PARTITIONS, 1)], 300_000), 7, "10,000 partitions")
+    yield encoded(CreateTopicsRequest([CreatableTopic(_WIDE, partitions, 1)], 300_000), 7, f"{partitions:,} partitions")
     yield encoded(
         CreateTopicsRequest([CreatableTopic(f"narrow-{n}", 1, 1) for n in range(1000)], 300_000), 7, "1,000 topics"
     )
@@ -235,18 +236,24 @@ def largest_requests(only: frozenset[str]) -> list[Measured]:
 
     with broker(_SETTINGS) as (running, meter), RawClient(running.address) as client:
         known = replace(prepare(client), renamed={TOPIC: _WIDE})
-        for request in fill(client, _ELEMENTS if not only else 1000):
+        for request in fill(client, _SMALL if only else _ELEMENTS, _SMALL if only else _PARTITIONS):
             note(meter.measure(request))
         known.topic_id = next(
             topic.topic_id for topic in client.request(MetadataRequest(None), 12).topics if topic.name == _WIDE
         )
         for key, registration in sorted(REGISTRATIONS.items()):
             if not only or registration.name in only:
-                for request in extremes(key, registration.last, known, Sizes(_bound(key), 16 << 20)):
+                most, fewer = (
+                    extremes(key, registration.last, known, Sizes(count, 16 << 20))
+                    for count in (_bound(key), _bound(key) // 3)  # for elements that have elements
+                )
+                for request, smaller in zip(most, fewer, strict=True):
                     if " times" in request.about or " others" in request.about or "bytes" in request.about:
                         make_doomed(client)
-                        note(meter.measure(request, 5.0 if key == ApiKey.JOIN_GROUP else _PATIENCE))
-        for request in clear(_ELEMENTS if not only else 1000):
+                        patience = 5.0 if key == ApiKey.JOIN_GROUP else _PATIENCE
+                        found = meter.measure(request, patience)
+                        note(found if found.outcome.end is not End.REFUSED else meter.measure(smaller, patience))
+        for request in clear(_SMALL if only else _ELEMENTS):
             note(meter.measure(request))
         log = running.log()
         assert "Traceback" not in log, log[-4000:]

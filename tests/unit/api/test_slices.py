@@ -1,0 +1,117 @@
+"""Large requests are answered in slices: as small ones are, with turns of the reactor for others in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pylogd.api.slices import SLICE_BYTES
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pylogd.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts, batch, decoded
+from tests.unit.api.test_bounded_work import later
+
+
+def test_metadata_of_many_topics(parts: Parts) -> None:
+    parts.create("t", 3)
+    names = [f"other-{number}" for number in range(5_000)]
+    wanted = [MetadataRequestTopic(name=name) for name in [*names, "t"]]
+    answer, turns = later(parts, MetadataRequest(wanted, allow_auto_topic_creation=False), 12)
+    assert turns > 1
+    assert [topic.name for topic in answer.topics] == [*names, "t"]
+    assert {topic.error_code for topic in answer.topics[:-1]} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert len(answer.topics[-1].partitions) == 3
+
+
+def test_no_more_topics_are_created_than_a_request_may_create(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, max_partitions_per_request=4, num_partitions=2)
+    answer = parts.call(MetadataRequest([MetadataRequestTopic(name=name) for name in "abc"]), 9)
+    codes = {topic.name: topic.error_code for topic in answer.topics}
+    assert codes == {"a": 0, "b": 0, "c": ErrorCode.POLICY_VIOLATION}
+    parts.close()
+
+
+@pytest.fixture
+def large_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To describe one takes a slice."""
+    monkeypatch.setattr("pylogd.api.metadata._PARTITION_WORK", SLICE_BYTES)
+
+
+@pytest.mark.usefixtures("large_partitions")
+def test_metadata_of_a_large_cluster_is_built_once_for_all_who_ask(parts: Parts) -> None:
+    parts.create("t", 3)
+    parts.threads.hold = True
+    asked = [parts.ask(MetadataRequest(None), 12) for _ in range(2)]
+    while not parts.threads.held:
+        parts.time.advance(0)
+    assert len(parts.threads.held) == 1
+    parts.threads.release()
+    first, second = map(result_of, asked)
+    assert first is second
+    assert len(decoded(first, MetadataRequest.API_KEY, 12).topics[0].partitions) == 3
+    assert parts.ask(MetadataRequest(None), 12) is first
+
+
+@pytest.mark.usefixtures("large_partitions")
+def test_who_leaves_meanwhile_does_not_take_the_answer_from_others(parts: Parts) -> None:
+    parts.create("t", 3)
+    gone, stays = (parts.ask(MetadataRequest(None), 12) for _ in range(2))
+    gone.addErrback(lambda _: None)
+    gone.cancel()
+    assert isinstance(result_of(stays, lambda: parts.time.advance(0)), bytes)
+
+
+def test_coordinators_of_many_groups(parts: Parts) -> None:
+    parts.call(FindCoordinatorRequest("g"), 3)  # creates the offsets topic
+    keys = [f"group-{number}" for number in range(5_000)]
+    answer, turns = later(parts, FindCoordinatorRequest(coordinator_keys=keys), 6)
+    assert turns > 1
+    assert [(one.key, one.error_code, one.node_id) for one in answer.coordinators] == [(key, 0, 1) for key in keys]
+
+
+def test_offsets_of_many_partitions(parts: Parts) -> None:
+    parts.create("t", 4)
+    parts.call(FindCoordinatorRequest("g"), 3)
+    partitions = [OffsetCommitRequestPartition(index, index) for index in range(5_000)]
+    request = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)])
+    answer, turns = later(parts, request, 9)
+    assert turns > 1
+    codes = [one.error_code for one in answer.topics[0].partitions]
+    assert codes == [0] * 4 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 4_996
+    topics = [OffsetFetchRequestTopics("t", partition_indexes=list(range(4)))]
+    found = parts.call(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)]), 9).groups[0]
+    assert [one.committed_offset for one in found.topics[0].partitions] == [0, 1, 2, 3]
+
+
+def test_pages_of_many_topics(parts: Parts) -> None:
+    parts.create("t", 2)
+    names = sorted(f"other-{number}" for number in range(5_000))
+    request = DescribeTopicPartitionsRequest([TopicRequest(name) for name in [*names, "t"]], 1)
+    answer, turns = later(parts, request, 0)
+    assert turns > 1
+    assert [topic.name for topic in answer.topics] == [*names, "t"]
+    assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("t", 1)
+
+
+def test_batches_for_many_partitions(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pylogd.api.produce._MANY", 20)
+    monkeypatch.setattr("pylogd.api.produce._AT_ONCE", 10)
+    parts.create("t", 25)
+    data = [PartitionProduceData(index, batch(b"v")) for index in range(25)]
+    request = ProduceRequest(None, -1, 1000, [TopicProduceData("t", partition_data=data)])
+    answer, turns = later(parts, request, 9)
+    assert turns > 1
+    answers = answer.responses[0].partition_responses
+    assert [(one.index, one.error_code, one.base_offset) for one in answers] == [(n, 0, 0) for n in range(25)]
+    assert {parts.partitions.by_name["t", index].log.log_end_offset for index in range(25)} == {1}
