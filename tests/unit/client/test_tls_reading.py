@@ -50,6 +50,9 @@ class FakeLoop:
     def open(self, link: Any, timeout: float, happened: Callable[[], None]) -> Any:
         self.opened.append(link.port)
 
+    def promise(self) -> Any:
+        raise NotImplementedError
+
     def run(self) -> None:
         """Wait for a thread's call, and make it."""
         self.calls.get(timeout=60)()
