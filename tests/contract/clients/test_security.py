@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from pylogd.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from tests.contract.clients.helpers import eventually, name
-from tests.faces import FACES, BlockingFace, Face, poll_until
+from tests.faces import FACES, Face, poll_until
 from tests.rawclient import RawClient
 
 authority = pytest.importorskip("pylogd.local.authority", reason="it needs cryptography: pylogd-broker[tls]")
@@ -175,36 +174,6 @@ def test_certificates_of_clients(open_face: Callable[[str], Face], secured: Secu
         face.admin(security=replace(security, ssl_key_password="no")).describe_cluster()
     with pytest.raises(TlsFailed, match="ssl_ca"):
         face.admin(security=replace(security, ssl_ca=str(tmp_path / "nothing.pem"))).describe_cluster()
-
-
-def test_event_loops_do_not_wait_for_certificates(
-    open_face: Callable[[str], Face], secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PEM files and tokens are read in threads, once for all connections of a client."""
-    threads: list[threading.Thread] = []
-    read = Path.read_bytes
-
-    def read_bytes(path: Path) -> bytes:
-        threads.append(threading.current_thread())
-        return read(path)
-
-    def sasl_token() -> str:
-        threads.append(threading.current_thread())
-        return token()
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    security = SecurityOptions(
-        protocol="SASL_SSL", ssl_ca=str(secured.folder / "ca.pem"), sasl_mechanism="OAUTHBEARER", sasl_token=sasl_token
-    )
-    face = open_face("SASL")
-    admin = face.admin(security=security)
-    admin.describe_cluster()
-    admin.list_topics()
-    in_loop = [thread for thread in threads if thread is threading.main_thread()]
-    if isinstance(face, BlockingFace):  # whose caller waits anyway
-        assert len(in_loop) == 1 < len(threads)
-    else:
-        assert not in_loop and len(threads) > 1
 
 
 def test_a_client_without_the_certificate_that_is_asked_for(open_face: Callable[[str], Face], secured: Secured) -> None:
