@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.principal import Principal
@@ -183,6 +184,16 @@ class RequestContext:
     def may_use_topic(self, operation: AclOperation, name: str, *, audited: bool = True) -> bool:
         """Return whether the client may do `operation` to a topic."""
         return self.broker.authorizer is None or self.may(operation, ResourceType.TOPIC, name, audited=audited)
+
+    def may_change_topic(self, operation: AclOperation, name: str) -> bool:
+        """Return whether the client may do `operation`, which changes more than records, to a topic.
+
+        An internal topic is everybody's: it takes ALTER on the cluster too, since ACLs for `*` or a prefix do not mean
+        it.
+        """
+        return self.may_use_topic(operation, name) and (
+            name not in INTERNAL_TOPICS or self.may_use_cluster(AclOperation.ALTER)
+        )
 
     def may_use_group(self, operation: AclOperation, group_id: str, *, audited: bool = True) -> bool:
         """Return whether the client may do `operation` to a group."""

@@ -54,7 +54,7 @@ async def _create_all(context: RequestContext, request: CreatePartitionsRequest)
             try:
                 if named[wanted.name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
-                if not context.may_use_topic(AclOperation.ALTER, wanted.name):
+                if not context.may_change_topic(AclOperation.ALTER, wanted.name):
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 await _create(context, wanted, request.validate_only, quota)
             except PylogdError as error:

@@ -40,7 +40,7 @@ async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> Del
     topics = []
     pace = Pace(context)
     for topic in request.topics:
-        if not context.may_use_topic(AclOperation.DELETE, topic.name):
+        if not context.may_change_topic(AclOperation.DELETE, topic.name):
             refused = [
                 DeleteRecordsPartitionResult(one.partition_index, _UNKNOWN, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 for one in topic.partitions

@@ -3,7 +3,8 @@
 Behaviour: each topic is deleted or refused separately. It is answered once this broker no longer has it: its name is
 free again, and fetches that waited on it have been answered. Unknown ids are UNKNOWN_TOPIC_ID. A topic that a request
 names twice, or by both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid deletion.
-A client needs DELETE; one that may not DESCRIBE a topic either is not told the name of its id.
+A client needs DELETE, and for internal topics ALTER on the cluster; one that may not DESCRIBE a topic either is not
+told the name of its id.
 Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted later. A client over its
 `controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 5 on; before, it has to wait (KIP-599).
 """
@@ -83,7 +84,7 @@ async def _delete(
             result.name = name
         else:
             topic = registry.get(name)
-        if not context.may_use_topic(AclOperation.DELETE, name):
+        if not context.may_change_topic(AclOperation.DELETE, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if topic is not None:
             quota.charge(len(topic.partitions))

@@ -55,10 +55,13 @@ def as_invalid_request() -> Iterator[None]:
 def check_authorized(context: RequestContext, operation: AclOperation, resource: Resource) -> None:
     """Raise KafkaError unless the client may do `operation` to a topic, or, for brokers, to the cluster.
 
-    A resource without settings is for nobody: `unsupported` says so.
+    Settings of internal topics are for those who may ALTER the cluster. A resource without settings is for nobody:
+    `unsupported` says so.
     """
     if resource.resource_type == ResourceType.TOPIC:
-        if not context.may_use_topic(operation, resource.resource_name):
+        reads = operation is AclOperation.DESCRIBE_CONFIGS
+        may = context.may_use_topic if reads else context.may_change_topic
+        if not may(operation, resource.resource_name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     elif resource.resource_type == ResourceType.BROKER and not context.may_use_cluster(operation):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -25,7 +25,9 @@ from pylogd.security.authorizer import AclOperation as Op
 from pylogd.security.authorizer import ResourceType as Kind
 from pylogd.security.principal import Principal
 from pylogd.security.rules import AclAuthorizer, AclIndex
+from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -33,6 +35,11 @@ from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -317,6 +324,35 @@ def test_deleting_by_id_does_not_tell_the_name(parts: Parts, allow: Allow) -> No
     (seen,) = parts.call(DeleteTopicsRequest([wanted])).responses
     assert (seen.error_code, seen.name) == (REFUSED, "others")
     assert parts.topics.get("others") is not None
+
+
+def test_an_acl_for_all_topics_does_not_mean_internal_ones(parts: Parts, allow: Allow) -> None:
+    """Whoever deletes `__consumer_offsets`, or has another number of partitions, takes the offsets of all groups."""
+    parts.connection.principal = ROOT
+    parts.call(FindCoordinatorRequest("g"), 3)
+    parts.connection.principal = ALICE
+    allow(Op.ALL, name="*")
+    internal = parts.topics.get("__consumer_offsets")
+    assert internal is not None
+
+    def refusals() -> list[int]:
+        deleted = parts.call(DeleteTopicsRequest([DeleteTopicState(internal.name)], timeout_ms=1000), 6)
+        by_id = parts.call(DeleteTopicsRequest([DeleteTopicState(None, internal.topic_id)], timeout_ms=1000), 6)
+        more = parts.call(CreatePartitionsRequest([CreatePartitionsTopic(internal.name, 99, None)], 1000), 3)
+        setting = AlterableConfig("cleanup.policy", 0, "delete")
+        altered = parts.call(IncrementalAlterConfigsRequest([AlterConfigsResource(2, internal.name, [setting])]), 1)
+        records = DeleteRecordsTopic(internal.name, [DeleteRecordsPartition(0, -1)])
+        emptied = parts.call(DeleteRecordsRequest([records], 1000), 2)
+        return [
+            deleted.responses[0].error_code, by_id.responses[0].error_code, more.results[0].error_code,
+            altered.responses[0].error_code, emptied.topics[0].partitions[0].error_code,
+        ]  # fmt: skip
+
+    assert refusals() == [REFUSED] * 5
+    described = DescribeConfigsRequest([DescribeConfigsResource(2, internal.name, None)])
+    assert parts.call(described, 4).results[0].error_code == ErrorCode.NONE
+    allow(Op.ALTER, Kind.CLUSTER, CLUSTER_NAME)
+    assert REFUSED not in refusals() and parts.topics.get(internal.name) is None
 
 
 def test_brokers_settings_need_the_cluster(parts: Parts, allow: Allow) -> None:
