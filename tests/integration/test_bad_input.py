@@ -59,7 +59,6 @@ BAD_BYTES: dict[str, tuple[bytes, str]] = {
     "client id over the end": (frame(struct.pack(">hhih", METADATA, 5, 1, 3000) + b"abc"), "client id"),
     "client id not UTF-8": (frame(struct.pack(">hhih", METADATA, 5, 1, 2) + b"\xff\xfe"), "UTF-8"),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "frame length 1195725856"),
-    "TLS hello": (TLS_HELLO, "frame length"),
     "text": (b"hello, this is not a frame\n" * 3, "frame length"),
     "unknown API": (frame(header(METADATA, 5)[:0] + struct.pack(">hhih", 4711, 0, 1, -1)), "API 4711"),
     "negative API": (frame(struct.pack(">hhih", -1, 0, 1, -1)), "API -1"),
@@ -87,6 +86,17 @@ def test_bad_bytes_close_the_connection_with_a_reason(own: BrokerProcess, name: 
     said = [line for line in own.log()[logged:].splitlines() if "Closing the connection" in line]
     assert len(said) == 1, own.log()[logged:]
     assert reason in said[0]
+    check_serves(own.address)
+
+
+def test_a_tls_hello_is_answered_with_words_that_a_tls_library_shows(own: BrokerProcess) -> None:
+    logged = len(own.log())
+    with RawClient(own.address) as client:
+        client.send(TLS_HELLO)
+        said = b"This listener does not use TLS.\n"
+        assert b"".join(client.socket.recv(1) for _ in said) == said
+        assert client.is_closed_by_broker()
+    assert "the other side uses TLS" in own.log()[logged:]
     check_serves(own.address)
 
 

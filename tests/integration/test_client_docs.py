@@ -7,7 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,11 @@ def test_documented_options_are_those_of_the_library(name: str, options: Any) ->
     inherited = (
         set() if options in (ClientOptions, SecurityOptions) else {field.name for field in fields(ClientOptions)}
     )
-    expected = {field.name: field.default for field in fields(options) if field.name not in inherited}
+    expected = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(options)
+        if field.name not in inherited
+    }
     assert documented(name) == expected
 
 
