@@ -168,7 +168,7 @@ def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
         else:
             admin.alter_configs("broker", str(broker), {CORDONED: "*"})
     what = f"data directories {', '.join(directories)}" if directories else "all data directories"
-    click.echo(f"broker {broker}: new partitions will not be placed in {what}", err=True)
+    note(f"broker {broker}: new partitions will not be placed in {what}")
 
 
 @cluster.command()
@@ -183,7 +183,7 @@ def uncordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
         else:
             admin.alter_configs("broker", str(broker), {CORDONED: None})
     what = f"data directories {', '.join(directories)}" if directories else "all data directories"
-    click.echo(f"broker {broker}: new partitions may be placed in {what} again", err=True)
+    note(f"broker {broker}: new partitions may be placed in {what} again")
 
 
 @cluster.command()

@@ -378,14 +378,14 @@ def test_nodes_with_secrets_are_read_by_their_owner_only(
     owner = started(bench, security=ZooKeeperSecurity(digest="pylogd:secret", set_acl=True))
     bench.wait(owner.ensure("/config/users/alice"))
     bench.wait(owner.ensure("/delegation_token/tokens"))
-    bench.wait(owner.create("/config/usersx", b"open"))
+    bench.wait(owner.create("/configs", b"open"))
     bench.wait(owner.create("/scram_decoy_secret", b"secret"))
     bench.wait(owner.multi([Create("/config/users/bob", b"secret"), Create("/delegation_token/tokens/t", b"secret")]))
     same = started(bench, security=ZooKeeperSecurity(digest="pylogd:secret"))
     assert bench.wait(same.get("/config/users/bob")).data == b"secret"
     for security in (None, ZooKeeperSecurity(digest="pylogd:guess")):
         store = started(bench, security=security)
-        assert bench.wait(store.get("/config/usersx")).data == b"open"
+        assert bench.wait(store.get("/configs")).data == b"open"
         for call in (
             store.get("/config/users/alice"),
             store.get("/config/users/bob"),
