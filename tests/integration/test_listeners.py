@@ -249,7 +249,7 @@ def test_a_secure_cluster_to_try(tmp_path: Path, topic: str) -> None:
         with RawClient(bootstrap.partition(",")[0]) as client:
             client.send_request(MetadataRequest([]), 12)
             assert client.is_closed_by_broker(), "plain text"
-        text = (folder / "tls" / "alice.properties").read_text()
+        text = (folder / "tls" / "admin.properties").read_text()
         properties = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
         keystore = properties["ssl.keystore.location"]
         assert Path(keystore).stat().st_mode & 0o077 == 0
@@ -263,7 +263,8 @@ def test_a_secure_cluster_to_try(tmp_path: Path, topic: str) -> None:
                 "acks": "all",
             }
         )
-        producer.produce(topic, b"value")
+        name = f"bob-{topic}"  # which bob owns, and carol may read
+        producer.produce(name, b"value")
         assert producer.flush(PATIENCE) == 0
         prefix = "bootstrap servers with passwords (SASL_SSL): "
         (with_password,) = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
@@ -273,7 +274,7 @@ def test_a_secure_cluster_to_try(tmp_path: Path, topic: str) -> None:
             assert security_from(parse_properties(path.read_text())) is not None
             command = [*pylogd_command(), "topics", "list", "-b", with_password, "--command-config", str(path)]
             shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-            assert (shown.returncode, topic in shown.stdout) == (0, True), shown.stderr
+            assert (shown.returncode, name in shown.stdout) == (0, True), shown.stderr
     finally:
         process.terminate()
         process.wait(PATIENCE)

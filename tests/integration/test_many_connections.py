@@ -44,12 +44,19 @@ class Crowd:
 
     def open(self, source: str, data: bytes = ASK) -> int:
         """Open a connection from an address and send something. Return its number."""
-        connection = socket.create_connection(self.address, PATIENCE, (source, 0))
-        connection.sendall(data)
-        connection.setblocking(False)
-        self._selector.register(connection, selectors.EVENT_READ, len(self.sockets))
+        number, connection = len(self.sockets), socket.socket()
         self.sockets.append(connection)
-        return len(self.sockets) - 1
+        connection.settimeout(PATIENCE)
+        connection.bind((source, 0))
+        try:
+            connection.connect(self.address)
+            connection.sendall(data)
+        except ConnectionError:  # the broker has closed it already
+            self.closed.add(number)
+            return number
+        connection.setblocking(False)
+        self._selector.register(connection, selectors.EVENT_READ, number)
+        return number
 
     def receive(self) -> bool:
         """Take note of what has come until now. Return False, for conditions that go on with `or`."""

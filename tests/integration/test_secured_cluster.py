@@ -118,6 +118,8 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("cluster describe", [], {}),
         ("cluster elect", [], {}),
         ("cluster reopen", ["1", str(directory)], {}),
+        ("cluster cordon", ["1"], {}),
+        ("cluster uncordon", ["1"], {}),
         ("quotas list", [], {}),
         ("quotas set", ["--user", "dave", "--producer-byte-rate", "1MB"], {}),
         ("quotas remove", ["--user", "dave", "--producer-byte-rate"], {}),
