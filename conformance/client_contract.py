@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
-from conformance import checks
+from conformance import brokers, checks
 from conformance.checks import FAILED, HERE, Check
 from pylogd import __version__
 
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 _SUITE = "tests/contract/clients"
 
 
@@ -18,12 +21,12 @@ def version() -> str:
     return __version__
 
 
-def suite(address: str) -> list[Check]:
-    """Each test, on each face, is a check."""
-    with tempfile.TemporaryDirectory(prefix="contract-") as folder:
-        results = Path(folder) / "results.xml"
+def suite(kind: str, folder: Path) -> list[Check]:
+    """Each test, on each face, is a check. The broker has an authorizer, since some tests are of ACLs."""
+    results = folder / "results.xml"
+    with brokers.running(kind, folder, AUTHORIZER) as address:
         command = [sys.executable, "-m", "pytest", _SUITE, "-q", "-p", "no:cacheprovider", f"--junitxml={results}"]
         done = checks.run(command, seconds=1800, folder=HERE.parent, environment={"PYLOGD_TEST_BOOTSTRAP": address})
-        if not results.exists():
-            return [Check("runs to its end", FAILED, checks.last_line(done.stderr or done.stdout))]
-        return checks.from_junit(results, lambda _, test: test.removeprefix("test_").replace("_", " "))
+    if not results.exists():
+        return [Check("runs to its end", FAILED, checks.last_line(done.stderr or done.stdout))]
+    return checks.from_junit(results, lambda _, test: test.removeprefix("test_").replace("_", " "))

@@ -85,9 +85,7 @@ SUITES = {
         kinds=("pylogd",),
     ),
     "pylogd": Suite("pylogd's own client", with_default_settings(pylogd_client.suite), pylogd_client.version),
-    "contract": Suite(
-        "pylogd's client: its contract suite", with_default_settings(client_contract.suite), client_contract.version
-    ),
+    "contract": Suite("pylogd's client: its contract suite", client_contract.suite, client_contract.version),
 }
 Results = dict[str, Any]  # suite -> {"version": ..., "checks": [...]}, as in results/*.json
 PEERS = {"pylogd": "pylogd", "kafka": "Apache Kafka"}
