@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -15,15 +16,13 @@ from pylogd.cli.common import assignments, bootstrap_option, connect, format_byt
 from pylogd.cli.output import note, print_json, print_line, print_table
 from pylogd.client import Admin
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Topic, TopicPartition
+from pylogd.config.storage import ALL_DIRECTORIES
 from pylogd.errors import ErrorCode, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
 #: How often `up` checks that its brokers still run.
 _CHECK_SECONDS = 0.2
 _NOT_ELIGIBLE = EligibleReplicas((), ())
-
-
-CORDONED = "cordoned.log.dirs"
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -158,17 +157,14 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
 @click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
 @bootstrap_option
 def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
-    """Place no new partitions in data directories of a BROKER, or, without any, on the broker.
+    """Keep new partitions away from a disk or a broker.
 
-    Those that are there stay in use. For a disk or a broker that is to be emptied; see `pylogd reassign`.
+    The named data DIRECTORIES of BROKER get no new partitions; without any, the broker gets no new replicas. The
+    partitions that are there stay in use: `pylogd reassign` moves them.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        if directories:
-            admin.alter_configs("broker", str(broker), {}, append={CORDONED: ",".join(directories)})
-        else:
-            admin.alter_configs("broker", str(broker), {CORDONED: "*"})
-    what = f"data directories {', '.join(directories)}" if directories else "all data directories"
-    note(f"broker {broker}: new partitions will not be placed in {what}")
+        where = _cordon(admin, broker, directories, True)
+    note(f"broker {broker}: {where} will get no new partitions")
 
 
 @cluster.command()
@@ -176,14 +172,25 @@ def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
 @click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
 @bootstrap_option
 def uncordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
-    """Place new partitions again in data directories of a BROKER, or, without any, in all of its directories."""
+    """Place new partitions again in data DIRECTORIES of BROKER, or, without any, in all of them."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        if directories:
-            admin.alter_configs("broker", str(broker), {}, subtract={CORDONED: ",".join(directories)})
-        else:
-            admin.alter_configs("broker", str(broker), {CORDONED: None})
-    what = f"data directories {', '.join(directories)}" if directories else "all data directories"
-    note(f"broker {broker}: new partitions may be placed in {what} again")
+        where = _cordon(admin, broker, directories, False)
+    note(f"broker {broker}: {where} may get new partitions again")
+
+
+def _cordon(admin: Admin, broker: int, directories: Sequence[str], cordoned: bool) -> str:
+    """Cordon data directories of a broker, or uncordon them, without any all of them. Return which, in words."""
+    found = {one.path: one.cordoned for one in admin.describe_log_dirs([broker])}
+    chosen = [os.path.normpath(path) for path in directories] or list(found)
+    if unknown := [path for path in chosen if path not in found]:
+        raise click.ClickException(
+            f"broker {broker} has no data directory {', '.join(unknown)}: it has {', '.join(sorted(found))}"
+        )
+    found.update(dict.fromkeys(chosen, cordoned))
+    paths = sorted(path for path, holds in found.items() if holds)
+    value = ALL_DIRECTORIES if cordoned and not directories else ",".join(paths)
+    admin.alter_configs("broker", str(broker), {"cordoned.log.dirs": value})
+    return ", ".join(chosen) if directories else "all data directories"
 
 
 @cluster.command()

@@ -11,6 +11,7 @@ import pytest
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.local.broker import pylogd_command
 from tests.clusters import BrokerCluster
+from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
 
 
@@ -58,3 +59,26 @@ def test_a_cordoned_broker_keeps_its_replicas_and_gets_no_others(cluster: Broker
     assert create(cluster, "too-many", 3) is ErrorCode.INVALID_REPLICATION_FACTOR, "it registers as cordoned"
     command(cluster, "uncordon", str(cordoned))
     cluster.until(lambda: create(cluster, f"probe-{next(names)}", 3) is ErrorCode.NONE, "that it takes replicas again")
+
+
+def test_single_directories_are_cordoned_and_uncordoned(start_broker: StartBroker, tmp_path: Path) -> None:
+    first, second = tmp_path / "broker", tmp_path / "second"
+    broker = start_broker(arguments=["--data", str(second)])
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [*pylogd_command(), "cluster", *words, "-b", broker.address]
+        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+    def states() -> list[str]:
+        return [line.split()[-1] for line in run().stdout.splitlines()]
+
+    assert run("cordon", "1", str(first)).returncode == run("cordon", "1", f"{first}/").returncode == 0
+    assert states() == ["cordoned", "online"]
+    run("cordon", "1")
+    assert states() == ["cordoned", "cordoned"]
+    run("uncordon", "1", str(second))
+    assert states() == ["cordoned", "online"], "also where all were cordoned"
+    wrong = run("cordon", "1", "/nowhere")
+    assert wrong.returncode == 1 and str(second) in wrong.stderr
+    run("uncordon", "1")
+    assert states() == ["online", "online"]
