@@ -53,7 +53,7 @@ class WorkTime:
     __slots__ = ("_clock", "seconds")
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock`: a monotonic clock in seconds, of all threads."""
+        """`clock` returns monotonic seconds, the same in all threads."""
         self._clock = clock
         self.seconds = 0.0
 

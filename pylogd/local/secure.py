@@ -96,7 +96,7 @@ class SecureCluster(LocalCluster):
             write_secret(self._brokers_file, text)
 
     def __enter__(self) -> SecureCluster:
-        """Start everything, as `LocalCluster` does, and make the users with passwords. Raises KafkaError too."""
+        """Start ZooKeeper and the brokers, then add the users with passwords. Raises KafkaError as well."""
         super().__enter__()
         try:
             self._add_users()

@@ -170,7 +170,7 @@ class ConnectionQuotas:
             listener.update()
 
     def _close_excess(self) -> None:
-        """Close what listeners have that are not exempt if there are more connections than `max.connections`."""
+        """Close the longest idle connections beyond `max.connections`. Those of exempt listeners stay."""
         most = self.limits.connections
         excess = self.count - len(self._closing) - most
         if excess <= 0:

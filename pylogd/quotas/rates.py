@@ -67,7 +67,7 @@ class WindowedRate:
         return max(self._total / limit - elapsed - max(missing, 0) * seconds, 0.0)
 
     def idle(self, now: float) -> bool:
-        """Return whether nothing was recorded in the last windows, so that a new object would give the same answers."""
+        """Return whether nothing was recorded in the last windows. This object can then be dropped."""
         return not self._samples or now - self._samples[-1][_LAST] >= self._windows.length
 
 

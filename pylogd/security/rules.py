@@ -35,14 +35,14 @@ from pylogd.security.acls import (
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import Principal
 
-#: Clients, by principal and address, whose decisions are kept, and decisions kept of each.
+#: The most clients (pairs of principal and address) whose decisions are kept, and the most decisions of each client.
 MOST_CLIENTS = 4096
 MOST_DECISIONS = 16_384
-#: About how many bytes the decisions of all clients may take; beyond that, all are forgotten.
+#: Roughly how many bytes the decisions of all clients may take. When they take more, all are forgotten.
 MOST_BYTES = 1 << 26
 #: Decisions about longer names are not kept. No topic and no group has one, but the protocol allows 32 KB.
 LONGEST_NAME = 1024
-#: About how many bytes a decision takes besides the name.
+#: Roughly the memory of one decision in bytes, without the resource's name.
 _DECISION_BYTES = 256
 
 #: An allowed operation on the left allows those on the right too.

@@ -50,7 +50,10 @@ class _Consumer(EventedConsumer):
     """Runs on a `PollLoop`. Listeners are called without its lock, so that the background thread can go on."""
 
     def pump(self) -> None:
-        """Process what was received, and do what is due, unless there are batches, which are taken before."""
+        """Process what was received, then let the driver take its turn.
+
+        If batches have arrived, the turn is left to the reader, which takes one when it opens the batches.
+        """
         happened = self._loop.turn(0.0)  # type: ignore[attr-defined]
         if not (happened and self.core.fetcher.ready and self._may_hand_out):
             self._driver.turn()

@@ -218,7 +218,7 @@ class TwistedLoop:
         return TwistedPromise()
 
     def tls_reader(self, link: Link) -> Callable[[], Any] | None:
-        """Return what makes the TLS options, None without TLS or if they are made."""
+        """Return a function that reads certificates and makes the TLS options; None if none are needed any more."""
         connections = link.connections
         security = connections.options.security
         return partial(_make_tls, security) if security.uses_tls and connections.tls is None else None
