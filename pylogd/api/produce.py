@@ -120,7 +120,7 @@ async def _produce_many(context: RequestContext, request: ProduceRequest, job: _
 
 
 class _Job:
-    """Appends what a request has. pending: what has to be waited for. inspected: what a thread looks at first."""
+    """Appends the batches of a request. pending: appends to wait for. inspected: batches that a thread checks first."""
 
     __slots__ = ("_acks", "_by_id", "_context", "_find", "_size", "inspected", "pending")
 

@@ -55,7 +55,7 @@ def in_slices(
 def fill(results: list[R], items: Iterable[T], make: Callable[[T], R | None], work: int) -> Iterator[int]:
     """Yield steps that add what `make` returns for each item to `results`, unless it is None.
 
-    work: what one takes, in bytes of an answer that take as long.
+    work: how long one takes, as a number of bytes of an answer whose encoding takes as long.
     """
     for item in items:
         made = make(item)
