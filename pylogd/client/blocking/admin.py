@@ -71,6 +71,7 @@ class Admin:
     reopen_log_dir = _blocking(Operations.reopen_log_dir)
     elect_leaders = _blocking(Operations.elect_leaders)
     eligible_replicas = _blocking(Operations.eligible_replicas)
+    describe_producers = _blocking(Operations.describe_producers)
     reassign = _blocking(Operations.reassign)
     reassignments = _blocking(Operations.reassignments)
     list_groups = _blocking(Operations.list_groups)
