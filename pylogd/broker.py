@@ -29,6 +29,7 @@ from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
+from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaner import Cleaner
 from pylogd.log.files import FileSystem, most_partitions
@@ -88,6 +89,7 @@ class Broker:
         self.clock = self._reactor = reactor
         self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
         self.logs = self._make_logs(fs, most_partitions(open_files))
+        self.disks = DiskSampler(DiskMeter(), lambda: self.logs.healthy, reactor, self.in_thread)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
         self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
