@@ -16,7 +16,8 @@ Rules:
   heartbeat nor a fetch for partitions that keep up (KIP-219).
 - Of a partition whose turn it is a bounded part is read, so that the next one comes soon.
 
-Gaps: a kernel that can't count the cached pages (before Linux 6.5) leaves it to the lag alone, as in the talk.
+A consumer that reads on makes the kernel read ahead, by megabytes: most of what it then asks for is in memory already,
+but came from the disk for its sake. So what it reads after a miss is counted for a while as if it were missing too.
 """
 
 from __future__ import annotations
@@ -36,11 +37,9 @@ from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.slices import next_turn
 from pylogd.config import Settings
 from pylogd.errors import KafkaError
-from pylogd.isolation.cached_pages import missing_bytes
 from pylogd.isolation.laggards import DiskThrottle
 from pylogd.isolation.throttled_clients import Client
 from pylogd.log.errors import ColdRead
-from pylogd.log.files import FileSlice
 from pylogd.log.log import Log
 from pylogd.replica.partition import Partition
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -125,16 +124,20 @@ class ThrottledFetchJob(FetchJob):
         limit = min(self.max_bytes - self.total, wanted.partition_max_bytes)
         if throttle is None or (limit <= 0 and self.total) or not self._lags(partition, wanted.fetch_offset):
             return super()._read_limited(partition, wanted, read)
-        if not _missing(read, wanted.fetch_offset, max(limit, 0)):
+        key = self._connection, partition.key
+        if not _missing(read, wanted.fetch_offset, max(limit, 0)) and not throttle.reads_on(key):
             return super()._read_limited(partition, wanted, read)
         if not throttle.take(self._connection, self._client, f"{partition.topic}-{partition.index}"):
             self.held[partition.key] = throttle
             return None
         part = copy(wanted)
-        part.partition_max_bytes = most = min(limit, throttle.most)
-        throttle.charge(_missing(read, wanted.fetch_offset, max(most, 0)))
+        part.partition_max_bytes = max(min(limit, throttle.most), 0)
+        missing = _missing(read, wanted.fetch_offset, part.partition_max_bytes)
+        before = self.total
+        records = super()._read_limited(partition, part, read)
+        throttle.charge(key, self.total - before, missing)
         self.due = True  # it has had its turn: a fetch that waits for more would lose it
-        return super()._read_limited(partition, part, read)
+        return records
 
     def _lags(self, partition: Partition, offset: int) -> bool:
         """Return whether a consumer lags by so much that it may have to wait."""
@@ -160,17 +163,12 @@ def is_behind(log: Log, offset: int, most: int) -> bool:
 
 
 def _missing(read: Read, offset: int, limit: int) -> int:
-    """Return how many bytes of what would be read have to come from the disk; `limit` where that can't be told."""
+    """Return how many bytes of what would be read have to come from the disk; `limit` if look-ups have to as well."""
     try:
         records = read(offset, limit, min_one=True, allow_cold=False)
     except ColdRead:
         return max(limit, 1)
-    return _missing_in(records) if isinstance(records, FileSlice) else 0  # nothing, or in memory
-
-
-def _missing_in(records: FileSlice) -> int:
-    found = missing_bytes(records.fileno(), records.position, records.length)
-    return records.length if found is None else found
+    return 0 if records is None else records.missing(records.position, records.length)
 
 
 class _HeldFetch(FetchWait):

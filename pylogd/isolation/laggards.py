@@ -2,7 +2,7 @@
 
 Strategy: a `DiskThrottle` for each disk has a token bucket, which a `ReadRate` fills more or less quickly by how busy
 the disk is, and a queue of the connections that wait, in the order in which they came. Whoever is about to read asks
-`take` first, and tells `charge` how many bytes have to come from the disk; the bucket may go below zero by one read.
+`take` first, and tells `charge` how much it has read; the bucket may go below zero by one read.
 The talk holds back finished answers, when the disk has done the work already; here the wait is before the read.
 
 Rules:
@@ -17,7 +17,7 @@ Must not know: requests, logs. Who lags and what is missing in the page cache is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -36,6 +36,12 @@ KEPT_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.25
 #: ... but not less, so that the disk does not seek for little.
 LEAST_READ: Final = 1 << 17
+#: So many bytes after a miss count as missing too: what kernels read ahead, and several times that.
+READ_AHEAD: Final = 1 << 25
+#: ... for as long as this: then it has been evicted, or the client has left.
+AHEAD_SECONDS: Final = 30.0
+#: The streams for which that is known; the one that read last longest ago is forgotten.
+_MOST_STREAMS: Final = 10_000
 _ROUNDING: Final = 0.001  # seconds
 _ENABLE: Final = "lagging.consumer.throttle.enable"
 
@@ -65,6 +71,8 @@ class DiskThrottle:
         self._at = clock.seconds()
         self._queue: dict[object, _Waiting] = {}
         self._timer: IDelayedCall | None = None
+        # Bytes that a stream may find in memory since they were read ahead for it, and when it read last.
+        self._ahead: dict[Hashable, tuple[int, float]] = {}
         self._granted = 0  # bytes since the last sample
         self._waited = False  # whether somebody had to since then
 
@@ -96,10 +104,20 @@ class DiskThrottle:
             self._queue[connection] = _Waiting(client, partition, now)
         return False
 
-    def charge(self, count: int) -> None:
-        """Count bytes that will be read from the disk."""
+    def charge(self, stream: Hashable, count: int, missing: int) -> None:
+        """Count a read of so many bytes, of which some were missing in memory. stream: who reads, and what."""
         self._tokens -= count
         self._granted += count
+        before, _ = self._ahead.pop(stream, (0, 0.0))
+        left = READ_AHEAD if missing else before - count
+        if left > 0:
+            self._ahead[stream] = left, self._clock.seconds()
+            if len(self._ahead) > _MOST_STREAMS:
+                del self._ahead[next(iter(self._ahead))]
+
+    def reads_on(self, stream: Hashable) -> bool:
+        """Return whether what a stream reads was probably read ahead for it: it has missed not long before."""
+        return stream in self._ahead
 
     def wait(self, connection: object, wake: Callable[[], object]) -> None:
         """Call `wake` when it is the turn of a connection that `take` has refused; only the last one of several."""
@@ -116,6 +134,7 @@ class DiskThrottle:
             self._count(place, now)
             if place.wake is None and now - place.seen >= KEPT_SECONDS:
                 del self._queue[connection]
+        self._ahead = {stream: last for stream, last in self._ahead.items() if now - last[1] < AHEAD_SECONDS}
         self.rate.observe(usage.utilisation, usage.read_rate, self._granted, self._waited, band, least)
         self._granted, self._waited = 0, bool(self._queue)
 

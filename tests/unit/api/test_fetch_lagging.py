@@ -19,6 +19,7 @@ from pylogd.isolation.disk_meter import Disk, DiskUsage
 from pylogd.isolation.laggards import DiskThrottle
 from pylogd.isolation.read_rate import Band
 from pylogd.log.errors import ColdRead
+from pylogd.log.files import FileSlice
 from pylogd.replica.partition import Partition
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from pylogd.wire.session import RequestReceived
@@ -47,7 +48,7 @@ class Lab(Parts):
     def exhaust(self, seconds: float = 0.5) -> None:
         """Have the disk's turns be used up for so long."""
         self.throttle._fill()
-        self.throttle.charge(int((seconds + 0.25) * 4 * MIB))
+        self.throttle.charge(None, int((seconds + 0.25) * 4 * MIB), 1)
 
     def fetch(self, *wanted: tuple[str, int], connection: Any = None, **fields: Any) -> Any:
         topics = [FetchTopic(name, bytes(16), [FetchPartition(0, -1, offset, -1, -1, MIB)]) for name, offset in wanted]
@@ -67,7 +68,7 @@ def sizes(response: Any) -> dict[str, int]:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     made = Lab(tmp_path)
-    monkeypatch.setattr(fetch_lagging, "_missing_in", lambda records: SIZE * 2 if _is_cold(made, records) else 0)
+    monkeypatch.setattr(FileSlice, "missing", lambda records, *_: SIZE * 2 if _is_cold(made, records) else 0)
     yield made
     made.throttle.end()
     made.close()
@@ -89,12 +90,23 @@ def test_a_consumer_whose_records_are_in_memory_never_waits(lab: Lab) -> None:
 
 def test_a_read_from_a_disk_with_turns_left_is_counted(lab: Lab) -> None:
     assert sizes(lab.fetch(("cold", 0))) == {"cold": 10}
-    assert lab.throttle._tokens == lab.throttle.most - 2 * SIZE
+    assert lab.throttle._tokens == lab.throttle.most - 10 * SIZE
 
 
 def test_a_part_is_read_when_it_is_its_turn(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiskThrottle, "most", 3 * SIZE + 1)
     assert sizes(lab.fetch(("cold", 0))) == {"cold": 3}
+
+
+def test_one_whose_records_are_read_ahead_waits_too(lab: Lab) -> None:
+    assert sizes(lab.fetch(("cold", 0), max_bytes=SIZE)) == {"cold": 1}
+    lab.cold.clear()
+    lab.exhaust()
+    answer = lab.fetch(("cold", 1))
+    assert isinstance(answer, Deferred)
+    assert sizes(lab.fetch(("cold", 1), connection=FakeConnection())) == {"cold": 9}  # one that was not read for
+    lab.time.advance(0.6)
+    assert sizes(result_of(answer)) == {"cold": 9}
 
 
 def test_a_consumer_that_lags_waits_for_its_turn(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 
 from pylogd.config import Settings
 from pylogd.isolation.disk_meter import Disk, DiskMeter, DiskSampler, DiskUsage
-from pylogd.isolation.laggards import KEPT_SECONDS, LEAST_READ, DiskThrottle, LaggardThrottle
+from pylogd.isolation.laggards import AHEAD_SECONDS, KEPT_SECONDS, LEAST_READ, READ_AHEAD, DiskThrottle, LaggardThrottle
 from pylogd.isolation.read_rate import Band
 from pylogd.isolation.throttled_clients import MOST_CLIENTS, Client, ThrottledClients
 
@@ -41,7 +41,7 @@ class Reader:
         if not self.throttle.take(self, self.client, "t-0"):
             self.throttle.wait(self, self.read)
             return False
-        self.throttle.charge(self.size)
+        self.throttle.charge(None, self.size, 1)
         self.reads += 1
         if self.goes_on:
             self.throttle._clock.callLater(0, self.read)
@@ -102,7 +102,7 @@ def test_a_reader_that_is_seldom_there_keeps_its_place(lab: Lab) -> None:
 
 def test_a_place_of_one_that_left_is_not_kept_for_long(lab: Lab) -> None:
     lab.limit(MIB)
-    lab.throttle.charge(10 * MIB)
+    lab.throttle.charge(None, 10 * MIB, 1)
     assert not lab.throttle.take("gone", client("gone"), "t-0")
     assert len(lab.throttle) == 1
     lab.clock.advance(KEPT_SECONDS)
@@ -112,7 +112,7 @@ def test_a_place_of_one_that_left_is_not_kept_for_long(lab: Lab) -> None:
 
 def test_a_wait_is_counted_for_its_client(lab: Lab) -> None:
     lab.limit(MIB)
-    lab.throttle.charge(2 * MIB)
+    lab.throttle.charge(None, 2 * MIB, 1)
     reader = Reader(lab.throttle, "late")
     reader.goes_on = False
     assert not reader.read()
@@ -126,7 +126,7 @@ def test_a_wait_is_counted_for_its_client(lab: Lab) -> None:
 
 def test_a_wait_counts_while_it_lasts(lab: Lab) -> None:
     lab.limit(MIB)
-    lab.throttle.charge(100 * MIB)
+    lab.throttle.charge(None, 100 * MIB, 1)
     Reader(lab.throttle, "late").read()
     lab.clock.advance(7)
     lab.throttle.observe(usage(0.65), BAND, MIB)
@@ -149,8 +149,27 @@ def test_an_idle_bucket_does_not_save_up(lab: Lab) -> None:
     assert reader.reads <= 6
 
 
+def test_what_follows_a_miss_was_read_ahead(lab: Lab) -> None:
+    """The kernel reads ahead for one who reads on: only the first of several reads finds its bytes missing."""
+    stream = "connection", ("t", 0)
+    assert not lab.throttle.reads_on(stream)
+    lab.throttle.charge(stream, MIB, 4096)
+    for _ in range(READ_AHEAD // MIB):
+        assert lab.throttle.reads_on(stream)
+        lab.throttle.charge(stream, MIB, 0)
+    assert not lab.throttle.reads_on(stream)
+    assert not lab.throttle.reads_on(("connection", ("t", 1)))
+
+
+def test_what_was_read_ahead_is_forgotten_with_time(lab: Lab) -> None:
+    lab.throttle.charge("stream", MIB, 4096)
+    lab.clock.advance(AHEAD_SECONDS)
+    lab.throttle.observe(usage(0.65), BAND, MIB)
+    assert not lab.throttle.reads_on("stream")
+
+
 def test_the_end_wakes_whoever_waits(lab: Lab) -> None:
-    lab.throttle.charge(1000 * MIB)
+    lab.throttle.charge(None, 1000 * MIB, 1)
     woken: list[str] = []
     lab.throttle.take("a", client("a"), "t-0")
     lab.throttle.wait("a", lambda: woken.append("a"))
@@ -243,7 +262,7 @@ def test_who_waits_is_woken_when_the_disk_is_free_again() -> None:
     broker.run(5, 1.0)
     throttle = broker.throttle.of("/data1")
     assert throttle is not None
-    throttle.charge(1 << 50)
+    throttle.charge(None, 1 << 50, 1)
     woken: list[bool] = []
     assert not throttle.take("a", client("a"), "t-0")
     throttle.wait("a", lambda: woken.append(broker.throttle.active))
