@@ -29,6 +29,8 @@ from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
+from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
+from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaner import Cleaner
 from pylogd.log.files import FileSystem, most_partitions
@@ -88,6 +90,8 @@ class Broker:
         self.clock = self._reactor = reactor
         self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
         self.logs = self._make_logs(fs, most_partitions(open_files))
+        self.disks = DiskSampler(DiskMeter(), lambda: self.logs.healthy, reactor, self.in_thread)
+        self.laggards = LaggardThrottle(settings, self.disks, reactor)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
         self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
@@ -258,6 +262,8 @@ class Broker:
         self.groups.start()
         await self.replica_parts.start()
         self._forget_settings = self.settings.subscribe(self._settings_changed)
+        self.laggards.start()
+        self._undo.append(self._stop_laggards)
         self.outages.start()
         self._undo.append(self._stop_outages)
         self.cleaner.start()
@@ -384,6 +390,9 @@ class Broker:
 
     async def _stop_smooth_joins(self) -> None:
         self.smooth_joins.stop()
+
+    async def _stop_laggards(self) -> None:
+        self.laggards.stop()
 
     async def _stop_tokens(self) -> None:
         self.delegation_tokens.stop()

@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.lagging import LAGGING_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
@@ -430,6 +431,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *PRODUCER_LIMITS,
             *REPLICATION_SETTINGS,
             *QUOTA_SETTINGS,
+            *LAGGING_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
             *_THREAD_SETTINGS,

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
 from pylogd.config.connections import check_connections
+from pylogd.config.lagging import check_lagging
 from pylogd.config.listeners import (
     PROTOCOL_MAP,
     Listener,
@@ -362,6 +363,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
     check_connections(values)
     check_tls_values(values)
     check_cordoned(values)
+    check_lagging(values)
     for listener in _listeners(values):
         if listener.protocol.tls:
             tls_options(ListenerValues(values, listener.name).__getitem__, listener.name)

@@ -23,6 +23,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from pylogd.log.residency import missing_bytes
+
 _log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
@@ -65,6 +67,9 @@ class FileSystem(Protocol):
 
     def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], position: int, flags: int = 0) -> int:
         """Read into the buffers; return how many bytes were read. With `NOWAIT`: EAGAIN instead of waiting."""
+
+    def missing(self, fd: int, position: int, length: int) -> int:
+        """Return how many bytes of a range of a file are not in memory; 0 if that can't be told."""
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write the buffers one after another at `position`; return how many bytes were written."""
@@ -124,6 +129,7 @@ class RealFileSystem:
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
     preadv = staticmethod(os.preadv)
+    missing = staticmethod(missing_bytes)
     pwritev = staticmethod(os.pwritev)
     fsync = staticmethod(os.fdatasync if hasattr(os, "fdatasync") else os.fsync)
     ftruncate = staticmethod(os.ftruncate)
@@ -267,10 +273,16 @@ class FileSlice:
     def is_warm(self, position: int, length: int) -> bool:
         """Return whether `length` bytes at `position` of the file are in the page cache.
 
-        Only the first and the last byte are tried, by reads that do not wait. If the file system can't tell, True.
+        Trying the ends would not do: look-ups read them, and a read that does not wait has the kernel read ahead from
+        its place, so that the next one finds it there, but nothing behind.
         """
-        read_warm = self.file.read_warm
-        return bool(read_warm(position, 1)) and (length <= 1 or bool(read_warm(position + length - 1, 1)))
+        file = self.file
+        return not file.fs.missing(file.fd, position, length)
+
+    def missing(self, position: int, length: int) -> int:
+        """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""
+        file = self.file
+        return file.fs.missing(file.fd, position, length)
 
 
 V = TypeVar("V")

@@ -16,6 +16,8 @@ from pylogd.api.context import RequestContext
 from pylogd.config import Settings
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.groups import GroupCoordinator
+from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
+from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
@@ -135,6 +137,8 @@ class Parts:
         self.broker_configs = self.metadata.broker_configs
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
+        self.disks = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
+        self.laggards = LaggardThrottle(self.settings, self.disks, self.clock)
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
