@@ -42,7 +42,7 @@ The others take effect at the next start. With an unknown name, or a value of th
 does not start, and prints one line that says what is allowed. Lists are TOML arrays, or text separated by commas.
 
 Topic settings are given when a topic is created or altered. A topic that does not set one uses the broker setting named
-with it, and follows its changes.
+with it, and follows its changes; `placement.label` has no such setting.
 """
 
 _EXAMPLE_HEAD = """\
@@ -88,7 +88,7 @@ def _groups(settings: Iterable[Setting]) -> list[tuple[str, list[Setting]]]:
 
 def _entry(setting: Setting, default: str) -> str:
     facts = [f"{_kind(setting)}", f"{default}: {_shown(setting)}"]
-    if setting.group == "Topic":
+    if setting.synonyms and setting.group == "Topic":
         followed = ", then ".join(f"`{name}`" for name, _ in setting.synonyms)
         facts.append(f"Follows: {followed}")
     elif setting.mode is Mode.DYNAMIC:

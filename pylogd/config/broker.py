@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
@@ -105,6 +106,7 @@ _IDENTITY_SETTINGS: Final = [
         _IDENTITY,
         nullable=True,
     ),
+    BROKER_LABELS,
 ]
 
 _METADATA_SETTINGS: Final = [
@@ -157,6 +159,7 @@ _TOPIC_SETTINGS: Final = [
         _TOPICS,
         minimum=1,
     ),
+    DEFAULT_LABEL,
 ]
 
 _NETWORK_SETTINGS: Final = [

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
 from pylogd.config.connections import check_connections
+from pylogd.config.labels import PLACEMENT_LABEL, check_label, check_labels
 from pylogd.config.listeners import (
     PROTOCOL_MAP,
     Listener,
@@ -197,6 +198,8 @@ class Settings(TypedValues):
         for name, raw in overrides.items():
             setting = known(TOPIC_SETTINGS.get, TOPIC_SETTINGS, name, "topic setting")
             checked[name] = setting.format(setting.parse(raw)) or ""
+        if checked.get(PLACEMENT_LABEL.name):
+            check_label(checked[PLACEMENT_LABEL.name], PLACEMENT_LABEL.name)
         values = self.topic_config(checked)
         _check_lag(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
         return checked
@@ -362,6 +365,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
     check_connections(values)
     check_tls_values(values)
     check_cordoned(values)
+    check_labels(values)
     for listener in _listeners(values):
         if listener.protocol.tls:
             tls_options(ListenerValues(values, listener.name).__getitem__, listener.name)
@@ -396,7 +400,7 @@ def _resolve_one(setting: Setting, layers: Layers) -> Value:
             value = values.get(name)
             if value is not None:
                 return fallback_value(factor, value)
-    return None
+    return setting.default
 
 
 def _resolve(layers: Layers) -> dict[str, Value]:

@@ -164,9 +164,18 @@ class Cluster:
         """Tell the cluster that this broker is stopping; fires when that was read back. Fails with `NoNode`."""
         assert self._self is not None
         self._self = replace(self._self, stopping=True)
-        path = f"{BROKERS}/{self.node_id}"
-        write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
-        return Deferred.fromCoroutine(write).addCallback(lambda _: None)
+        return Deferred.fromCoroutine(self._publish(self._self))
+
+    def set_labels(self, labels: tuple[str, ...]) -> Deferred[None]:
+        """Tell the cluster which labels this broker carries from now on (`broker.labels`).
+
+        Fires when that was read back. Fails with the store's errors. If the connection to the store is lost meanwhile,
+        the labels are written again when it is restored.
+        """
+        if self._self is None or self._self.labels == labels:
+            return succeed(None)
+        self._self = replace(self._self, labels=labels)
+        return Deferred.fromCoroutine(self._publish(self._self))
 
     def report_outages(self, outages: Outages) -> Deferred[None]:
         """Tell the cluster which replicas of this broker are offline or full, now and after every loss of the session.
@@ -176,9 +185,12 @@ class Cluster:
         if self._self is None:
             return succeed(None)  # another broker has this node id
         self._self = replace(self._self, outages=outages)
+        return Deferred.fromCoroutine(self._publish(self._self))
+
+    async def _publish(self, broker: Broker) -> None:
+        """Replace the content of this broker's registration."""
         path = f"{BROKERS}/{self.node_id}"
-        write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
-        return Deferred.fromCoroutine(write).addCallback(lambda _: None)
+        await self._feed.write([SetData(path, encode_broker(broker))], [path])
 
     @property
     def accepted(self) -> bool:
@@ -378,8 +390,15 @@ class Cluster:
         registered = self._registering or self._registered_in == self._store.session_id
         again = self._self is not None and not registered
         # No clock: another broker that registered this node id meanwhile is not waited for.
-        work = self._register(self._self, None) if again and self._self is not None else self._reload()
+        work = self._register(self._self, None) if again and self._self is not None else self._resume()
         Deferred.fromCoroutine(work).addErrback(self._failed)
+
+    async def _resume(self) -> None:
+        """Read the brokers after the connection was restored, and write our labels again if their write was lost."""
+        await self._reload()
+        found = self._brokers.get(self.node_id) if self._registered_in == self._store.session_id else None
+        if found is not None and self._self is not None and found.labels != self._self.labels:
+            await self._publish(self._self)
 
     def _oust(self, error: NodeIdInUse) -> None:
         log.error("{error}", error=str(error))

@@ -72,6 +72,8 @@ class Admin:
     elect_leaders = _blocking(Operations.elect_leaders)
     eligible_replicas = _blocking(Operations.eligible_replicas)
     reassign = _blocking(Operations.reassign)
+    broker_labels = _blocking(Operations.broker_labels)
+    topic_labels = _blocking(Operations.topic_labels)
     reassignments = _blocking(Operations.reassignments)
     list_groups = _blocking(Operations.list_groups)
     describe_group = _blocking(Operations.describe_group)

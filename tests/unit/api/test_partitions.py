@@ -185,7 +185,7 @@ def test_a_change_beyond_its_timeout_is_done_and_answered_with_an_error(
 ) -> None:
     write, held = two.topics.write_states, Deferred[None]()
 
-    def write_later(updates: Any) -> Deferred[None]:
+    def write_later(updates: Any, **_: Any) -> Deferred[None]:
         return held.addCallback(lambda _: write(updates))
 
     monkeypatch.setattr(two.topics, "write_states", write_later)
