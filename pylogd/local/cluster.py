@@ -32,9 +32,9 @@ class LocalBrokers:
         size: int,
         settings: Mapping[str, str] | None = None,
         racks: Sequence[str] = (),
-        labels: Sequence[str] = (),
         prefix: Sequence[str] = (),
         port: int = 0,
+        labels: Sequence[str] = (),
     ) -> None:
         """`racks`, `labels`: the rack and the labels of each broker in turn. `prefix`: see `BrokerProcess`.
 
