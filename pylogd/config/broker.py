@@ -19,6 +19,7 @@ from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
+from pylogd.config.profiles import PROFILE
 from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.sasl import SASL_SETTINGS
@@ -107,6 +108,7 @@ _IDENTITY_SETTINGS: Final = [
         nullable=True,
     ),
     BROKER_LABELS,
+    PROFILE,
 ]
 
 _METADATA_SETTINGS: Final = [
