@@ -97,9 +97,8 @@ class TestSettings:
         assert setting["name"] == "log.segment.bytes" and setting["type"] == "int"
 
     def test_profiles(self) -> None:
-        assert [line for line in run("settings").output.splitlines() if line.startswith("num.partitions\t")][
-            0
-        ].endswith("\tlogs,online,offline")
+        (line,) = [line for line in run("settings").output.splitlines() if line.startswith("num.partitions\t")]
+        assert line.endswith("\tlogs,online,offline")
         lines = run("settings", "--profile", "online").output.splitlines()
         (line,) = [line for line in lines if line.startswith("min.insync.replicas\t")]
         assert line.split("\t")[:3] == ["min.insync.replicas", "2", "1"]
