@@ -209,7 +209,7 @@ def label(broker: int, labels: Sequence[str], bootstrap: str) -> None:
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         admin.alter_configs("broker", str(broker), {"broker.labels": ",".join(labels)})
-    note(f"broker {broker} carries " + (f"the labels {', '.join(labels)}" if labels else "no label"))
+    note(f"broker {broker} carries {', '.join(labels) or 'no label'}")
 
 
 def _cordon(admin: Admin, broker: int, directories: Sequence[str], cordoned: bool) -> str:
