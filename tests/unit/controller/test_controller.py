@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
 from pylogd.controller.machines import TermEvent
 from pylogd.metadata.errors import BadVersion, ConnectionLost
@@ -487,29 +485,3 @@ def test_the_last_known_leader_leads_on_where_nobody_else_has_the_records(three:
     result_of(three.peers[1].topics.write_states([TopicUpdate(three.topic(), (back,))]))
     three.settle()
     assert (three.state().leader, three.state().isr, three.state().last_known_elr) == (2, (2,), ())
-
-
-def test_misplaced_replicas_are_reported_once(three: FakeCluster) -> None:
-    events: list[str] = []
-    observer = cast(ILogObserver, lambda event: events.append(formatEvent(event)))
-    globalLogPublisher.addObserver(observer)
-
-    def carry(node: int, *labels: str) -> list[str]:
-        """Let a broker carry these labels; return what the controller logs of them."""
-        events.clear()
-        result_of(three.peers[node].cluster.set_labels(labels))
-        three.settle()
-        return [event for event in events if "label" in event]
-
-    try:
-        for node in three.peers:
-            assert carry(node, "online") == []
-        admin = three.peers[1].topic_admin
-        result_of(admin.create_topic("t", partitions=3, replication_factor=3, configs={"placement.label": "online"}))
-        (reported,) = carry(2, "logs")
-        assert reported.startswith('broker 2 has 3 replicas of topics with the label "online", which it does not carry')
-        assert carry(3, "online", "ssd") == [], "nothing has changed for broker 2"
-        (ended,) = carry(2, "online")
-        assert ended.startswith('broker 2 has no misplaced replica of label "online" any more')
-    finally:
-        globalLogPublisher.removeObserver(observer)
