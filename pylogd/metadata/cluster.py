@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -60,6 +60,7 @@ NO_CONTROLLER: Final = -1
 _LOOK_SECONDS: Final = 0.5
 
 ClusterListener = Callable[[], None]
+T = TypeVar("T")
 
 
 class Cluster:
@@ -88,6 +89,8 @@ class Cluster:
         self._id_lock = DeferredLock()
         self._clock = clock
         self._patience = patience
+        self._label_writes = 0  # under way
+        self._label_waiters: list[Deferred[None]] = []
         self._listeners: list[ClusterListener] = []
         self._forget: Callable[[], None] | None = None
         self.cluster_id = ""
@@ -175,7 +178,24 @@ class Cluster:
         if self._self is None or self._self.labels == labels:
             return succeed(None)
         self._self = replace(self._self, labels=labels)
-        return Deferred.fromCoroutine(self._publish(self._self))
+        self._label_writes += 1
+        return Deferred.fromCoroutine(self._publish(self._self)).addBoth(self._labels_written)
+
+    def _labels_written(self, result: T) -> T:
+        self._label_writes -= 1
+        if not self._label_writes:
+            waiting, self._label_waiters = self._label_waiters, []
+            for one in waiting:
+                one.callback(None)
+        return result
+
+    def labels_settled(self) -> Deferred[None]:
+        """Return a Deferred that fires when no change of this broker's labels is being written; it never fails."""
+        if not self._label_writes:
+            return succeed(None)
+        done: Deferred[None] = Deferred()
+        self._label_waiters.append(done)
+        return done
 
     def report_outages(self, outages: Outages) -> Deferred[None]:
         """Tell the cluster which replicas of this broker are offline or full, now and after every loss of the session.

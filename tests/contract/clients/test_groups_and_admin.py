@@ -191,9 +191,8 @@ def test_labels(admin: Any) -> None:
     [node] = admin.broker_labels()
     admin.alter_configs("broker", str(node), {"broker.labels": f"{label},ssd"})
     try:
-        assert eventually(lambda: admin.broker_labels() == {node: (label, "ssd")})
-        new = NewTopic(topic, 2, 1, {"placement.label": label})
-        assert eventually(lambda: admin.create_topics([new])[topic] is None), "once the broker has registered it"
+        assert admin.broker_labels() == {node: (label, "ssd")}
+        admin.create_topic(topic, 2, 1, {"placement.label": label})
         assert admin.topic_labels([topic, name("none")]) == {topic: label}
         refused = NewTopic(name("refused"), 1, 1, {"placement.label": "nobody"})
         [error] = admin.create_topics([refused]).values()

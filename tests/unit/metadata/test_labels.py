@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import (
+    ConnectionLost,
     InvalidConfig,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -321,3 +323,20 @@ class TestBrokers:
         result_of(cluster.store.multi([Delete(f"{BROKERS}/5")]))
         cluster.set_label("logs")
         assert label_of(cluster.topic().configs) == "logs"
+
+    def test_who_waits_for_a_change_of_labels(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        ours = cluster.one.cluster
+        assert ours.labels_settled().called
+        held: Deferred[Any] = Deferred()
+
+        async def write(*_: Any) -> Any:
+            return await held
+
+        monkeypatch.setattr(cluster.one.feed, "write", write)
+        changed, settled = ours.set_labels(("new",)), ours.labels_settled()
+        assert not settled.called
+        held.errback(ConnectionLost("gone"))
+        assert settled.called
+        with pytest.raises(ConnectionLost):
+            result_of(changed)
+        assert ours.labels_settled().called
