@@ -17,6 +17,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from pylogd import __version__
@@ -112,9 +113,7 @@ class Broker:
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
-        self.groups = GroupCoordinator(
-            self.replica_parts, self.topics, self.topic_admin, self.cluster, settings, reactor, wall_ms
-        )
+        self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, wall_ms)
         self.smooth_joins = SmoothJoins(
             self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
@@ -297,6 +296,7 @@ class Broker:
             self.node_id, self._listeners.endpoints, self.settings.text("broker.rack"),
             directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
             proof=self._secret.digest, outages=self.outages.at_registration(),
+            labels=self.settings.words("broker.labels"),
         )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)
@@ -321,6 +321,8 @@ class Broker:
     def _settings_changed(self, names: frozenset[str]) -> None:
         if "cordoned.log.dirs" in names:
             self.outages.changed()
+        if "broker.labels" in names:
+            self.cluster.set_labels(self.settings.words("broker.labels")).addErrback(_labels_not_written)
 
     def _directory_full(self) -> None:
         self.outages.changed()
@@ -400,6 +402,12 @@ class Broker:
     async def _stop_pool(self) -> None:
         self._pool.stop()
         self._login_pool.stop()
+
+
+def _labels_not_written(failure: Failure) -> None:
+    failure.trap(StoreError)
+    log.warn("Could not register this broker's new labels (broker.labels), which is tried again when the connection to "
+             "the metadata store is restored: {error}", error=failure.getErrorMessage())  # fmt: skip
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:

@@ -10,6 +10,7 @@ import click
 
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, json_option
 from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
+from pylogd.cli.relabel import relabel
 from pylogd.client import Admin, NewTopic
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
@@ -24,6 +25,7 @@ def topics() -> None:
     pylogd topics list
     pylogd topics describe events
     pylogd topics alter events --partitions 8 --config max.message.bytes=2000000
+    pylogd topics relabel events online
     pylogd topics delete events --yes
     """
 
@@ -98,7 +100,9 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
         print_json([_as_json(topic, settings[topic.name]) for topic in found])
     elif sys.stdout.isatty():
         for topic in found:
-            print_line(f"{topic.name}  id {topic.topic_id.hex()}", bold=True)
+            label = settings[topic.name].get("placement.label")
+            on = f"  on brokers with the label {label}" if label else ""
+            print_line(f"{topic.name}  id {topic.topic_id.hex()}{on}", bold=True)
             for name, value in settings[topic.name].items():
                 print_line(f"  {name} = {value}")
             print_table([">partition", ">leader", "replicas", "in sync"], _rows(topic))
@@ -179,6 +183,9 @@ def alter(name: str, partitions: int | None, configs: dict[str, str], deleted: S
             admin.alter_configs("topic", name, {**configs, **dict.fromkeys(deleted)})
         if partitions:
             admin.create_partitions(name, partitions)
+
+
+topics.add_command(relabel)
 
 
 def _report(outcome: dict[str, KafkaError | None], ignored: ErrorCode | None) -> None:

@@ -15,10 +15,12 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
 from pylogd.config.lagging import LAGGING_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
+from pylogd.config.profiles import PROFILE
 from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.sasl import SASL_SETTINGS
@@ -106,6 +108,8 @@ _IDENTITY_SETTINGS: Final = [
         _IDENTITY,
         nullable=True,
     ),
+    BROKER_LABELS,
+    PROFILE,
 ]
 
 _METADATA_SETTINGS: Final = [
@@ -158,6 +162,7 @@ _TOPIC_SETTINGS: Final = [
         _TOPICS,
         minimum=1,
     ),
+    DEFAULT_LABEL,
 ]
 
 _NETWORK_SETTINGS: Final = [

@@ -45,7 +45,6 @@ from pylogd.groups.states import GroupState
 from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
 from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.limits.names import MAX_GROUP_ID, MAX_INSTANCE_ID
-from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
@@ -81,7 +80,6 @@ class GroupCoordinator:
         replicas: Replicas,
         topics: TopicRegistry,
         topic_admin: TopicAdmin,
-        cluster: Cluster,
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
@@ -93,7 +91,7 @@ class GroupCoordinator:
         self._settings = settings
         self._clock = clock
         self._now_ms = now_ms
-        self._topic = OffsetsTopic(replicas, topics, topic_admin, cluster, settings, now_ms)
+        self._topic = OffsetsTopic(replicas, topics, topic_admin, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, ClassicGroup] = {}
         self._membership = Membership(

@@ -22,7 +22,6 @@ from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.log.errors import RecordListTooLarge, RecordTooLarge, StorageError
-from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import OFFSETS_TOPIC, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -58,7 +57,6 @@ class OffsetsTopic:
         replicas: Replicas,
         topics: TopicRegistry,
         topic_admin: TopicAdmin,
-        cluster: Cluster,
         settings: Settings,
         now_ms: Callable[[], int],
     ) -> None:
@@ -66,7 +64,6 @@ class OffsetsTopic:
         self._hosting = replicas.hosting
         self._topics = topics
         self._topic_admin = topic_admin
-        self._cluster = cluster
         self._settings = settings
         self._now_ms = now_ms
         self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
@@ -97,12 +94,11 @@ class OffsetsTopic:
         return waiting
 
     async def _create(self) -> None:
-        copies = self._settings.integer("offsets.topic.replication.factor")
         with suppress(TopicExists):
             await self._topic_admin.create_topic(
                 OFFSETS_TOPIC,
                 partitions=self._settings.integer("offsets.topic.num.partitions"),
-                replication_factor=max(1, min(copies, len(self._cluster.brokers))),
+                replication_factor=self._settings.integer("offsets.topic.replication.factor"),
                 configs={
                     "cleanup.policy": "compact",
                     "segment.bytes": str(self._settings.integer("offsets.topic.segment.bytes")),

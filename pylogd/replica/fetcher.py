@@ -51,6 +51,7 @@ log = Logger()
 
 _FIRST_BACKOFF = 0.05  # seconds, after a connection failed; doubled up to `FetcherConfig.backoff`
 _UNTIL_TRUNCATED = float("inf")  # the end of a pause that lasts as long as the log is truncated
+_THROTTLED_SECONDS = 1.0  # the longest pause of a throttled replica before the quota is looked at again
 _SESSION_LOST = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 Connect = Callable[[int], "Deferred[Any]"]
@@ -370,7 +371,9 @@ class ReplicaFetcher:
             over = [key for key, until in self._paused.items() if until <= now]
             for key in over:
                 del self._paused[key]
-            self._changed.update(dict.fromkeys(over))
+                if key in self._followed and self._held_back(self._followed[key]):
+                    continue
+                self._changed[key] = None
 
     def _wake_at_end_of_pause(self) -> None:
         """Have the leader asked again when the first pause is over."""
@@ -466,6 +469,14 @@ class ReplicaFetcher:
         """Count the bytes of a throttled replica, and pause it if they exceed the quota."""
         if self._replica_throttle.holds_itself_back(partition):
             self._quota.record(count)
-            wait = self._quota.wait
-            if wait > 0:
-                self._pause(self._followed[partition.topic_id, partition.index], wait)
+            self._held_back(self._followed[partition.topic_id, partition.index])
+
+    def _held_back(self, followed: FollowedPartition) -> bool:
+        """Pause a throttled replica while the quota is exceeded, and return whether it is.
+
+        The pauses are short, so that another rate takes effect soon.
+        """
+        wait = self._quota.wait if self._replica_throttle.holds_itself_back(followed.partition) else 0.0
+        if wait > 0:
+            self._pause(followed, min(wait, _THROTTLED_SECONDS))
+        return wait > 0

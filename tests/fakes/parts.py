@@ -172,7 +172,7 @@ class Parts:
         self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
         self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
         self.groups = GroupCoordinator(
-            self.replica_parts, self.topics, self.topic_admin, self.cluster, self.settings, self.clock, self.now_ms
+            self.replica_parts, self.topics, self.topic_admin, self.settings, self.clock, self.now_ms
         )
         self.groups.start()
 

@@ -73,6 +73,8 @@ class Admin:
     eligible_replicas = _blocking(Operations.eligible_replicas)
     describe_producers = _blocking(Operations.describe_producers)
     reassign = _blocking(Operations.reassign)
+    broker_labels = _blocking(Operations.broker_labels)
+    topic_labels = _blocking(Operations.topic_labels)
     reassignments = _blocking(Operations.reassignments)
     list_groups = _blocking(Operations.list_groups)
     describe_group = _blocking(Operations.describe_group)

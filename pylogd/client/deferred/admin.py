@@ -70,6 +70,8 @@ class Admin:
     eligible_replicas = _deferred(Operations.eligible_replicas)
     describe_producers = _deferred(Operations.describe_producers)
     reassign = _deferred(Operations.reassign)
+    broker_labels = _deferred(Operations.broker_labels)
+    topic_labels = _deferred(Operations.topic_labels)
     reassignments = _deferred(Operations.reassignments)
     list_groups = _deferred(Operations.list_groups)
     describe_group = _deferred(Operations.describe_group)

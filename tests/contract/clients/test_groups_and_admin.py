@@ -196,6 +196,28 @@ def test_acls(face: Face, admin: Any) -> None:
     assert admin.list_acls(AclFilter(name=prefix)) == []
 
 
+def test_labels(admin: Any) -> None:
+    topic, label = name("labelled"), name("label")
+    [node] = admin.broker_labels()
+    admin.alter_configs("broker", str(node), {"broker.labels": f"{label},ssd"})
+    try:
+        assert admin.broker_labels() == {node: (label, "ssd")}
+        admin.create_topic(topic, 2, 1, {"placement.label": label})
+        assert admin.topic_labels([topic, name("none")]) == {topic: label}
+        refused = NewTopic(name("refused"), 1, 1, {"placement.label": "nobody"})
+        [error] = admin.create_topics([refused]).values()
+        assert error.code is ErrorCode.INVALID_REPLICATION_FACTOR
+        moves = {(topic, 0): [node], (topic, 1): [node]}
+        assert not any(admin.reassign(moves, labels={topic: "ssd"}).values())
+        assert eventually(lambda: admin.topic_labels([topic]) == {topic: "ssd"})
+        for error in admin.reassign(moves, labels={topic: "other"}).values():
+            assert error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert not any(admin.reassign(moves, labels={topic: ""}).values())
+        assert eventually(lambda: admin.topic_labels([topic]) == {topic: ""})
+    finally:
+        admin.alter_configs("broker", str(node), {"broker.labels": None})
+
+
 def test_client_quotas(admin: Any) -> None:
     client_id = name("client")
     entity = QuotaEntity(client_id=client_id)

@@ -99,18 +99,23 @@ class PartitionOperations:
         targets: Mapping[tuple[str, int], Sequence[int] | None] | Mapping[TopicPartition, Sequence[int] | None],
         *,
         latest_wait: float | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> PartitionOutcome:
         """Begin to move each partition's replicas to these brokers, the preferred leader first; None goes back to those
         that there were before the move under way. What became of each.
 
         `latest_wait`, pylogd's own: new replicas copy nothing that is there already. They begin with the latest offset,
         and count as in sync when every consumer group has read so far, or after so many seconds.
+
+        `labels`, pylogd's own: new labels of topics, by name, "" for none. A topic's label changes together with the
+        moves. All of its partitions must be on, or be moved to, brokers that carry the label; otherwise each of them
+        has an error, none is moved, and the label stays.
         """
         topics = [
             alter.ReassignableTopic(topic, [
                 alter.ReassignablePartition(index, None if brokers is None else list(brokers))
                 for (name, index), brokers in targets.items() if name == topic
-            ])
+            ], placement_label=(labels or {}).get(topic))
             for topic in _by_topic(targets)
         ]  # fmt: skip
         request = alter.AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
