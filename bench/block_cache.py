@@ -131,7 +131,7 @@ class Arm:
         results["append batches of 100 kB, a MB"] = seconds / (size / MIB)
         for most in FETCHES[1:]:
             begin = self.ends["large"] - requests
-            seconds, _ = self._spent(lambda b=begin, m=most: self.fetch("large", b, requests, batch, m))  # type: ignore[misc]
+            seconds, _ = self._spent(lambda b=begin, m=most: self.fetch("large", b, requests, batch, m))
             results[f"fetch by {most >> 10} KiB what is held, a MB"] = seconds / (size / MIB)
         size, batch = SMALL
         seconds, requests = self._spent(lambda: self.produce("small", size, batch))

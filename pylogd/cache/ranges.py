@@ -213,14 +213,15 @@ class BlockSlice(FileSlice):
             if 0 <= at < len(self._loaded):
                 return [memoryview(self._loaded)[at : at + length]]
             self._loaded = b""
-        cache = self._range.cache
-        views = self._range.views(position, min(length, _MOST_VIEWS * cache.block_bytes))
-        if views:
-            counters = cache.counters
-            counters.hit_bytes += sum(map(len, views))
+        return self._range.views(position, min(length, _MOST_VIEWS * self._range.cache.block_bytes))
+
+    def sent(self, position: int, length: int) -> None:
+        """Count so many bytes of what `views` has just returned as sent."""
+        if not self._loaded:
+            counters = self._range.cache.counters
+            counters.hit_bytes += length
             if position == self.position:
                 counters.hits += 1
-        return views
 
     def load(self, position: int, length: int) -> None:
         """Read the bytes from `position` on that are not held, for the next `views`; leave none in the page cache.

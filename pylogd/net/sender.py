@@ -64,6 +64,9 @@ class BlockSlice(Slice, Protocol):
     def views(self, position: int, length: int) -> list[memoryview]:
         """Return what is in memory from `position` on, to be used before the caller returns; empty if nothing is."""
 
+    def sent(self, position: int, length: int) -> None:
+        """Count so many bytes as sent, of what `views` has just returned."""
+
     def load(self, position: int, length: int) -> None:
         """Read bytes from `position` on for the next `views`, none only at the end of the file. Waits for the disk."""
 
@@ -251,6 +254,7 @@ class Sender:
         sent = self._write_views(views)
         if not sent:
             return 0
+        source.sent(self._at, sent)
         self._at += sent
         self._warm_to = self._at
         if self._at == self._end:
