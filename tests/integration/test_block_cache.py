@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import time
@@ -14,6 +13,7 @@ from pylogd.cache import page_dropper
 from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.records import NewRecord, encode_batch
+from tests.fakes.page_cache import cached_share, can_be_dropped
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, produce, wait_until
 
@@ -92,24 +92,4 @@ def test_what_producers_append_does_not_stay_in_the_page_cache(start_broker: Sta
     with RawClient(broker.address) as client:
         fill(client, "t")
         (segment,) = (broker.data / "t-0").glob("*.log")
-        wait_until(lambda: warm_share(segment) < 0.1, "the pages are dropped")
-
-
-def can_be_dropped(path: Path) -> bool:
-    path.write_bytes(bytes(MIB))
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return warm_share(path) < 0.5
-
-
-def warm_share(path: Path) -> float:
-    """Return how much of a file is in the page cache: the share of its pages that can be read without waiting."""
-    warm, pages = 0, range(0, path.stat().st_size, 4096)
-    with path.open("rb") as file:
-        for position in pages:
-            try:
-                warm += os.preadv(file.fileno(), [bytearray(1)], position, os.RWF_NOWAIT)
-            except BlockingIOError:
-                continue
-    return warm / len(pages)
+        wait_until(lambda: cached_share(segment) < 0.1, "the pages are dropped")

@@ -14,6 +14,7 @@ from pylogd.cache.counters import CacheCounters
 from pylogd.cache.page_dropper import PageDropper
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import RealFileSystem, SegmentFile, SyncFailed
+from tests.fakes.page_cache import cached_share, can_be_dropped
 
 PAGES = 512
 PAGE = 4096
@@ -32,18 +33,14 @@ def written_file(path: Path, size: int = PAGES * PAGE) -> SegmentFile:
     return SegmentFile(RealFileSystem(), str(path), os.O_RDWR)
 
 
-def warm_pages(file: SegmentFile) -> int:
-    """How many pages of the file are in the page cache."""
-    return sum(bool(file.read_warm(page * PAGE, 1)) for page in range(PAGES))
+def cached(file: SegmentFile) -> float:
+    return cached_share(Path(file.path))
 
 
 def needs_a_disk(path: Path) -> None:
-    """Skip the test if the file system can't tell what is in the page cache, as tmpfs can't."""
-    file = written_file(path / "probe" / "file")
-    os.fsync(file.fd)
-    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    if warm_pages(file) > PAGES // 2:
-        pytest.skip("this file system keeps its pages, or does not say which it has")
+    """Skip the test on a file system that keeps its pages, as tmpfs does."""
+    if not can_be_dropped(path / "probe"):
+        pytest.skip("this file system keeps its pages")
 
 
 def test_what_was_written_leaves_the_page_cache(tmp_path: Path) -> None:
@@ -51,11 +48,11 @@ def test_what_was_written_leaves_the_page_cache(tmp_path: Path) -> None:
     counters = CacheCounters()
     dropper = PageDropper(counters, no_failure)
     file = written_file(tmp_path / "t-0" / "0.log")
-    assert warm_pages(file) == PAGES
+    assert cached(file) == 1
     for at in range(0, PAGES, 64):
         dropper.written(file, at * PAGE, (at + 64) * PAGE)
     dropper.stop(60)
-    assert warm_pages(file) <= PAGES // 16
+    assert cached(file) < 0.1
     assert counters.dropped_bytes == PAGES * PAGE
 
 
@@ -67,7 +64,7 @@ def test_a_page_that_may_be_appended_to_is_left_for_the_next_range(tmp_path: Pat
     dropper.written(file, 100, 3 * PAGE + 5)
     dropper.stop(60)
     assert counters.dropped_bytes == 3 * PAGE
-    assert file.read_warm(3 * PAGE, 10)
+    assert cached(file) > 0.9
 
 
 def test_what_is_read_once_leaves_the_page_cache(tmp_path: Path) -> None:
@@ -75,7 +72,7 @@ def test_what_is_read_once_leaves_the_page_cache(tmp_path: Path) -> None:
     file = written_file(tmp_path / "t-0" / "0.log")
     os.fsync(file.fd)
     PageDropper(CacheCounters(), no_failure).drop_now(file.fd, 10, PAGES * PAGE - 10)
-    assert warm_pages(file) <= PAGES // 16
+    assert cached(file) < 0.1
 
 
 def test_a_failed_write_back_is_reported_like_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
