@@ -24,6 +24,7 @@ from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.api.metering import charge_connection
+from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
@@ -34,6 +35,7 @@ from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaner import Cleaner
+from pylogd.log.errors import StorageFailure
 from pylogd.log.files import FileSystem, most_partitions
 from pylogd.log.log_directory import machine_boot_id
 from pylogd.log.manager import LogManager
@@ -42,7 +44,7 @@ from pylogd.metadata.errors import NodeIdInUse, StoreError
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
-from pylogd.net.page_cache import read_into_page_cache
+from pylogd.net.page_cache import read_ahead
 from pylogd.net.pipeline import RequestHandler
 from pylogd.net.sender import Slice
 from pylogd.net.work_meter import WorkMeter
@@ -166,11 +168,13 @@ class Broker:
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer
+        cache = self.block_cache = make_block_cache(self.settings, self._reactor, self._write_back_failed)
         logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=fs, now_ms=wall_ms,
             node_id=self.node_id, recovery_threads=integer("num.recovery.threads.per.data.dir"),
             checkpoint_ms=integer("log.flush.offset.checkpoint.interval.ms"), boot_id=machine_boot_id(),
             partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
+            cache=None if cache is None else cache.cache,
         )  # fmt: skip
         logs.on_directory_failed = lambda _path, keys: self._reactor.callFromThread(self._directory_failed, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
@@ -243,6 +247,9 @@ class Broker:
             self._undo.append(partial(self.in_thread, self.audit.stop))
         await self.in_thread(self.logs.load, self._loaded)
         self._undo.append(lambda: self.in_thread(self.logs.close))
+        if self.block_cache is not None:
+            self.block_cache.start()
+            self._undo.append(self._stop_block_cache)
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
@@ -324,6 +331,9 @@ class Broker:
         if "broker.labels" in names:
             self.cluster.set_labels(self.settings.words("broker.labels")).addErrback(_labels_not_written)
 
+    def _write_back_failed(self, failure: StorageFailure) -> None:
+        self.logs.storage_failed(failure)
+
     def _directory_full(self) -> None:
         self.outages.changed()
 
@@ -335,7 +345,7 @@ class Broker:
         self.on_end(f"{error}; this broker stops")
 
     def _read_ahead(self, source: Slice, position: int, length: int) -> Deferred[Any]:
-        return self.in_thread(read_into_page_cache, source, position, length)
+        return self.in_thread(read_ahead, source, position, length)
 
     # -- stop
 
@@ -389,6 +399,11 @@ class Broker:
     async def _stop_outages(self) -> None:
         self._forget_settings()
         await self.outages.stop()
+
+    async def _stop_block_cache(self) -> None:
+        assert self.block_cache is not None
+        self.block_cache.stop_reports()
+        await self.in_thread(self.block_cache.stop_threads)
 
     async def _stop_smooth_joins(self) -> None:
         self.smooth_joins.stop()

@@ -61,6 +61,7 @@ RULES: Mapping[str, Rule] = {
         ),
         _NEVER,
     ),
+    "cache": Rule(("config", "log")),
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
@@ -82,8 +83,8 @@ RULES: Mapping[str, Rule] = {
     "listening": Rule(("config", "limits", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
         (
-            "config", "wire", "log", "metadata", "security", "quotas", "isolation", "controller", "replica", "groups",
-            "api", "net", "listening",
+            "config", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller", "replica",
+            "groups", "api", "net", "listening",
         ),
         Twisted.ALL,
     ),

@@ -237,6 +237,9 @@ class FileSlice:
 
     __slots__ = ("file", "length", "position")
 
+    #: Whether a block cache may hold the bytes: see `pylogd.cache.ranges.BlockSlice`.
+    in_blocks = False
+
     def __init__(self, file: SegmentFile, position: int, length: int) -> None:
         self.file = file
         self.position = position
@@ -247,6 +250,10 @@ class FileSlice:
 
     def __repr__(self) -> str:
         return f"FileSlice({self.file.path!r}, {self.position}, {self.length})"
+
+    def head(self, length: int) -> FileSlice:
+        """Return the first `length` bytes of it."""
+        return FileSlice(self.file, self.position, length)
 
     def fileno(self) -> int:
         """Return the descriptor, which is valid as long as this object exists."""
@@ -265,7 +272,7 @@ class FileSlice:
             left -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def copy(self) -> bytearray | None:
+    def copy(self) -> bytes | bytearray | None:
         """Return a copy of the bytes; None if that would wait for the disk, or if the file was truncated."""
         data = self.file.read_warm(self.position, self.length)
         return data if data is not None and len(data) == self.length else None

@@ -87,10 +87,8 @@ class Log:
         producers: Producers,
         clean: bool = False,
     ) -> None:
-        self.directory = directory
+        self.directory, self.storage, self.now_ms = directory, storage, now_ms
         self.topic, self.partition, self.topic_id = topic, partition, topic_id
-        self.storage = storage
-        self.now_ms = now_ms
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
         self.recovery_point = recovery_point
         self.epochs, self.producers = epochs, producers
@@ -205,7 +203,10 @@ class Log:
         base = self.log_end_offset
         last = base + delta
         segment = self._active
-        segment.write((_pack_prefix(base, size - LENGTH_OVERHEAD, leader_epoch), view[_PREFIX_SIZE:]), size)
+        parts = _pack_prefix(base, size - LENGTH_OVERHEAD, leader_epoch), view[_PREFIX_SIZE:]
+        segment.write(parts, size)
+        if segment.cached is not None:
+            segment.note_cached(parts, size)
         if segment.note_batch(size, last, newest, self._index_interval):
             self._set_limits()
         if producer_id >= 0:
@@ -240,6 +241,8 @@ class Log:
             except StorageFailure as failure:
                 self._write_failures.note(failure, self.log_end_offset, self.storage.seconds())
                 raise
+            if segment.cached is not None:
+                segment.note_cached(parts, size)
             for records, base, (delta, newest, producer_id, epoch, sequence) in accepted:
                 segment.note_batch(len(records), base + delta, newest, self._index_interval)
                 if producer_id >= 0:
@@ -308,6 +311,7 @@ class Log:
                 batch[_PREFIX_SIZE:],
             )
         segment.write(buffers if len(buffers) <= _IOV_MAX else [b"".join(buffers)], size)
+        segment.note_cached(buffers, size, keep=as_is is None)
         for header, batch in checked:
             segment.note_batch(len(batch), header.last_offset, header.max_timestamp, self._index_interval)
             self.producers.note(header)
@@ -402,7 +406,8 @@ class Log:
         if segment is self._active and position + length == segment.size:
             with self.lock:
                 self._tail = self.log_end_offset, self._active, self._active.size
-        return FileSlice(segment.reader(allow_cold=allow_cold), position, length)
+        file, cached = segment.reader(allow_cold=allow_cold), segment.cached
+        return FileSlice(file, position, length) if cached is None else cached.slice(file, position, length)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, leader epoch) of the first record with at least this time stamp, None if none.

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pylogd.log import checkpoints
 from pylogd.log.bulk_loader import INTERNAL_PREFIX, BulkLoader, ConfigOf, Progress
+from pylogd.log.caching import BlockCache
 from pylogd.log.checkpoint_writer import CheckpointWriter
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.config import LogConfig
@@ -58,6 +59,7 @@ class LogManager:
     boot_id: that of the machine, see `log_directory.open_directory`.
     partition_limit: how many logs may be open. May be changed until `load`.
     cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
+    cache: holds what producers append; None for no such cache.
     """
 
     def __init__(
@@ -75,9 +77,10 @@ class LogManager:
         boot_id: str | None = None,
         partition_limit: int = sys.maxsize,
         cordoned: Callable[[], frozenset[str]] = frozenset,
+        cache: BlockCache | None = None,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
-        self.storage = Storage(self.fs, seconds=seconds)
+        self.storage = Storage(self.fs, seconds=seconds, cache=cache)
         self.config = LogConfig() if config is None else config
         self.partition_limit = partition_limit
         self._cordoned = cordoned
