@@ -65,9 +65,13 @@ RULES: Mapping[str, Rule] = {
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
     "quotas": Rule(("config", "metadata")),
+    "isolation": Rule(("config", "limits")),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
-        ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
+        (
+            "config", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log", "isolation",
+            "metadata",
+        ),
         reactor=("replica.housekeeping",),
     ),
     "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),
@@ -78,8 +82,8 @@ RULES: Mapping[str, Rule] = {
     "listening": Rule(("config", "limits", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
         (
-            "config", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups", "api", "net",
-            "listening",
+            "config", "wire", "log", "isolation", "metadata", "security", "quotas", "controller", "replica", "groups",
+            "api", "net", "listening",
         ),
         Twisted.ALL,
     ),

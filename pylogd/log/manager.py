@@ -58,6 +58,7 @@ class LogManager:
     boot_id: that of the machine, see `log_directory.open_directory`.
     partition_limit: how many logs may be open. May be changed until `load`.
     cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
+    staged_appends: whether all appends are made by `staged_append`, so that their writes can be made in threads.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class LogManager:
         boot_id: str | None = None,
         partition_limit: int = sys.maxsize,
         cordoned: Callable[[], frozenset[str]] = frozenset,
+        staged_appends: bool = False,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
-        self.storage = Storage(self.fs, seconds=seconds)
+        self.storage = Storage(self.fs, seconds=seconds, staged_appends=staged_appends)
         self.config = LogConfig() if config is None else config
         self.partition_limit = partition_limit
         self._cordoned = cordoned
@@ -85,6 +87,8 @@ class LogManager:
         self._seconds = seconds
         self._reopening = threading.Lock()
         self._registry = LogRegistry()
+        self._made = threading.Condition(self._registry.lock)  # notified when one of `_being_made` is made, or is not
+        self._being_made: set[TopicPartition] = set()
         self._directories = LogDirectories(
             directories, self._registry, fs=self.fs, node_id=node_id, cluster_id=cluster_id, boot_id=boot_id
         )
@@ -251,31 +255,47 @@ class LogManager:
 
     def _create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None) -> Log:
         key = topic, partition
-        with self._registry.lock:
+        with self._made:
+            while key in self._being_made:
+                self._made.wait()
             known = self.logs.get(key)
             if known is not None:
                 return known
             offline = self._registry.offline.get(key)
             if offline is not None:
                 raise offline.error
-            if len(self.logs) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
+            if len(self.logs) + len(self._being_made) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
                 raise TooManyPartitions(self.partition_limit)
             entry = self._choose_directory(topic, partition)
-            path = os.path.join(entry.path, f"{topic}-{partition}")
-            try:
-                if self.fs.islink(path):
-                    raise OSError(errno.ELOOP, LINK, path)
-                self.fs.mkdir(path)
-                checkpoints.write_partition_metadata(self.fs, path, topic_id)
-            except OSError as error:
-                raise StorageFailure(path, error) from error
-            log = create_log(
-                path, topic, partition, topic_id, self.config if config is None else config,
-                storage=self.storage, now_ms=self._now_ms,
-            )  # fmt: skip
-            self.logs[key] = log
             entry.open_logs += 1
-            return log
+            self._being_made.add(key)
+        log = None
+        try:
+            log = self._make(entry, topic, partition, topic_id, self.config if config is None else config)
+        finally:
+            with self._made:  # the lock was not held meanwhile: others must not wait for a disk that hangs
+                self._being_made.discard(key)
+                self._made.notify_all()
+                if log is None:
+                    entry.open_logs -= 1
+                elif entry.failure is None:
+                    self.logs[key] = log
+        if entry.failure is not None:
+            log.abandon()
+            raise entry.failure
+        return log
+
+    def _make(self, entry: LogDirectory, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """Create the files of an empty log. Raises StorageFailure."""
+        path = os.path.join(entry.path, f"{topic}-{partition}")
+        try:
+            if self.fs.islink(path):
+                raise OSError(errno.ELOOP, LINK, path)
+            self.fs.mkdir(path)
+            checkpoints.write_partition_metadata(self.fs, path, topic_id)
+        except OSError as error:
+            raise StorageFailure(path, error) from error
+        return create_log(path, topic, partition, topic_id, config, storage=self.storage, now_ms=self._now_ms)
 
     def _choose_directory(self, topic: str, partition: int) -> LogDirectory:
         """Return the directory for a new partition. Raises NoLogDirectory.
@@ -307,7 +327,8 @@ class LogManager:
         log, entry = removed
         try:
             with log.maintenance:
-                log.abandon()
+                with log.exclude_appends():  # a roll must not fail because the directory has another name
+                    log.abandon()
                 self._delete_later(entry, log.directory, log.config)
             self._drop_cleaned(log)
         except StorageFailure as error:

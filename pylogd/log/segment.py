@@ -48,15 +48,19 @@ _replacements = itertools.count(1)
 class Storage:
     """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
-    __slots__ = ("files", "fs", "indexes", "seconds")
+    __slots__ = ("files", "fs", "indexes", "seconds", "staged_appends")
 
     def __init__(
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
-        seconds: Callable[[], float] = time.monotonic,
+        seconds: Callable[[], float] = time.monotonic, staged_appends: bool = False,
     ) -> None:  # fmt: skip
-        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays."""
+        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
+
+        staged_appends: whether all appends are made by `staged_append`.
+        """
         self.fs = fs
         self.seconds = seconds
+        self.staged_appends = staged_appends
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 
@@ -153,14 +157,13 @@ class Segment:
         try:
             written = storage.fs.pwritev(file.fd, buffers, position)
             if written != size:
-                self._write_rest(buffers, written)
+                self._write_rest(file, buffers, written)
         except OSError as error:
             self._undo_write()
             raise StorageFailure(self.path, error) from error
 
-    def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
+    def _write_rest(self, file: SegmentFile, buffers: Sequence[Buffer], written: int) -> None:
         """Write what a short write left. Raises OSError if that is not possible."""
-        assert self.file is not None
         rest = memoryview(b"".join(buffers))
         position = self.size
         while True:
@@ -170,7 +173,7 @@ class Segment:
             rest = rest[written:]
             if not rest:
                 return
-            written = self.storage.fs.pwritev(self.file.fd, [rest], position)
+            written = self.storage.fs.pwritev(file.fd, [rest], position)
 
     def _undo_write(self) -> None:
         self.torn = True

@@ -23,6 +23,7 @@ from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
 from pylogd.replica.waiting import PartitionWaits
 
 if TYPE_CHECKING:
+    from pylogd.isolation.disks import Disks
     from pylogd.log.manager import LogManager
     from pylogd.metadata.image import PartitionState
     from pylogd.metadata.topics import TopicRegistry
@@ -47,8 +48,13 @@ class Replicas:
         in_thread: InThread,
         *,
         now_ms: Callable[[], int],
+        disks: Disks | None = None,
     ) -> None:
-        """`clock` times everything that waits; `now_ms` is the wall clock, for what the metadata dates."""
+        """`clock` times everything that waits; `now_ms` is the wall clock, for what the metadata dates.
+
+        disks: in whose threads everything is done that may wait for a disk; None for `in_thread`, and for writing on
+        the reactor's thread.
+        """
         integer = settings.integer
         self.partitions = PartitionRegistry()
         self._waits = PartitionWaits(clock)
@@ -67,7 +73,14 @@ class Replicas:
             self.fetch_waits, integer("max.incremental.fetch.session.cache.partitions"),
         )  # fmt: skip
         self.manager = ReplicaManager(
-            logs, self.partitions, self._waits, self._flushers, failures, in_thread, seconds=clock.seconds
+            logs,
+            self.partitions,
+            self._waits,
+            self._flushers,
+            failures,
+            in_thread,
+            seconds=clock.seconds,
+            disks=disks,
         )
         self._watermarks = HighWatermarkCheckpoint(
             logs, self.partitions.replicated, clock, in_thread,
