@@ -36,7 +36,7 @@ from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaner import Cleaner
 from pylogd.log.errors import StorageFailure
-from pylogd.log.files import FileSystem, most_partitions
+from pylogd.log.files import FileSlice, FileSystem, most_partitions
 from pylogd.log.log_directory import machine_boot_id
 from pylogd.log.manager import LogManager
 from pylogd.metadata.consumers import committed_offsets
@@ -106,7 +106,7 @@ class Broker:
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
         self.outages = OutageReporter(
-            self.partitions, self.logs, self.cluster.report_outages, reactor, self.in_thread,
+            self.partitions, self.logs, self.cluster.report_outages, reactor, self.replica_parts.disk_calls,
             settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
         self.replication = Replication(
@@ -334,16 +334,24 @@ class Broker:
         """Take a data directory offline in which a call has not returned for so many seconds."""
         reason = f"a call has not returned for {seconds:.1f} s (log.dir.failure.timeout.ms)"
         failure = StorageFailure(path, OSError(errno.ETIMEDOUT, reason))
-        # In a thread: locks may be held by threads that wait for the disk.
-        Thread(target=self.logs.storage_failed, args=(failure,), name="pylogd-hang", daemon=True).start()
 
-    def _directory_failed(self, path: str, keys: list[tuple[str, int]]) -> None:
+        def take_offline() -> None:  # in a thread: locks may be held by threads that wait for the disk
+            self.logs.storage_failed(failure)
+            self._reactor.callFromThread(self._give_up, path)  # it may have been offline before
+
+        Thread(target=take_offline, name="pylogd-hang", daemon=True).start()
+
+    def _give_up(self, path: str) -> None:
+        """Fail what waits for the disk of a data directory that is offline."""
         if self.disks is not None:
             stuck = self.disks.failed(path, StorageFailure(path, OSError(errno.EIO, "the data directory is offline")))
             if stuck:
                 log.error(
                     "{stuck} threads are stuck in calls to {path}, until its disk answers", stuck=stuck, path=path
                 )
+
+    def _directory_failed(self, path: str, keys: list[tuple[str, int]]) -> None:
+        self._give_up(path)
         self.hosting.went_offline(keys)
         self.outages.changed()  # even without partitions: the others may all be cordoned
         if not self.logs.healthy and self.logs.directories:
@@ -364,7 +372,8 @@ class Broker:
         self.on_end(f"{error}; this broker stops")
 
     def _read_ahead(self, source: Slice, position: int, length: int) -> Deferred[Any]:
-        return self.in_thread(read_into_page_cache, source, position, length)
+        path = source.file.path if isinstance(source, FileSlice) else None
+        return self.replica_parts.disk_calls.at(path, read_into_page_cache, source, position, length)
 
     # -- stop
 

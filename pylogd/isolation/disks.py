@@ -14,7 +14,7 @@ The name `log.dir.failure.timeout.ms` is Kafka's (KIP-858), where it limits how 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -114,7 +114,7 @@ class Disks:
     def _new(self, path: str) -> Disk:
         return Disk(path, self._options, self._workers)
 
-    def __iter__(self) -> Iterable[Disk]:
+    def __iter__(self) -> Iterator[Disk]:
         return iter(self._disks.values())
 
     def at(self, path: str) -> Disk:
@@ -180,6 +180,6 @@ class Disks:
 
     def reopened(self, path: str) -> None:
         """Use a directory again that had failed."""
-        if self._disks[path] in self._given_up:
+        if path in self._disks and self._disks[path] in self._given_up:
             self._disks[path] = self._new(path)
             self._hanging.discard(path)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pylogd.log.append_result import AppendResult
+from pylogd.log.config import LogConfig
+from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, RecordListTooLarge
 from pylogd.log.files import Buffer
-from pylogd.log.producers import WrittenBatch
+from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.validator import (
     AppendOrigin,
     Checked,
@@ -25,9 +27,6 @@ from pylogd.log.validator import (
 )
 from pylogd.wire.records import LENGTH_OVERHEAD
 
-if TYPE_CHECKING:
-    from pylogd.log.log import Log
-
 NO_TIMESTAMP = -1
 #: Most buffers that one write may have.
 IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
@@ -36,6 +35,21 @@ _PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what
 PREFIX_SIZE = _PREFIX.size
 
 pack_prefix = _PREFIX.pack
+
+
+class AcceptingLog(Protocol):
+    """What is needed of a `Log`. The attributes are the log's."""
+
+    topic: str
+    partition: int
+    closed: bool
+    stamps: bool
+    log_start_offset: int
+    epochs: LeaderEpochs
+    producers: Producers
+
+    @property
+    def config(self) -> LogConfig: ...
 
 
 class Accepted:
@@ -70,7 +84,7 @@ class Accepted:
 
 
 def accept(
-    log: Log,
+    log: AcceptingLog,
     records: memoryview,
     leader_epoch: int,
     origin: AppendOrigin,
@@ -107,7 +121,7 @@ def accept(
     return Accepted(_with_offsets(checked, end, leader_epoch), len(records), None, stamp, log.log_start_offset)
 
 
-def repeated(log: Log, batch: WrittenBatch) -> AppendResult:
+def repeated(log: AcceptingLog, batch: WrittenBatch) -> AppendResult:
     """Return the result of an append that repeats `batch`."""
     stamp = batch.timestamp if log.stamps else NO_TIMESTAMP
     return AppendResult(batch.base_offset, batch.last_offset, stamp, log.log_start_offset, True)

@@ -94,9 +94,7 @@ class Log:
         self.last_flush = storage.seconds()
         self.pending_unlinks: list[tuple[float, list[str]]] = []  # files renamed to .deleted, when to unlink them
         self.lock = threading.RLock()  # held by whatever changes the log
-        self.writing = (
-            threading.Lock()
-        )  # held while a staged append, or whatever excludes it, is under way; before `lock`
+        self.writing = threading.Lock()  # held during a staged append, or what excludes it; taken before `lock`
         self.maintenance = threading.Lock()  # held by flush, truncation and removal; taken before `lock`
         self.unwritten_snapshots: list[tuple[int, bytes]] = []  # (offset, content), made at a roll
         self.names_synced = clean  # whether the name of the log's directory is durable

@@ -153,6 +153,11 @@ class LogManager:
         log = self.logs.get(key)
         return None if log is None else self._directories.directory_of(log).properties.directory_id
 
+    def path_of(self, key: TopicPartition) -> str | None:
+        """Return the path of a partition's log; None if there is no such log."""
+        log = self.logs.get(key)
+        return None if log is None else log.directory
+
     @property
     def suspect(self) -> frozenset[str]:
         """The ids of the data directories that may lack recent writes because the machine stopped unexpectedly."""
@@ -242,18 +247,35 @@ class LogManager:
 
     # Partitions ----------------------------------------------------------------------------------------------------
 
-    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None) -> Log:
+    def choose_directories(self, count: int) -> Sequence[str | None]:
+        """Return in which data directories to create so many logs; None if all are offline. Never waits for a disk."""
+        if not self._directories.online:
+            return [None] * count
+        added: dict[str, int] = {}
+        chosen = []
+        for _ in range(count):
+            entry = self._best_directory(added)
+            added[entry.path] = added.get(entry.path, 0) + 1
+            chosen.append(entry.path)
+        return chosen
+
+    def create(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None, directory: str | None = None
+    ) -> Log:
         """Create an empty log and return it; if there is an open one, return that.
 
-        Raises TooManyPartitions, NoLogDirectory, StorageFailure, and the error of a log that is offline.
+        directory: the data directory, if it was chosen already. Raises TooManyPartitions, NoLogDirectory,
+        StorageFailure, and the error of a log that is offline.
         """
         try:
-            return self._create(topic, partition, topic_id, config)
+            return self._create(topic, partition, topic_id, config, directory)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
 
-    def _create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None) -> Log:
+    def _create(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None, directory: str | None
+    ) -> Log:
         key = topic, partition
         with self._made:
             while key in self._being_made:
@@ -266,7 +288,7 @@ class LogManager:
                 raise offline.error
             if len(self.logs) + len(self._being_made) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
                 raise TooManyPartitions(self.partition_limit)
-            entry = self._choose_directory(topic, partition)
+            entry = self._choose_directory(topic, partition, directory)
             entry.open_logs += 1
             self._being_made.add(key)
         log = None
@@ -297,8 +319,8 @@ class LogManager:
             raise StorageFailure(path, error) from error
         return create_log(path, topic, partition, topic_id, config, storage=self.storage, now_ms=self._now_ms)
 
-    def _choose_directory(self, topic: str, partition: int) -> LogDirectory:
-        """Return the directory for a new partition. Raises NoLogDirectory.
+    def _best_directory(self, added: Mapping[str, int]) -> LogDirectory:
+        """Return the directory for a new partition, if so many are about to be `added`. Raises NoLogDirectory.
 
         A cordoned one is taken only if there is no other: the replica was assigned before the cluster heard of it.
         """
@@ -306,8 +328,15 @@ class LogManager:
         if not online:
             raise NoLogDirectory("all data directories are offline")
         cordoned = self._cordoned()
-        entry = min(online, key=lambda entry: (entry.path in cordoned, entry.full, entry.open_logs))
-        if entry.path in cordoned:
+        return min(
+            online,
+            key=lambda entry: (entry.path in cordoned, entry.full, entry.open_logs + added.get(entry.path, 0)),
+        )
+
+    def _choose_directory(self, topic: str, partition: int, path: str | None) -> LogDirectory:
+        chosen = [entry for entry in self._directories.online if entry.path == path]
+        entry = chosen[0] if chosen else self._best_directory({})
+        if entry.path in self._cordoned():
             _log.warning(
                 "%s-%d is created in %s although that is cordoned: all data directories that are not offline are "
                 "(cordoned.log.dirs), and the replica was assigned to this broker before the others knew",
@@ -427,9 +456,9 @@ class LogManager:
         """Take a data directory offline if the error calls for it; see `LogDirectories.storage_failed`."""
         return self._directories.storage_failed(error)
 
-    def check_directories(self, write: bool = True) -> None:
+    def check_directories(self, write: bool = True, path: str | None = None) -> None:
         """Look for data directories that failed or have free space again; see `LogDirectories.check`."""
-        self._directories.check(write)
+        self._directories.check(write, path)
 
     def trust(self) -> None:
         """Write to each directory that it is in use under this boot id: none is `suspect` from then on.
@@ -449,17 +478,20 @@ class LogManager:
 
     # Housekeeping --------------------------------------------------------------------------------------------------
 
-    def tick(self) -> list[TopicPartition]:
-        """Do the maintenance that is due; return the partitions whose log start offset has moved."""
-        return self._housekeeping.tick()
+    def tick(self, path: str | None = None) -> list[TopicPartition]:
+        """Do the maintenance that is due; return the partitions whose log start offset has moved.
+
+        path: as for `Housekeeping.tick`.
+        """
+        return self._housekeeping.tick(path)
 
     def checkpoint(self) -> None:
         """Write recovery points and log start offsets; see `CheckpointWriter.write`."""
         self._checkpoints.write()
 
-    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int], path: str | None = None) -> None:
         """Write high watermarks; see `CheckpointWriter.write_high_watermarks`."""
-        self._checkpoints.write_high_watermarks(offsets)
+        self._checkpoints.write_high_watermarks(offsets, path)
 
     def checkpoint_cleaned(self, log: Log) -> None:
         """Write how far logs were compacted; see `CheckpointWriter.write_cleaned`."""

@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 
 from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.replica.append_queues import AppendQueues
+from pylogd.replica.disk_calls import DiskCalls, InThread
 from pylogd.replica.partition import Partition
 from pylogd.replica.staged_writes import StagedWrites
 from pylogd.replica.waiting import LogStartWait, PartitionWaits, PendingAppend, ReplicationWait
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from pylogd.replica.storage_failures import StorageFailures
     from pylogd.wire.records import Buffer
 
-InThread = Callable[..., "Deferred[Any]"]
-
 _LOOK_UPS = 2  # of which each may have a batch of up to 128 MB decompressed
 
 
@@ -47,7 +46,8 @@ class ReplicaManager:
 
     fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
-    in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
+    in_thread: runs a function in a thread and returns a Deferred of its result. disk_calls: does so for functions that
+        may wait for a disk. seconds: a monotonic clock.
     look_ups: held while a thread searches logs for a client, so that such searches leave threads and memory to others.
     append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
         `append_queues`.
@@ -65,13 +65,14 @@ class ReplicaManager:
         failures: StorageFailures,
         in_thread: InThread,
         *,
+        disk_calls: DiskCalls,
         seconds: Callable[[], float],
         disks: Disks | None = None,
     ) -> None:
         """`disks`: in whose threads appends are written; None to write on the reactor's."""
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
-        self.in_thread = in_thread
+        self.in_thread, self.disk_calls = in_thread, disk_calls
         self.look_ups = DeferredSemaphore(_LOOK_UPS)
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None
@@ -190,7 +191,7 @@ class ReplicaManager:
                 self._storage_failed(result.value)
             return result if isinstance(result, Failure) else None
 
-        return self.in_thread(function, *args).addBoth(truncated)
+        return self.disk_calls.at(partition.log.directory, function, *args).addBoth(truncated)
 
     # -- waiting for replicas
 
