@@ -22,7 +22,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
+from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, replace_file, sync_file
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
 from pylogd.log.scan import BadBatch, scan
@@ -151,9 +151,13 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = scanned._max_timestamp, scanned._max_timestamp_offset
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write `size` bytes at the end, all or none. `note_batch` has to be called then. Raises StorageFailure."""
-        assert self.file is not None
+        """Write `size` bytes at the end, all or none. `note_batch` has to be called then.
+
+        Raises StorageFailure, and LogClosed if another thread has just abandoned the log.
+        """
         storage, file, position = self.storage, self.file, self.size
+        if file is None:
+            raise LogClosed(f"{self.path} is closed")
         try:
             written = storage.fs.pwritev(file.fd, buffers, position)
             if written != size:
