@@ -69,7 +69,10 @@ RULES: Mapping[str, Rule] = {
     "isolation": Rule(("config", "limits")),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
-        ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
+        (
+            "config", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log", "isolation",
+            "metadata",
+        ),
         reactor=("replica.housekeeping",),
     ),
     "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),

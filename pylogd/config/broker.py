@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.isolation import ISOLATION_SETTINGS
 from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
 from pylogd.config.lagging import LAGGING_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
@@ -431,6 +432,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *REQUEST_LIMITS,
             *AUTHORIZATION_SETTINGS,
             *STORAGE_SETTINGS,
+            *ISOLATION_SETTINGS,
             *SASL_SETTINGS,
             *_IN_SYNC_SETTINGS,
             *PRODUCER_LIMITS,

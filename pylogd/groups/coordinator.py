@@ -86,7 +86,7 @@ class GroupCoordinator:
     ) -> None:
         """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
         self._partitions = replicas.partitions
-        self._in_thread = replicas.manager.in_thread
+        self._disk_calls = replicas.disk_calls
         self._topics = topics
         self._settings = settings
         self._clock = clock
@@ -162,7 +162,7 @@ class GroupCoordinator:
         def wanted() -> bool:
             return self._shards.get(shard.partition.index) is shard
 
-        done = Deferred.fromCoroutine(loader.run(self._in_thread, wanted))
+        done = Deferred.fromCoroutine(loader.run(partial(self._disk_calls.at, shard.partition.log.directory), wanted))
         done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
 
     def _loaded(self, groups: dict[str, ClassicGroup] | None, shard: Shard, loader: GroupLoader) -> None:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pylogd.log.caching import BlockCache, CachedRange
-from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
+from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, replace_file, sync_file
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
 from pylogd.log.scan import BadBatch, scan
@@ -49,19 +49,21 @@ _replacements = itertools.count(1)
 class Storage:
     """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
-    __slots__ = ("cache", "files", "fs", "indexes", "seconds")
+    __slots__ = ("cache", "files", "fs", "indexes", "seconds", "staged_appends")
 
     def __init__(
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
-        seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None,
+        seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
     ) -> None:  # fmt: skip
         """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
 
-        cache: holds what producers append; None for no such cache.
+        cache: holds what producers append; None for no such cache. staged_appends: whether all appends are made by
+        `staged_append`.
         """
         self.fs = fs
         self.cache = cache
         self.seconds = seconds
+        self.staged_appends = staged_appends
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 
@@ -153,20 +155,23 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = scanned._max_timestamp, scanned._max_timestamp_offset
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write `size` bytes at the end, all or none. `note_batch` has to be called then. Raises StorageFailure."""
-        assert self.file is not None
+        """Write `size` bytes at the end, all or none. `note_batch` has to be called then.
+
+        Raises StorageFailure, and LogClosed if another thread has just abandoned the log.
+        """
         storage, file, position = self.storage, self.file, self.size
+        if file is None:
+            raise LogClosed(f"{self.path} is closed")
         try:
             written = storage.fs.pwritev(file.fd, buffers, position)
             if written != size:
-                self._write_rest(buffers, written)
+                self._write_rest(file, buffers, written)
         except OSError as error:
             self._undo_write()
             raise StorageFailure(self.path, error) from error
 
-    def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
+    def _write_rest(self, file: SegmentFile, buffers: Sequence[Buffer], written: int) -> None:
         """Write what a short write left. Raises OSError if that is not possible."""
-        assert self.file is not None
         rest = memoryview(b"".join(buffers))
         position = self.size
         while True:
@@ -176,7 +181,7 @@ class Segment:
             rest = rest[written:]
             if not rest:
                 return
-            written = self.storage.fs.pwritev(self.file.fd, [rest], position)
+            written = self.storage.fs.pwritev(file.fd, [rest], position)
 
     def _undo_write(self) -> None:
         self.torn = True
