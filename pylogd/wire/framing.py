@@ -142,6 +142,17 @@ class FrameDecoder:
         """Whether a frame has been received in part."""
         return self._partial is not None or self._at < len(self._chunk)
 
+    @property
+    def complete(self) -> bool:
+        """Whether `next_frame` has a frame to return, or an error to raise."""
+        available = len(self._chunk) - self._at
+        if self._partial is not None:
+            return available >= self._missing
+        if available < _LENGTH_SIZE:
+            return False
+        (length,) = _LENGTH.unpack_from(self._chunk, self._at)
+        return not available - _LENGTH_SIZE < length <= self._max_bytes
+
     def feed(self, data: bytes) -> None:
         """Take a received chunk. Call `next_frame` until it returns None before feeding more."""
         if self._chunk:
