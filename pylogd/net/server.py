@@ -315,6 +315,11 @@ class BrokerProtocol(Protocol):
         """The memory that a request takes that has arrived in part; 0 if there is none."""
         return self.session.partial_bytes if self.served else 0
 
+    @property
+    def announced_bytes(self) -> int:
+        """The length of a request that has arrived in part; 0 if there is none."""
+        return self.session.announced_bytes if self.served else 0
+
     def pause_reading(self) -> None:
         """Read nothing more from the peer until `resume_reading`."""
         transport: Any = self.transport

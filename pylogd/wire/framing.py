@@ -39,7 +39,7 @@ class TlsReceived(InvalidFrameLength):
 
 
 class FrameMemory:
-    """Keeps the memory of the last large frames for reuse: at most `count` buffers of at most `most` bytes each."""
+    """Keeps the memory of the last large frames for reuse: at most `count` buffers, of `most` bytes together."""
 
     __slots__ = ("_count", "_kept", "_most")
 
@@ -59,9 +59,10 @@ class FrameMemory:
     def keep(self, memory: bytearray) -> None:
         """Keep a frame's memory. Views of it may still exist; it is reused only after the last one is released."""
         if LARGE <= len(memory) <= self._most:
-            self._kept.append(memory)
-            if len(self._kept) > self._count:
-                del self._kept[0]
+            kept = self._kept
+            kept.append(memory)
+            while len(kept) > self._count or sum(map(len, kept)) > self._most:
+                del kept[0]
 
 
 def _refusal(length: int, most: int) -> InvalidFrameLength:
@@ -112,6 +113,11 @@ class FrameDecoder:
     def partial_bytes(self) -> int:
         """The memory that a partial frame takes; 0 if there is none."""
         return 0 if self._partial is None else len(self._partial)
+
+    @property
+    def announced_bytes(self) -> int:
+        """The length of a partial frame; 0 if there is none."""
+        return 0 if self._partial is None else self._filled + self._missing
 
     @property
     def progress(self) -> tuple[int, int] | None:

@@ -153,6 +153,11 @@ class ServerSession:
         return self._decoder.partial_bytes
 
     @property
+    def announced_bytes(self) -> int:
+        """The length of a partial request; 0 if there is none."""
+        return self._decoder.announced_bytes
+
+    @property
     def pending(self) -> bool:
         """Whether bytes were received that no request was made of yet."""
         return self._decoder.pending

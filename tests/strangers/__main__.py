@@ -203,9 +203,9 @@ def report(rows: Sequence[Sequence[str]], counted: Sequence[str], seconds: float
         "# Strangers",
         "",
         "Written by `make strangers`, apart from the notes at its end. Crowds of clients that keep a broker busy "
-        "without asking for anything, beside two neighbours that produce, fetch and ask for metadata, on a SASL_SSL and on a plain listener, and a client "
-        "that connects and authenticates again and again. Times in ms: without the attack / beside it, taken by turns "
-        f"of {seconds:.0f} s, {rounds} of each.",
+        "without asking for anything, beside two neighbours that produce, fetch and ask for metadata, on a SASL_SSL "
+        "and on a plain listener, and a client that connects and authenticates again and again. Times in ms: without "
+        f"the attack / beside it, taken by turns of {seconds:.0f} s, {rounds} of each.",
         "",
         f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit or 'unknown'}, {os.cpu_count()} "
         f"processors with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes. The attackers run on the same "
