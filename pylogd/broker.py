@@ -49,7 +49,7 @@ from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.page_cache import read_ahead
-from pylogd.net.pipeline import RequestHandler
+from pylogd.net.request_handler import RequestHandler
 from pylogd.net.sender import Slice
 from pylogd.net.work_meter import WorkMeter
 from pylogd.quotas.clients import ClientQuotas

@@ -196,8 +196,12 @@ _NETWORK_SETTINGS: Final = [
     Setting(
         "socket.listen.backlog.size",
         _INT,
-        50,
-        "Connections that the kernel queues before they are accepted.",
+        1024,
+        "Connections of a listener that the kernel queues before they are accepted; the kernel takes the lesser of "
+        "this and `net.core.somaxconn`, 4096 since Linux 5.4. When the queue is full, the kernel drops what a new "
+        "client sends, which tries again after 1, 3, 7 and 15 s. (Kafka's default is 50: too few when all clients of "
+        "a broker that was restarted return at once, and one thread both accepts and serves. A place in the queue "
+        "takes memory only while a connection is in it.)",
         _NETWORK,
         minimum=1,
     ),

@@ -32,6 +32,7 @@ from tests.extreme.brokers import OpenBroker, SecuredBroker
 from tests.extreme.messages import Extreme, Sizes, extremes
 from tests.extreme.neighbour import Neighbour, Sample, percentile
 from tests.extreme.state import Known, make_doomed, prepare
+from tests.pages import write_page
 from tests.rawclient import ConnectionClosed, RawClient, memory
 
 P99_MS = 50.0
@@ -225,7 +226,7 @@ def main() -> int:
         faults += [f"{title}: {fault}" for fault in found]
         lines += [*report(title, run), "", *(f"**Out of bounds: {fault}.**\n" for fault in found)]
         if options.results:
-            options.results.write_text("\n".join(lines))
+            write_page(options.results, lines)
     print("\n".join(lines))
     for fault in faults:
         print(f"extreme: {fault}", file=sys.stderr)

@@ -44,6 +44,7 @@ from tests.extreme.brokers import OpenBroker
 from tests.extreme.messages import Extreme, Sizes, extremes
 from tests.extreme.state import TOPIC, Known, make_doomed, prepare
 from tests.extreme.turns import Turns
+from tests.pages import write_page
 from tests.rawclient import RawClient, check_serves, memory, reset_peak
 
 MOST_MS: Final = 20.0
@@ -272,7 +273,8 @@ def report(table: list[tuple[Row, Measured]], apis: list[Measured]) -> list[str]
     lines = [
         "# How long requests hold the reactor",
         "",
-        "Written by `python -m tests.extreme.held`. Held is the processor time of the longest turn of the reactor.",
+        "Written by `make held`, apart from the notes at its end. Held is the processor time of the longest turn of "
+        "the reactor.",
         "",
         "## Attacks that were not bounded once",
         "",
@@ -314,7 +316,7 @@ def main() -> int:
     lines = report(table, apis)
     print("\n".join(lines))
     if options.results:
-        options.results.write_text("\n".join(lines))
+        write_page(options.results, lines)
     return int(any(found.held > MOST_MS for found in [*apis, *(found for _, found in table)]))
 
 
