@@ -16,6 +16,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_partition_reassignments import (
@@ -45,11 +46,13 @@ async def _move(
         for topic in request.topics
         for partition in topic.partitions
     }
+    pace = Pace(context)
     try:
         begun = context.broker.partition_admin.move(
             targets,
             latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
             keep_factor=not request.allow_replication_factor_change,
+            pause=pace.step,
         )
         outcomes = await wait_for(context, request.timeout_ms, begun)
     except PylogdError as failed:  # the store could not be asked, or took too long
@@ -57,6 +60,7 @@ async def _move(
         return AlterPartitionReassignmentsResponse(error_code=why[0], error_message=why[1])
     results: dict[str, ReassignableTopicResponse] = {}
     for (topic, index), error in outcomes.items():
+        await pace.step()
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)
         found = results.setdefault(topic, ReassignableTopicResponse(topic))
         found.partitions.append(ReassignablePartitionResponse(index, code, message))

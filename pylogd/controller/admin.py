@@ -38,6 +38,7 @@ from pylogd.metadata.errors import (
     UnknownTopic,
 )
 from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.together import Pause, without_pause
 from pylogd.metadata.topics import TopicRegistry
 
 #: (topic name, partition)
@@ -62,11 +63,13 @@ class PartitionAdmin:
         self._room_on = room_on
         self._now_ms = now_ms
 
-    def elect(self, partitions: Sequence[Key] | None, *, unclean: bool) -> Deferred[Outcomes]:
+    def elect(
+        self, partitions: Sequence[Key] | None, *, unclean: bool, pause: Pause = without_pause
+    ) -> Deferred[Outcomes]:
         """Elect the preferred leaders; with `unclean`, any live replica of partitions without a leader.
 
-        partitions: None for all that need it. Fires with an outcome for each: None, `ElectionNotNeeded`,
-        `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
+        partitions: None for all that need it. pause: awaited for each partition. Fires with an outcome for each: None,
+        `ElectionNotNeeded`, `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
         """
         change = self._elect_unclean if unclean else self._elect_preferred
         if partitions is None:
@@ -76,7 +79,7 @@ class PartitionAdmin:
                 for state in topic.partitions
                 if (state.leader == NO_LEADER if unclean else state.leader != state.replicas[0])
             ]
-        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, change)))
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, change), pause))
 
     def move(
         self,
@@ -84,31 +87,39 @@ class PartitionAdmin:
         *,
         latest_wait_ms: int | None = None,
         keep_factor: bool = False,
+        pause: Pause = without_pause,
     ) -> Deferred[Outcomes]:
         """Begin to move each partition to other replicas, or cancel its reassignment if the target is None.
 
         latest_wait_ms: for a smooth expansion: added replicas begin with the latest offset, and join the in-sync set
         when every group has read that far, or after this time. Refused for internal and compacted topics, whose state
-        would be lost. keep_factor: refuse to change the number of replicas.
+        would be lost. keep_factor: refuse to change the number of replicas. pause: awaited for each partition.
 
         Fires with an outcome for each: None, `InvalidReplicaAssignment`, `IneligibleReplica` for a cordoned broker,
         `InvalidReplicationFactor`, `NoReassignmentInProgress`, `UnknownTopic` or `InvalidChange`.
         """
         until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
-        needed = {name for name, _ in targets if until is not None and self._needs_all(name)}
-        refused = {
-            (name, index): InvalidChange(
-                f'topic "{name}" is internal or compacted: replicas that begin with the latest offset would lose its '
-                "state; move it without that"
-            )
-            for (name, index), target in targets.items()
-            if name in needed and target is not None
-        }
-        changes = {
-            key: self._mover(target, until, keep_factor) for key, target in targets.items() if key not in refused
-        }
-        done: Deferred[Outcomes] = Deferred.fromCoroutine(self._change(changes))
-        return done.addCallback(lambda outcomes: {**outcomes, **refused})
+        return Deferred.fromCoroutine(self._move(targets, until, keep_factor, pause))
+
+    async def _move(
+        self, targets: Mapping[Key, Sequence[int] | None], until: int | None, keep_factor: bool, pause: Pause
+    ) -> Outcomes:
+        refused: Outcomes = {}
+        changes: dict[Key, _Change] = {}
+        needs_all: dict[str, bool] = {}
+        for key, target in targets.items():
+            await pause()
+            name = key[0]
+            if until is not None and name not in needs_all:
+                needs_all[name] = self._needs_all(name)
+            if until is not None and target is not None and needs_all[name]:
+                refused[key] = InvalidChange(
+                    f'topic "{name}" is internal or compacted: replicas that begin with the latest offset would lose '
+                    "its state; move it without that"
+                )
+            else:
+                changes[key] = self._mover(target, until, keep_factor)
+        return await self._change(changes, pause) | refused
 
     def _needs_all(self, name: str) -> bool:
         topic = self._topics.get(name)
@@ -116,13 +127,13 @@ class PartitionAdmin:
 
     def release(self, partitions: Iterable[Key]) -> Deferred[Outcomes]:
         """Let replicas that began with the latest offset join the in-sync set; fires with an outcome for each."""
-        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release)))
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release), without_pause))
 
-    async def _change(self, changes: Mapping[Key, _Change]) -> Outcomes:
+    async def _change(self, changes: Mapping[Key, _Change], pause: Pause) -> Outcomes:
         outcomes: Outcomes = dict.fromkeys(changes)
         left = list(changes)
         for _ in range(ATTEMPTS):
-            left, updates = self._compute(left, changes, outcomes)
+            left, updates = await self._compute(left, changes, outcomes, pause)
             if not left:
                 return outcomes
             try:
@@ -133,15 +144,19 @@ class PartitionAdmin:
         late = InvalidChange("the topic is being changed by others, try again")
         return {**outcomes, **dict.fromkeys(left, late)}
 
-    def _compute(
-        self, keys: Sequence[Key], changes: Mapping[Key, _Change], outcomes: Outcomes
+    async def _compute(
+        self, keys: Sequence[Key], changes: Mapping[Key, _Change], outcomes: Outcomes, pause: Pause
     ) -> tuple[list[Key], list[TopicUpdate]]:
-        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`."""
+        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`.
+
+        A topic that changes during a pause is no longer the one of its update, so that `write_states` refuses it.
+        """
         found: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
         left = []
         for key in keys:
+            await pause()
             name, index = key
-            topic = self._topics.get(name)
+            topic = found[name][0] if name in found else self._topics.get(name)
             try:
                 if topic is None or not 0 <= index < len(topic.partitions):
                     raise UnknownTopic(f"there is no partition {name[:249]}-{index}")

@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.config import ConfigError, ConfigType, Setting, Settings, Value, broker_setting
+from pylogd.config.connections import check_way_in
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
@@ -177,6 +178,7 @@ class BrokerConfigs:
     async def _checked(self, broker: int | None, configs: Mapping[str, str]) -> dict[str, str]:
         try:
             checked = self._settings.check_dynamic(configs)
+            check_way_in(checked, len(self._settings.listeners))
             if broker is None or broker == self._node_id:
                 layers = (checked, self._mine) if broker is None else (self._all, checked)
                 await self.check(self._settings.try_dynamic(*layers)[1])

@@ -43,6 +43,7 @@ class OpenBroker(BrokerProcess):
         super().__init__(folder / "data", folder / "log", {**SETTINGS, **(settings or {})}, arguments, prefix=prefix)
         self.admin = self.neighbour = Access(self.address)
         self.attackers: tuple[tuple[Access, float], ...] = ((self.admin, 1.0),)  # with their share of the requests
+        self.slowed: tuple[Access, ...] = ()  # those whose quota lets them wait
 
     def prepare(self, client: RawClient) -> None:
         """Make what the neighbour needs. `client`: the administrator's."""
@@ -90,6 +91,7 @@ class SecuredBroker(OpenBroker):
             (Access(secured, pem, "stranger"), 0.1),
             (Access(self.address), 0.1),
         )
+        self.slowed = tuple(access for access, _ in self.attackers[1:])
 
     def prepare(self, client: RawClient) -> None:
         """Make what the neighbour needs, and permissions and quotas."""
