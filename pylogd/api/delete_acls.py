@@ -15,8 +15,9 @@ from pylogd.api.acls import acls_for, each_or_error
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.slices import Pace
+from pylogd.api.slices import Pace, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.elements import AT_ONCE
 from pylogd.security.acl_store import AclStore
 from pylogd.security.acls import AclBinding, AclFilter, make_filter
 from pylogd.security.authorizer import AclOperation
@@ -32,7 +33,7 @@ from pylogd.wire.messages.delete_acls import (
 @handles(DeleteAclsRequest, 1, 3)
 def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
-) -> DeleteAclsResponse | Deferred[DeleteAclsResponse]:
+) -> DeleteAclsResponse | Deferred[DeleteAclsResponse | bytes]:
     """Delete what the filters of the request select."""
     try:
         acls = acls_for(context, AclOperation.ALTER)
@@ -41,7 +42,7 @@ def delete_acls(
     return Deferred.fromCoroutine(_delete(context, acls, request))
 
 
-async def _delete(context: RequestContext, acls: AclStore, request: DeleteAclsRequest) -> DeleteAclsResponse:
+async def _delete(context: RequestContext, acls: AclStore, request: DeleteAclsRequest) -> DeleteAclsResponse | bytes:
     pace = Pace(context)
     filters = await each_or_error(pace, request.filters, _filter)
     valid = [wanted for wanted in filters if isinstance(wanted, AclFilter)]
@@ -53,11 +54,17 @@ async def _delete(context: RequestContext, acls: AclStore, request: DeleteAclsRe
     for wanted in filters:
         await pace.step()
         if isinstance(wanted, AclFilter):
-            matching = [_matching(binding) for binding in next(deleted)]
+            matching = []
+            for binding in next(deleted):
+                await pace.step()
+                matching.append(_matching(binding))
             results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
         else:
             results.append(DeleteAclsFilterResult(*explain(wanted)))
-    return DeleteAclsResponse(filter_results=results)
+    response = DeleteAclsResponse(filter_results=results)
+    if pace.steps <= AT_ONCE:
+        return response
+    return await encode_in_thread(context, request.API_KEY, response)
 
 
 def _filter(wanted: DeleteAclsFilter) -> AclFilter:

@@ -65,7 +65,10 @@ def _answer_groups(
     for group in asked:
         known = groups.setdefault(group.group_id, group)
         if known is not group and known.topics is not None:
-            known.topics = None if group.topics is None else known.topics + group.topics
+            if group.topics is None:
+                known.topics = None
+            else:
+                known.topics += group.topics
     budget = answer_budget(context)
     for group in groups.values():
         answer = OffsetFetchResponseGroup(group.group_id)

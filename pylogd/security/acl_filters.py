@@ -9,7 +9,7 @@ Must not know: requests, where ACLs are stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from typing import Any, Final, TypeAlias
 
@@ -30,26 +30,28 @@ _Fields: TypeAlias = tuple[bool, ...]
 class FilterTable:
     """Many filters, each known by its place among those that were given."""
 
-    def __init__(self, filters: Sequence[AclFilter]) -> None:
+    def __init__(self, filters: Iterable[AclFilter] = ()) -> None:
         """Raises KafkaError(INVALID_REQUEST) for too many of the pattern type MATCH."""
-        places: dict[AclFilter, int] = {}
-        for place, one in enumerate(filters):
-            places.setdefault(one, place)
+        self._count = 0
         self._tables: dict[_Fields, dict[tuple[Any, ...], int]] = {}
         self._patterns: dict[_Fields, set[tuple[Any, ...]]] = {}
-        self._matching: list[tuple[int, AclFilter]] = []
-        for one, place in places.items():
-            if one.pattern is PatternType.MATCH and one.name is not None:
-                self._matching.append((place, one))
-            else:  # without a name, MATCH selects what ANY does
-                self._add(one._replace(pattern=PatternType.ANY) if one.pattern is PatternType.MATCH else one, place)
-        if len(self._matching) > MOST_MATCHING:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"A request may have at most {MOST_MATCHING} filters of the pattern type MATCH with a name.",
-            )
+        self._matching: dict[AclFilter, int] = {}
+        for one in filters:
+            self.add(one)
 
-    def _add(self, one: AclFilter, place: int) -> None:
+    def add(self, one: AclFilter) -> None:
+        """Add a filter behind the others. Raises KafkaError as the constructor."""
+        place, self._count = self._count, self._count + 1
+        if one.pattern is PatternType.MATCH and one.name is not None:
+            self._matching.setdefault(one, place)
+            if len(self._matching) > MOST_MATCHING:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A request may have at most {MOST_MATCHING} filters of the pattern type MATCH with a name.",
+                )
+            return
+        if one.pattern is PatternType.MATCH:  # without a name it selects what ANY does
+            one = one._replace(pattern=PatternType.ANY)
         fields = tuple(value != free for value, free in zip(one, _ANY, strict=True))
         self._tables.setdefault(fields, {}).setdefault(tuple(compress(one, fields)), place)
         compared = fields[:_PATTERN_FIELDS]
@@ -58,7 +60,7 @@ class FilterTable:
     def may_select(self, pattern: ResourcePattern) -> bool:
         """Return whether a filter selects ACLs of a pattern, if they have the right entries."""
         return any(tuple(compress(pattern, fields)) in wanted for fields, wanted in self._patterns.items()) or any(
-            one.matches_pattern(pattern) for _, one in self._matching
+            one.matches_pattern(pattern) for one in self._matching
         )
 
     def first(self, pattern: ResourcePattern, entry: AclEntry) -> int | None:
@@ -71,6 +73,6 @@ class FilterTable:
             place = table.get(tuple(compress(values, fields)))
             if place is not None:
                 yield place
-        for place, one in self._matching:
+        for one, place in self._matching.items():
             if one.matches(AclBinding(pattern, entry)):
                 yield place

@@ -52,7 +52,7 @@ ATTEMPTS = 10
 #: Patterns that are changed by one write.
 PATTERNS_AT_ONCE = 100
 
-_NOTHING = FilterTable(())
+_NOTHING = FilterTable()
 _DENY_ALL = (AclEntry(EVERYONE, WILDCARD, AclOperation.ALL, Permission.DENY),)
 
 #: What a pattern's entries become.
@@ -150,7 +150,10 @@ class AclStore:
         return {binding: failed.get(binding.pattern) for binding in bindings}
 
     async def _delete(self, filters: Sequence[AclFilter], pause: Pause) -> list[list[AclBinding]]:
-        table = FilterTable(filters)
+        table = FilterTable()
+        for one in filters:
+            await pause()
+            table.add(one)
         await self._feed.catch_up()  # with what other brokers have created
         edits = {}
         for pattern, entries in self.items():
@@ -168,7 +171,7 @@ class AclStore:
             await pause()
             for entry, place in sorted(edit.removed):
                 deleted[place].append(AclBinding(pattern, entry))
-        return [sorted(found) for found in deleted]
+        return deleted
 
     async def _write(self, edits: Changes) -> dict[ResourcePattern, KafkaError]:
         """Make the changes; return why some could not be made."""

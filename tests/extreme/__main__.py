@@ -130,7 +130,7 @@ def report(title: str, run: Run) -> list[str]:
         "| of the neighbour's requests | ms beside the attacks | ms alone |",
         "| --- | --: | --: |",
         *(
-            f"| {share:.1%} took at most | {percentile(beside, share):.1f} | {percentile(alone, share):.1f} |"
+            f"| {share * 100:g} % took at most | {percentile(beside, share):.1f} | {percentile(alone, share):.1f} |"
             for share in (0.5, 0.99, 0.999, 0.9999)
         ),
         f"| the longest of {len(beside):,} and {len(alone):,} | {percentile(beside, 1.0):.1f} | "

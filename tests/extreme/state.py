@@ -31,8 +31,9 @@ _PACKED_RECORDS: Final = 200_000
 _METADATA: Final = 4_000  # bytes of a group member, which each description of the group repeats
 _NOTE: Final = 4_000  # bytes with each committed offset
 _AT_ONCE: Final = 100  # topics that one request deletes
-#: Of the broker: groups are complete as soon as somebody has joined.
-SETTINGS: Final = {"group.initial.rebalance.delay.ms": "0"}
+#: Of the broker: groups are complete as soon as somebody has joined. Metadata creates few topics at a time, or most of
+#: a run would be spent on deleting them.
+SETTINGS: Final = {"group.initial.rebalance.delay.ms": "0", "max.partitions.per.request": "300"}
 
 #: By API, struct and field, most particular first: what the base message of an API has there. "" stands for any.
 _VALUES: Final[dict[tuple[str, str, str], Any]] = {
