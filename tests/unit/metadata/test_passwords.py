@@ -66,8 +66,8 @@ def test_a_value_that_looks_encrypted_is_a_value() -> None:
 
 def test_the_store_has_nothing_readable(store: SqliteStore) -> None:
     """Two brokers with the same secret use what one of them is told; one with another secret ignores it."""
-    secret = {"password_encoder_secret": "of the cluster"}
-    one, two = Peer(store, 1, **secret), Peer(store, 2, **secret)
+    secret = "of the cluster"
+    one, two = (Peer(store, node, password_encoder_secret=secret) for node in (1, 2))
     key = ConfigChange("ssl.key.password", ConfigOperation.SET, "hush-hush")
     result_of(one.configs.alter(None, [key, ConfigChange("max.connections", ConfigOperation.SET, "100")]))
     result_of(Deferred.fromCoroutine(two.feed.catch_up()))
@@ -76,7 +76,7 @@ def test_the_store_has_nothing_readable(store: SqliteStore) -> None:
     other = Peer(store, 3, password_encoder_secret="another")
     assert (other.settings["ssl.key.password"], other.settings["max.connections"]) == (None, 100)
     result_of(other.configs.alter(None, [ConfigChange("max.connections", ConfigOperation.SET, "200")]))
-    again = Peer(store, 4, **secret)
+    again = Peer(store, 4, password_encoder_secret=secret)
     assert (again.settings["ssl.key.password"], again.settings["max.connections"]) == ("hush-hush", 200), "it is kept"
 
 
