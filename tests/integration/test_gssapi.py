@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from kafka import KafkaConsumer, KafkaProducer
 
 from pylogd.local.broker import free_ports
 from pylogd.security.principal import USER, Principal
 from pylogd.security.sasl.conversation import AuthenticationFailed, Challenge, MechanismUnavailable, SaslError, Success
 from pylogd.security.sasl.gssapi import GssapiClient, GssapiMechanism
 from tests.integration.conftest import StartBroker
+from tests.integration.sasl_clients import round_trip_with_aiokafka, round_trip_with_kafka_python
 from tests.integration.test_secure_replication import replicates
 from tests.zookeeper import ZooKeeper
 
@@ -150,27 +148,11 @@ def settings(realm: Any, start_broker: StartBroker) -> dict[str, Any]:
 
 
 def test_kafka_python(settings: dict[str, Any]) -> None:
-    named = settings
-    producer = KafkaProducer(**named)
-    producer.send("t", b"value").get(SECONDS)
-    producer.close()
-    consumer = KafkaConsumer("t", **named, auto_offset_reset="earliest", consumer_timeout_ms=SECONDS * 1000)
-    assert next(iter(consumer)).value == b"value"
-    consumer.close()
+    round_trip_with_kafka_python(settings)
 
 
 def test_aiokafka(settings: dict[str, Any]) -> None:
-    async def run() -> None:
-        producer = AIOKafkaProducer(**settings)
-        await producer.start()
-        await producer.send_and_wait("t", b"value")
-        await producer.stop()
-        consumer = AIOKafkaConsumer("t", **settings, auto_offset_reset="earliest")
-        await consumer.start()
-        assert (await asyncio.wait_for(consumer.getone(), SECONDS)).value == b"value"
-        await consumer.stop()
-
-    asyncio.run(run())
+    round_trip_with_aiokafka(settings)
 
 
 def test_brokers_replicate_with_tickets(realm: Any, zookeeper: ZooKeeper, tmp_path: Path) -> None:
