@@ -72,7 +72,7 @@ haproxy:
 	@sh tools/find-haproxy.sh
 
 kerberos: install ## GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
-	@$(BIN)/pip install --quiet gssapi k5test
+	@$(BIN)/pip install --quiet gssapi k5test pykerberos
 	$(PYTEST) tests/integration/test_gssapi.py
 
 test: install java haproxy ## run all tests against the installed wheel, in three parts at the same time
