@@ -55,7 +55,7 @@ from tests.extreme.state import TOPIC, Known, make_doomed, prepare
 from tests.extreme.turns import Turn, Turns
 from tests.rawclient import RawClient, check_serves, memory, reset_peak
 
-MOST_MS: Final = 20.0
+MOST_MS: Final = 50.0
 _PATIENCE: Final = 30.0  # seconds: what takes longer is given up, and noted as such
 _BRIEFLY: Final = 2.0  # the same of an answer that may be late on purpose
 _MOST_DATA: Final = 16 << 20  # bytes of a field
@@ -341,7 +341,7 @@ def report(table: list[tuple[Row, Measured]], apis: list[Measured], left_out: li
         "",
         "## The largest legal requests of every API",
         "",
-        "| request | held, ms | of that collecting garbage | turns over 20 ms | answered after, s | answer, bytes | "
+        "| request | held, ms | of that collecting garbage | turns over 50 ms | answered after, s | answer, bytes | "
         "peak, MB |",
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
