@@ -160,7 +160,8 @@ def test_a_topic_that_changes_between_two_turns_is_looked_at_again(parts: Parts)
     while not asked.called:
         parts.time.advance(0)
     codes = [one.error_code for one in result_of(asked).responses[0].partitions]
-    assert codes[:3] == [0] * 3 and len(parts.topics.get("t").partitions) == 5
+    topic = parts.topics.get("t")
+    assert codes[:3] == [0] * 3 and topic is not None and len(topic.partitions) == 5
 
 
 def test_offsets_of_many_partitions_are_deleted(parts: Parts) -> None:
