@@ -101,7 +101,7 @@ class TokenManager:
     async def create(
         self, owner: Principal, requester: Principal, renewers: Sequence[Principal], lifetime_ms: int
     ) -> DelegationToken:
-        """Make a token. lifetime_ms: how long it can be renewed, at most the broker's limit; that if negative or 0.
+        """Make a token. lifetime_ms: for how long it can be renewed; the broker's limit if that is less, or if negative or 0.
 
         Raises KafkaError.
         """
