@@ -11,7 +11,7 @@ from typing import Any, Final
 
 #: Most objects of a request are freed by their reference counts, so the collector need not search for them so often.
 #: The second number bounds how many young objects one collection searches: five times the first take some 20 ms.
-_GC_THRESHOLDS: Final = (25_000, 5, 400)
+_GC_THRESHOLDS: Final = (10_000, 5, 1_000)
 #: After a collection that took longer than so many seconds of processor time, what is there now is not searched again.
 _LONG_COLLECTION: Final = 0.01
 #: Seconds after which everything is searched once more, for what has become garbage since.
