@@ -101,10 +101,11 @@ class OpenedCluster(SecureCluster):
 
 
 class Attacked(NamedTuple):
-    """The cluster, and the id of the topic."""
+    """The cluster, the id of the topic, and the epoch of its leader, until the last test kills that."""
 
     cluster: OpenedCluster
     topic_id: bytes
+    leader_epoch: int
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         with Producer(cluster.sasl_bootstrap, security=cluster.bob(), acks="all") as producer:
             producer.send(TOPIC, b"secret", partition=0).result(SECONDS)
         wait_until(lambda: cluster.states()[0][3] == set(NODES), "all replicas are in sync")
-        yield Attacked(cluster, cluster.topic_id())
+        yield Attacked(cluster, cluster.topic_id(), cluster.states()[0][1])
         assert not cluster.close()
 
 
@@ -131,8 +132,17 @@ def claims(node: int) -> list[ApiVersionsRequest | None]:
 
 
 def forged_fetches(attacked: Attacked, replica: int, offset: int) -> Iterator[tuple[FetchRequest, int]]:
-    """Yield fetches as if from a broker, of each form that the protocol had, with their versions."""
-    partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20, last_fetched_epoch=-1)
+    """Yield fetches as if from a broker, of each form that the protocol had, with their versions.
+
+    They name the leader's epoch, as a follower has to; Metadata tells it.
+    """
+    partition = FetchPartition(
+        0,
+        current_leader_epoch=attacked.leader_epoch,
+        fetch_offset=offset,
+        partition_max_bytes=1 << 20,
+        last_fetched_epoch=-1,
+    )
     named, by_id = (
         FetchTopic(TOPIC, partitions=[partition]),
         FetchTopic(topic_id=attacked.topic_id, partitions=[partition]),
