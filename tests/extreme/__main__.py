@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +27,7 @@ from pylogd.api.registry import REGISTRATIONS
 from pylogd.wire.messages import ApiKey
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, Outcome
-from tests.extreme.brokers import OpenBroker, SecuredBroker
+from tests.extreme.brokers import OpenBroker, SecuredBroker, circumstances
 from tests.extreme.choosing import Chooser
 from tests.extreme.messages import Extreme
 from tests.extreme.neighbour import Neighbour, Sample, percentile
@@ -192,16 +190,13 @@ def run_one(kind: type[OpenBroker], seconds: float, seed: int, log: Path | None)
 
 def head(seconds: float) -> list[str]:
     """Return how the results came about."""
-    command = ["git", "log", "-1", "--format=%h"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return [
         "# Extreme requests",
         "",
         "Written by `make fuzz-requests`. Well-formed requests of every API and version that ask for very much, beside "
         "a client that produces, fetches and asks for metadata.",
         "",
-        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit or 'unknown'}, {seconds:.0f} s, "
-        f"{os.cpu_count()} processors with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes.",
+        f"{circumstances()} {seconds:.0f} s.",
         "",
     ]
 

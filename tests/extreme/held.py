@@ -49,7 +49,7 @@ from tests.extreme import attacks
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, End, Outcome
 from tests.extreme.attacks import encoded
-from tests.extreme.brokers import OpenBroker
+from tests.extreme.brokers import OpenBroker, circumstances
 from tests.extreme.messages import Extreme, Sizes, Variant, variants
 from tests.extreme.state import TOPIC, Known, make_doomed, prepare
 from tests.extreme.turns import Turn, Turns
@@ -324,6 +324,8 @@ def report(table: list[tuple[Row, Measured]], apis: list[Measured], left_out: li
         "# How long requests hold the reactor",
         "",
         "Written by `python -m tests.extreme.held`. Held is the processor time of the longest turn of the reactor.",
+        "",
+        circumstances(),
         "",
         "## Attacks that were not bounded once",
         "",
