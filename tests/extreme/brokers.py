@@ -38,8 +38,8 @@ def circumstances() -> str:
     command = ["git", "log", "-1", "--format=%h"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     return (
-        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit}, {os.cpu_count()} processors with a load "
-        f"of {os.getloadavg()[2]:.1f} on average over 15 minutes."
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit}, {os.cpu_count()} processors "
+        f"with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes."
     )
 
 
