@@ -385,7 +385,8 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
-        answers = {partition: may_delete(group, partition[0]) for partition in partitions}
+        errors = {topic: may_delete(group, topic) for topic in {partition[0] for partition in partitions}}
+        answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
         to_delete = [partition for partition, error in answers.items() if not error and partition in group.offsets]
