@@ -7,7 +7,7 @@ from typing import Final
 from bench.kuaishou import clients, pairs
 from bench.kuaishou.clients import Clients, curve
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
-from bench.kuaishou.lab import ControlGroup, Disk, Laboratory
+from bench.kuaishou.lab import ControlGroup, Disk, Laboratory, slow_down
 from bench.kuaishou.meter import Meter
 from conformance import java_tools
 from conformance.checks import Missing
@@ -88,7 +88,7 @@ class Trial:
     def _catch_up(self) -> None:
         """Let consumers catch up with a lag that the page cache can't hold, on a slow disk, beside producers."""
         self._fill(1.3)
-        self._group.limit_disk(self._disk.below, read_bps=READ_LIMIT)
+        slow_down(self._disk, self._group, READ_LIMIT)
         running = Clients()
         try:
             producers = [running.start("produce", self._address, partitions=p, rate=LIVE_RATE) for p in (OWN, OTHERS)]

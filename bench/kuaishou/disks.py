@@ -73,6 +73,7 @@ class Disk:
         self.device = device
         block = Path("/sys/block") / Path(device).name
         self._stat = block / "stat"
+        self._queue = block / "queue"
         #: The numbers of the device, `major:minor`, as control groups name it.
         self.number = (block / "dev").read_text().strip()
         below = image.stat().st_dev
@@ -88,6 +89,18 @@ class Disk:
             (self._bounds / "max_bytes").write_text(str(size))
         except OSError as error:
             raise Unavailable(f"dirty pages of a device can't be bounded here: {error}") from None
+
+    def limit_queue(self, requests: int, size: int) -> None:
+        """Let the device have so many requests in progress, of at most `size` bytes each. Raises Unavailable.
+
+        Reads and writes then wait for each other, as at a disk that is saturated: a limit on reads alone would leave
+        writes as quick as ever.
+        """
+        try:
+            (self._queue / "nr_requests").write_text(str(requests))
+            (self._queue / "max_sectors_kb").write_text(str(size >> 10))
+        except OSError as error:
+            raise Unavailable(f"the queue of a loop device can't be bounded here: {error}") from None
 
     def busy_seconds(self) -> float:
         """Return for how long the device has had requests in progress; the share of a second is its utilisation."""

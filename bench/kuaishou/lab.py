@@ -29,7 +29,7 @@ from bench.kuaishou import cgroups, disks
 from bench.kuaishou.cgroups import ControlGroup, Unavailable
 from bench.kuaishou.disks import Disk
 
-__all__ = ["ControlGroup", "Disk", "Laboratory", "Unavailable", "laboratory", "why_not"]
+__all__ = ["ControlGroup", "Disk", "Laboratory", "Unavailable", "laboratory", "slow_down", "why_not"]
 
 PREFIX: Final = "pylogd-kuaishou-"
 #: One place for all checkouts, so that what any killed run left is found; on a disk, which /tmp need not be.
@@ -61,6 +61,16 @@ class Laboratory:
     def callback(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function at the end, before what was made earlier is removed."""
         self._stack.callback(function, *arguments)
+
+
+def slow_down(disk: Disk, group: ControlGroup, read_bps: int) -> None:
+    """Make a slow disk: the group reads at most `read_bps` bytes a second, and writes wait for reads.
+
+    Four requests of 32 KB are in progress at most, so that writes get about 15 MB/s while several readers keep the disk
+    busy at 40 MB/s, and more than 100 MB/s otherwise (measured). Raises Unavailable.
+    """
+    disk.limit_queue(4, 32 << 10)
+    group.limit_disk(disk.below, read_bps=read_bps)
 
 
 @contextmanager

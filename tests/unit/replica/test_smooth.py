@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
 from pylogd.errors import BrokerUnavailable
 from pylogd.metadata.consumers import committed_offsets
@@ -139,10 +139,7 @@ def test_an_unreachable_coordinator_may_have_a_group_that_is_behind(case: Case) 
 def logged() -> Iterator[list[str]]:
     """What is logged, as text."""
     lines: list[str] = []
-
-    def observer(event: Any) -> None:
-        lines.append(formatEvent(event))
-
+    observer = cast(ILogObserver, lambda event: lines.append(formatEvent(event)))
     globalLogPublisher.addObserver(observer)
     yield lines
     globalLogPublisher.removeObserver(observer)
