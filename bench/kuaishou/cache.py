@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.kuaishou import clients, pairs
+from bench.kuaishou import brokers, clients
 from bench.kuaishou.clients import Clients, curve
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
 from bench.kuaishou.lab import ControlGroup, Disk, Laboratory, slow_down
@@ -136,10 +136,10 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
     group.count(disk.number)
     disk.limit_dirty(memory // 5)
     if arm == "Kafka":
-        address = pairs.start_kafka(lab, disk, group)
+        address = brokers.start_kafka(lab, disk, group)
     else:
-        address = pairs.start_pylogd(lab, disk, group, {SETTING: str(memory - SPARE)} if arm == "block cache" else {})
-    pairs.make_topic(address, ASSIGNMENT)
+        address = brokers.start_pylogd(lab, disk, group, {SETTING: str(memory - SPARE)} if arm == "block cache" else {})
+    brokers.make_topic(address, ASSIGNMENT)
     trial = Trial(address, group, disk, scale)
     trial.run()
     return Round(trial.figures, trial.curves)
@@ -180,7 +180,7 @@ EXPERIMENT: Final = Experiment(
     arms={
         "stock": "pylogd, whose only cache is the page cache",
         "block cache": f"pylogd with `{SETTING}` of {(MEMORY - SPARE) >> 20} MB",
-        "Kafka": f"Apache Kafka, heap {' '.join(pairs.HEAP)}, in a group of the same size",
+        "Kafka": f"Apache Kafka, heap {' '.join(brokers.HEAP)}, in a group of the same size",
     },
     measures=(
         Measure("largest lag without disk reads", "MB"),

@@ -69,7 +69,8 @@ def over(options: argparse.Namespace, begun: float) -> bool:
 
 def produce(options: argparse.Namespace) -> dict[str, Any]:
     """Send at a fixed rate. Latencies are from the time at which a record was due to its acknowledgement."""
-    latencies, stretches, failures = [], Stretches(), [0, 0]
+    samples: list[tuple[float, float]] = []
+    stretches, failures = Stretches(), [0, 0]
     producer = Producer(
         {
             "bootstrap.servers": options.address, "acks": options.acks, "linger.ms": 5, "batch.size": 262_144,
@@ -83,7 +84,7 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
             failures[0] += 1
             return
         now = time.monotonic()
-        latencies.append(now - due)
+        samples.append((due, now - due))
         stretches.add(due, now - due)
 
     partitions = [int(one) for one in options.partitions.split(",")]
@@ -104,10 +105,13 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
             sent += 1
     taken = time.monotonic() - begun
     failures[0] += producer.flush(_END_SECONDS)
-    latencies.sort()
+    latencies = sorted(latency for _, latency in samples)
     marks = {f"p{share * 100:g}": percentile(latencies, share) for share in (0.5, 0.99, 0.999)}
     said = {"begun": begun, "seconds": taken, "bytes": len(latencies) * options.value_bytes, "failed": failures[0]}
-    return {**said, **marks, "highest": latencies[-1] if latencies else 0.0, "stretches": stretches.result()}
+    return {
+        **said, **marks, "highest": latencies[-1] if latencies else 0.0, "stretches": stretches.result(),
+        "samples": samples if options.samples else [],
+    }  # fmt: skip
 
 
 class Reader(threading.Thread):
@@ -253,6 +257,7 @@ def main() -> None:
         "--lag-bytes", type=int, default=0, help="start so far from each partition's end (0: at its begin)"
     )
     parser.add_argument("--group", default="", help="commit offsets of this group")
+    parser.add_argument("--samples", type=int, default=0, help="1: print each record's due time and latency (produce)")
     options = parser.parse_args()
     print(json.dumps(produce(options) if options.what == "produce" else read(options)))
 

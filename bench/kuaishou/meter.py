@@ -40,6 +40,10 @@ class Meter:
         read, busy = self._group.read_bytes(self._disk.number), self._disk.busy_seconds()
         self._samples.append((time.monotonic(), read, busy, self._group.memory()))
 
+    def taken(self) -> int:
+        """Return the kernel's count of bytes read, now."""
+        return self._group.read_bytes(self._disk.number)
+
     @property
     def read_bytes(self) -> int:
         """The bytes read since the block began."""

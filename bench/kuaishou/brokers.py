@@ -1,7 +1,7 @@
-"""Two brokers, the first in a control group: pylogd or Apache Kafka, with the same topic.
+"""Brokers in control groups: pylogd or Apache Kafka, with the same topic.
 
-The first broker leads half of the topic's partitions and follows the other half, as the brokers of the talk's
-experiment do. The second broker has neither limits nor a disk of its own.
+`start_pylogd` and `start_kafka` start two brokers, the first in a group, on a disk. It leads half of the topic's
+partitions and follows the other half, as the brokers of the talk's experiment do; the second has no limits.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -36,19 +37,30 @@ class GroupedKafka(Kafka):
         return [*(self.group.prefix if self.group is not None else []), program, *HEAP, *words]
 
 
-def start_pylogd(lab: Laboratory, disk: Disk, group: ControlGroup, settings: Mapping[str, str]) -> str:
-    """Start two brokers of pylogd, the first in the group with `settings`. Return its address."""
+def start_zookeeper(lab: Laboratory) -> str:
+    """Start a ZooKeeper server outside of all groups. Return its connect string."""
     zookeeper = LocalZooKeeper(lab.folder / "zookeeper")
     lab.callback(zookeeper.close)
     zookeeper.start()
-    address = ""
-    for node, data, prefix in ((1, disk.mount / "data", group.prefix), (2, lab.folder / "data2", [])):
-        common = {"node.id": str(node), "zookeeper.connect": zookeeper.hosts, "default.replication.factor": "2"}
-        broker = BrokerProcess(
-            data, lab.folder / f"broker{node}.log", {**common, **(settings if node == 1 else {})}, prefix=prefix
-        )
-        lab.callback(broker.kill)
-        address = address or broker.address
+    return zookeeper.hosts
+
+
+def start_broker(
+    lab: Laboratory, node: int, connect: str, data: Path, group: ControlGroup | None, settings: Mapping[str, str]
+) -> str:
+    """Start a broker of pylogd, in a group if one is given. Return its address."""
+    common = {"node.id": str(node), "zookeeper.connect": connect, "default.replication.factor": "2"}
+    log, prefix = lab.folder / f"broker{node}.log", group.prefix if group is not None else []
+    broker = BrokerProcess(data, log, {**common, **settings}, prefix=prefix)
+    lab.callback(broker.kill)
+    return broker.address
+
+
+def start_pylogd(lab: Laboratory, disk: Disk, group: ControlGroup, settings: Mapping[str, str]) -> str:
+    """Start two brokers of pylogd, the first in the group with `settings`. Return its address."""
+    connect = start_zookeeper(lab)
+    address = start_broker(lab, 1, connect, disk.mount / "data", group, settings)
+    start_broker(lab, 2, connect, lab.folder / "data2", None, {})
     return address
 
 
