@@ -15,7 +15,7 @@ from pylogd.config.broker import SETTINGS
 
 SETTING: Final = "log.block.cache.bytes"
 MEMORY: Final = 512 << 20
-QUICK_MEMORY: Final = 256 << 20
+QUICK_MEMORY: Final = 384 << 20
 #: What the cache leaves of the group's memory: the interpreter (60 MB) and pages on their way to the disk.
 SPARE: Final = 112 << 20
 DISK: Final = 6 << 30

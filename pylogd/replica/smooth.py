@@ -61,10 +61,11 @@ class SmoothJoins:
         release: Callable[[Iterable[Key]], Deferred[Any]],
         clock: IReactorTime,
         now_ms: Callable[[], int],
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """connect: opens a connection to a broker by its id. committed: returns the offsets that groups in ZooKeeper
         have committed, for each partition of the given topics. release: ends the wait of partitions. now_ms: the wall
-        clock, by which waits end.
+        clock, by which waits end. look_seconds: the time between two looks at the groups.
         """
         self._partitions = partitions
         self._cluster = cluster
@@ -74,13 +75,14 @@ class SmoothJoins:
         self._release = release
         self._clock = clock
         self._now_ms = now_ms
+        self._look_seconds = look_seconds
         self._call: IDelayedCall | None = None
         #: Of each partition that waited at the last look: where its new replicas begin, and until when it waits.
         self._waits: dict[Key, tuple[int, int]] = {}
 
     def start(self) -> None:
-        """Look every `LOOK_SECONDS`."""
-        self._call = self._clock.callLater(LOOK_SECONDS, self._look)
+        """Look at the groups from time to time."""
+        self._call = self._clock.callLater(self._look_seconds, self._look)
 
     def stop(self) -> None:
         """Look no more."""

@@ -9,7 +9,9 @@ import pytest
 
 from pylogd.replica import admission
 from pylogd.replica import partition as partitions
+from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.peers import Peers
+from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
 
 #: The histories of a test run with 3 and with 5 brokers. Each takes a fraction of a second.
@@ -95,3 +97,27 @@ def test_a_broker_that_hides_the_loss_of_its_disk_is_detected(monkeypatch: pytes
 def test_a_leader_that_believes_any_client_to_be_a_follower_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Peers, "proven", lambda self, claim, node: True)
     assert violation_found(50)
+
+
+#: The histories with smooth expansions of a test run.
+SMOOTH = 20
+
+
+@pytest.mark.parametrize("first", range(0, SMOOTH, 10))
+def test_smooth_expansions_lose_nothing_that_a_group_has_yet_to_read(first: int) -> None:
+    expanded = 0
+    for seed in range(first, first + 10):
+        history = SmoothHistory(seed)
+        history.run()
+        expanded += len(history.expanded)
+    assert expanded  # replicas without the first records did join
+
+
+def test_a_replica_that_joins_before_the_groups_are_there_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody(*_: object) -> dict[object, object]:
+        return {}
+
+    monkeypatch.setattr(SmoothJoins, "_behind", nobody)
+    with pytest.raises(Violation, match="the group is at"):
+        for seed in range(20):
+            SmoothHistory(seed).run()
