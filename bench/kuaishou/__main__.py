@@ -19,7 +19,7 @@ from typing import Final
 
 import confluent_kafka
 
-from bench.kuaishou import cache, expansion, report
+from bench.kuaishou import cache, expansion, frozen_disk, laggards, report
 from bench.kuaishou.experiment import Experiment, Scale
 from bench.kuaishou.lab import IMAGES, Unavailable, laboratory, why_not
 from bench.machine import machine
@@ -28,7 +28,12 @@ from conformance.checks import Missing
 BENCH: Final = Path(__file__).parents[1]
 QUICK: Final = BENCH.parent / ".cache" / "bench" / "kuaishou-quick"
 ROUNDS: Final = 3
-EXPERIMENTS: Final[Sequence[Experiment]] = (cache.EXPERIMENT, expansion.EXPERIMENT)
+EXPERIMENTS: Final[Sequence[Experiment]] = (
+    frozen_disk.EXPERIMENT,
+    cache.EXPERIMENT,
+    laggards.EXPERIMENT,
+    expansion.EXPERIMENT,
+)
 
 
 def say(text: str) -> None:

@@ -46,12 +46,19 @@ def start_zookeeper(lab: Laboratory) -> str:
 
 
 def start_broker(
-    lab: Laboratory, node: int, connect: str, data: Path, group: ControlGroup | None, settings: Mapping[str, str]
+    lab: Laboratory,
+    node: int,
+    connect: str,
+    data: Path,
+    group: ControlGroup | None,
+    settings: Mapping[str, str],
+    second: Path | None = None,
 ) -> str:
-    """Start a broker of pylogd, in a group if one is given. Return its address."""
+    """Start a broker of pylogd, in a group if one is given. Return its address. second: another data directory."""
     common = {"node.id": str(node), "zookeeper.connect": connect, "default.replication.factor": "2"}
     log, prefix = lab.folder / f"broker{node}.log", group.prefix if group is not None else []
-    broker = BrokerProcess(data, log, {**common, **settings}, prefix=prefix)
+    arguments = ["--data", str(second)] if second is not None else []
+    broker = BrokerProcess(data, log, {**common, **settings}, arguments, prefix=prefix)
     lab.callback(broker.kill)
     return broker.address
 
