@@ -100,7 +100,7 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
             before = [meter.taken() for meter in meters]
             begun, ended = cluster.move(LATEST_WAIT if arm == "smooth" else None)
             read = sum(meter.taken() - was for meter, was in zip(meters, before, strict=True))
-            busy = max(meter.mean_utilisation(begun) for meter in meters)
+            busy = max(meter.mean_utilisation(begun, ended) for meter in meters)
             time.sleep(calm)
         produced = running.result(producer, stop=True)
         running.result(reader, stop=True)

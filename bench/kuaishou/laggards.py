@@ -68,7 +68,7 @@ def _result(
     idle = sorted(latency for due, latency in produced["samples"] if produced["begun"] + 1 < due < begun - 1)
     busy = sorted(latency for due, latency in produced["samples"] if settled <= due < ended)
     figures = {
-        "utilisation of the disk": meter.mean_utilisation(settled),
+        "utilisation of the disk": meter.mean_utilisation(settled, ended),
         "p99.9 of produce, idle": percentile(idle, 0.999) * 1000,
         "p99.9 of produce beside laggards": percentile(busy, 0.999) * 1000,
         "highest of produce beside laggards": percentile(busy, 1.0) * 1000,

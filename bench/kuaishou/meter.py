@@ -59,9 +59,9 @@ class Meter:
         pairs = zip(self._samples, self._samples[1:], strict=False)
         return [(now[0] - begun, min(100.0, 100 * (now[2] - last[2]) / (now[0] - last[0]))) for last, now in pairs]
 
-    def mean_utilisation(self, begin: float = 0.0) -> float:
-        """Return the per cent of time in which the disk was busy, from `begin` (CLOCK_MONOTONIC) on."""
-        samples = [one for one in self._samples if one[0] >= begin]
+    def mean_utilisation(self, begin: float, end: float) -> float:
+        """Return the per cent of time in which the disk was busy, between two times of CLOCK_MONOTONIC."""
+        samples = [one for one in self._samples if begin <= one[0] <= end]
         if len(samples) < 2:
             return 0.0
         return min(100.0, 100 * (samples[-1][2] - samples[0][2]) / (samples[-1][0] - samples[0][0]))
