@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls held strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-kuaishou held strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -157,6 +157,9 @@ bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients
 
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
+
+bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (40 minutes; BENCH_ARGS=--quick: 5)
+	$(BIN)/python -m bench.kuaishou $(BENCH_ARGS)
 
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
