@@ -83,8 +83,9 @@ class PageDropper:
 
     def drop_now(self, fd: int, position: int, length: int) -> None:
         """Remove pages that were read from the page cache, but for those that are not written back yet."""
-        start = position & -mmap.PAGESIZE
-        os.posix_fadvise(fd, start, ((position + length) & -mmap.PAGESIZE) - start, os.POSIX_FADV_DONTNEED)
+        start, end = position & -mmap.PAGESIZE, (position + length) & -mmap.PAGESIZE
+        if end > start:  # a length of 0 would mean the rest of the file
+            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def stop(self, seconds: float) -> None:
         """End the threads; wait so long for each to finish what it has. One whose disk hangs is left to the process."""

@@ -6,6 +6,7 @@ at once, or kept and sent after any number of other steps, as those of slow clie
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hypothesis import settings
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylogd.cache.ranges import BlockCache, BlockRange, BlockSlice
+from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import ColdRead
 from pylogd.log.files import FileSlice
 from pylogd.log.log import Log
 from pylogd.log.retention import unlink_deleted
 from pylogd.log.validator import AppendOrigin
-from pylogd.wire.records import encode_batch
+from pylogd.wire.records import encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.sending import sent
 from tests.fakes.storage import MemoryStorage, batch
@@ -43,7 +45,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.epoch = 0
 
     @initialize(
-        blocks=st.integers(1, 130), block_bytes=st.sampled_from([16, 64, 1000]),
+        blocks=st.one_of(st.integers(1, 12), st.integers(20, 130)), block_bytes=st.sampled_from([16, 64, 1000]),
         segment_bytes=st.sampled_from([300, 2000]), policy=st.sampled_from(["delete", "compact"]),
         eliminates=st.booleans(),
     )  # fmt: skip
@@ -55,7 +57,7 @@ class CacheMachine(RuleBasedStateMachine):
 
         config = LogConfig(
             segment_bytes=segment_bytes, index_interval_bytes=100, retention_bytes=3000,
-            cleanup_policy=frozenset({policy}),
+            cleanup_policy=frozenset({policy}), min_cleanable_dirty_ratio=0.0,
         )  # fmt: skip
         self.plain, self.cached = MemoryStorage(config), MemoryStorage(config, make_cache=make_cache)
         for storage in self.both:
@@ -76,7 +78,7 @@ class CacheMachine(RuleBasedStateMachine):
         for size in sizes:
             self.written += 1
             values.append(b"%d" % self.written + bytes(size))
-        return batch(*values, timestamp=self.plain.now_ms)
+        return batch(*values, timestamp=self.plain.now_ms, key=b"%d" % (self.written % 3))
 
     # -- what changes logs
 
@@ -87,7 +89,7 @@ class CacheMachine(RuleBasedStateMachine):
             for log in self.logs(partition):
                 log.append(data, leader_epoch=self.epoch)
 
-    @rule(partition=PARTITIONS, batches=st.lists(SIZES, min_size=1, max_size=5))
+    @rule(partition=PARTITIONS, batches=st.lists(SIZES, min_size=1, max_size=9))
     def produce_together(self, partition: int, batches: list[list[int]]) -> None:
         made = [self.make_batch(sizes) for sizes in batches]
         counts = {
@@ -105,39 +107,35 @@ class CacheMachine(RuleBasedStateMachine):
             data = data[:12] + self.epoch.to_bytes(4, "big") + data[16:]
             log.append(data, leader_epoch=self.epoch, origin=AppendOrigin.REPLICATION)
 
-    @rule()
-    def new_leader(self) -> None:
+    def new_leader(self, partition: int, data: st.DataObject) -> None:
         self.epoch += 1
 
-    @rule(partition=PARTITIONS, data=st.data())
     def truncate(self, partition: int, data: st.DataObject) -> None:
         plain, _ = self.logs(partition)
-        offset = data.draw(st.integers(plain.log_start_offset, plain.log_end_offset))
+        least = max(plain.log_start_offset, plain.cleaned_offset)  # committed, and so never truncated
+        offset = data.draw(st.integers(min(least, plain.log_end_offset), plain.log_end_offset))
         for storage in self.both:
             storage.manager.truncate_to("t", partition, offset)
 
-    @rule(partition=PARTITIONS, ahead=st.integers(0, 20))
-    def begin_at(self, partition: int, ahead: int) -> None:
-        offset = self.logs(partition)[0].log_end_offset + ahead
+    def begin_at(self, partition: int, data: st.DataObject) -> None:
+        offset = self.logs(partition)[0].log_end_offset + data.draw(st.integers(0, 20))
         for storage in self.both:
             storage.manager.begin_at("t", partition, offset)
 
-    @rule(partition=PARTITIONS, data=st.data())
     def delete_records(self, partition: int, data: st.DataObject) -> None:
         plain, cached = self.logs(partition)
         offset = data.draw(st.integers(plain.log_start_offset, plain.log_end_offset))
         for log in (plain, cached):
             log.delete_records_before(offset)
 
-    @rule(partition=PARTITIONS)
-    def delete_and_create(self, partition: int) -> None:
+    def delete_and_create(self, partition: int, data: st.DataObject) -> None:
         for storage in self.both:
             storage.manager.delete("t", partition)
             storage.create("t", partition)
             storage.manager.checkpoint()
 
-    @rule(milliseconds=st.sampled_from([0, 1000, 100_000]))
-    def tick(self, milliseconds: int) -> None:
+    def tick(self, partition: int, data: st.DataObject) -> None:
+        milliseconds = data.draw(st.sampled_from([0, 1000, 100_000]))
         for storage in self.both:
             storage.pass_time(milliseconds)
             storage.manager.tick()
@@ -145,14 +143,33 @@ class CacheMachine(RuleBasedStateMachine):
                 log.seal()
                 unlink_deleted(log)
 
-    @rule(clean=st.booleans())
-    def restart(self, clean: bool) -> None:
+    def compact(self, partition: int, data: st.DataObject) -> None:
+        """Replace sealed segments by compacted ones, which take over the name of an older one."""
+        config = CleanerConfig(dedupe_buffer_bytes=2400, io_buffer_bytes=256)
+        for storage in self.both:
+            now_ms = storage.now_ms
+            cleaner = Cleaner(storage.manager, config, now_ms=partial(int, now_ms), seconds=lambda: 0.0)
+            runner = cleaner.new_runner()
+            while cleaner.clean_one(runner) is not None:
+                pass
+
+    def restart(self, partition: int, data: st.DataObject) -> None:
+        clean = data.draw(st.booleans())
         self.kept = []
         for storage in self.both:
             if clean:
                 storage.restart()
             else:
                 storage.kill()
+
+    @rule(
+        how=st.sampled_from([*["truncate", "tick", "compact"] * 3, "delete_records", "new_leader", "begin_at",
+                             "delete_and_create", "restart"]),
+        partition=PARTITIONS, data=st.data(),
+    )  # fmt: skip
+    def disturb(self, how: str, partition: int, data: st.DataObject) -> None:
+        """Change logs other than by appending. One rule for all, so that most steps append and read."""
+        getattr(self, how)(partition, data)
 
     @rule()
     def next_turn(self) -> None:
@@ -161,6 +178,17 @@ class CacheMachine(RuleBasedStateMachine):
             turn()
 
     # -- what clients get
+
+    @rule(partition=PARTITIONS)
+    def read_batch_by_batch(self, partition: int) -> None:
+        plain, cached = self.logs(partition)
+        offset = plain.log_start_offset
+        while offset < plain.log_end_offset:
+            found = [log.read(offset, 1, allow_cold=True) for log in (plain, cached)]
+            assert sent(found[0]) == sent(found[1])
+            if found[0] is None:
+                break
+            offset = [header for header, _ in iter_batches(found[0].read())][-1].next_offset
 
     @rule(partition=PARTITIONS, data=st.data(), max_bytes=st.integers(1, 3000), most=st.integers(1, 500))
     def read(self, partition: int, data: st.DataObject, max_bytes: int, most: int) -> None:
@@ -229,4 +257,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestBlockCache = CacheMachine.TestCase
-TestBlockCache.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestBlockCache.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

@@ -75,6 +75,13 @@ def test_what_is_read_once_leaves_the_page_cache(tmp_path: Path) -> None:
     assert cached(file) < 0.1
 
 
+def test_a_read_of_less_than_a_page_leaves_the_rest_of_the_file(tmp_path: Path) -> None:
+    file = written_file(tmp_path / "t-0" / "0.log")
+    os.fsync(file.fd)
+    PageDropper(CacheCounters(), no_failure).drop_now(file.fd, 10, 100)
+    assert cached(file) == 1
+
+
 def test_a_failed_write_back_is_reported_like_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int, position: int, length: int, flags: int) -> None:
         raise OSError(errno.EIO, "the disk is on fire")
