@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.api.errors import LONGEST_TEXT
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -56,6 +57,16 @@ def test_what_does_not_fit_into_an_answer_is_refused(guarded: Parts) -> None:
     one = DescribeAclsRequest(_ANY, None, _ANY, "User:u-7", None, _ANY, _ANY)
     answer, _ = later(guarded, one, 3)
     assert [resource.resource_name for resource in answer.resources] == ["t-7"]
+
+
+def test_what_is_wrong_with_a_long_text_is_told_in_short(guarded: Parts) -> None:
+    """The longest text that a request may have does not fit into an answer that quotes it."""
+    for at in ("resource_name", "principal", "host"):
+        creation = AclCreation(_TOPIC, "t", _LITERAL, "User:u", "*", _READ, _ALLOW)
+        setattr(creation, at, "x" * 32_767)
+        answer, _ = later(guarded, CreateAclsRequest([creation]), 1)
+        assert at == "resource_name" or answer.results[0].error_code == ErrorCode.INVALID_REQUEST
+        assert len(answer.results[0].error_message or "") <= LONGEST_TEXT
 
 
 def test_too_many_filters_that_match_are_refused(guarded: Parts) -> None:
