@@ -3,7 +3,7 @@
 Behaviour: grouped by resource pattern, in order. A filter with pattern type MATCH (2) and a name selects the patterns
 that cover that resource: its literal ones, prefixes of it, and `*`. A client needs DESCRIBE on the cluster.
 SECURITY_DISABLED where nothing is decided by ACLs; INVALID_REQUEST for codes that are not known (Kafka closes the
-connection).
+connection), and where the answer would have more than `response.max.bytes` (ours).
 Gaps: version 0, which has no pattern types; Kafka 4 has dropped it too.
 """
 
@@ -16,8 +16,9 @@ from twisted.internet.defer import Deferred
 from pylogd.api.acls import acls_for
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.api.slices import encode_in_thread
-from pylogd.errors import KafkaError
+from pylogd.api.slices import answer_budget, encode_in_thread
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.limits.answers import AnswerBudget
 from pylogd.security.acls import AclEntry, AclFilter, ResourcePattern, make_filter
 from pylogd.security.authorizer import AclOperation
 from pylogd.security.rules import select
@@ -29,6 +30,7 @@ from pylogd.wire.messages.describe_acls import (
 )
 
 _MANY = 500  # ACLs: to look at more takes some milliseconds, so a thread does it
+_ACL_BYTES = 8  # of an ACL in the answer, without its texts
 
 _Items = Sequence[tuple[ResourcePattern, Sequence[AclEntry]]]
 
@@ -46,21 +48,27 @@ def describe_acls(
         )  # fmt: skip
     except KafkaError as error:
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
-    items = acls.items()
+    items, budget = acls.items(), answer_budget(context)
     if sum(len(entries) for _, entries in items) <= _MANY:
-        return _describe(items, wanted)
-    return Deferred.fromCoroutine(_describe_many(context, request.API_KEY, items, wanted))
+        return _describe(items, wanted, budget)
+    return Deferred.fromCoroutine(_describe_many(context, request.API_KEY, items, wanted, budget))
 
 
-async def _describe_many(context: RequestContext, api_key: int, items: _Items, wanted: AclFilter) -> bytes:
-    response = await context.broker.in_thread(_describe, items, wanted)
+async def _describe_many(
+    context: RequestContext, api_key: int, items: _Items, wanted: AclFilter, budget: AnswerBudget
+) -> bytes:
+    response = await context.broker.in_thread(_describe, items, wanted, budget)
     return await encode_in_thread(context, api_key, response)
 
 
-def _describe(items: _Items, wanted: AclFilter) -> DescribeAclsResponse:
+def _describe(items: _Items, wanted: AclFilter, budget: AnswerBudget) -> DescribeAclsResponse:
     """Return the response. May run in a thread."""
     resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
     for pattern, entry in select(items, wanted):
         found = resources.setdefault(pattern, DescribeAclsResource(*pattern))
-        found.acls.append(AclDescription(str(entry.principal), entry.host, entry.operation, entry.permission))
+        acl = AclDescription(str(entry.principal), entry.host, entry.operation, entry.permission)
+        size = _ACL_BYTES + len(acl.principal) + len(acl.host) + (0 if found.acls else len(pattern.name))
+        if not budget.take(size):
+            return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=budget.refusal)
+        found.acls.append(acl)
     return DescribeAclsResponse(error_message=None, resources=list(resources.values()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
@@ -61,8 +61,20 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
 )
 
 
+#: Characters of an error's text.
+LONGEST_TEXT: Final = 1000
+
+
 def explain(error: BaseException) -> tuple[ErrorCode, str]:
-    """Return the error code and text for a client. Call it while `error` is handled: it may log the traceback."""
+    """Return the error code and text for a client. Call it while `error` is handled: it may log the traceback.
+
+    The text is cut to `LONGEST_TEXT`: it may quote what the client sent, and no answer has a string of 32 KB.
+    """
+    code, text = _explain(error)
+    return code, text[:LONGEST_TEXT]
+
+
+def _explain(error: BaseException) -> tuple[ErrorCode, str]:
     if isinstance(error, KafkaError):
         return error.code, error.message
     if isinstance(error, TopicError):

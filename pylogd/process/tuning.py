@@ -12,10 +12,12 @@ from typing import Any, Final
 #: Most objects of a request are freed by their reference counts, so the collector need not search for them so often.
 #: The second number bounds how many young objects one collection searches: five times the first take some 20 ms.
 _GC_THRESHOLDS: Final = (10_000, 5, 1_000)
-#: After a collection that took longer than so many seconds of processor time, what is there now is not searched again.
+#: After a full collection that took longer than so many seconds of processor time, what it left is not searched again.
 _LONG_COLLECTION: Final = 0.01
 #: Seconds after which everything is searched once more, for what has become garbage since.
-_SEARCH_ALL_SECONDS: Final = 600.0
+_SEARCH_ALL_SECONDS: Final = 120.0
+#: Of the collection that searches all objects.
+_FULL: Final = 2
 #: How soon a thread that runs Python hands the interpreter to the reactor's. With Python's default of 5 ms, a request
 #: beside a busy thread waited 13 ms; with this, 2 ms.
 _SWITCH_SECONDS: Final = 0.0005
@@ -30,9 +32,9 @@ class LongCollections:
     """Keeps the garbage collector from searching a large heap again and again: each time takes a turn of the reactor.
 
     A broker with 10,000 partitions, or as many ACLs, has a million objects that stay. To search them takes 0.4 s, and
-    the collector does it each time their number has grown by a quarter. So what a long collection leaves is frozen:
-    later ones search only what is newer. Frozen objects are still freed by their reference counts; only cycles of them
-    are not, until all objects are searched once more, at most every `_SEARCH_ALL_SECONDS`.
+    the collector does it each time their number has grown by a quarter. So what a long full collection leaves is
+    frozen: later ones search only what is newer. Frozen objects are still freed by their reference counts; only cycles
+    of them are not, until all objects are searched once more, at most every `_SEARCH_ALL_SECONDS`.
 
     To be put into `gc.callbacks`.
     """
@@ -52,10 +54,11 @@ class LongCollections:
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         """Handle the begin and the end of a collection."""
+        if info["generation"] != _FULL:
+            return
         if phase == "start":
             self._began = self._used()
-            frozen_at = self._now() if self._frozen_at is None else self._frozen_at
-            if info["generation"] == 2 and self._now() - frozen_at >= _SEARCH_ALL_SECONDS:
+            if self._frozen_at is not None and self._now() - self._frozen_at >= _SEARCH_ALL_SECONDS:
                 self._frozen_at = None
                 self._collector.unfreeze()
         elif self._used() - self._began >= _LONG_COLLECTION:

@@ -33,20 +33,21 @@ def test_what_a_long_collection_leaves_is_frozen() -> None:
     assert collector.collect(2, 0.001) == []
     assert collector.collect(2, 0.4) == ["freeze"]
     assert collector.collect(2, 0.001) == []
-    assert collector.collect(1, 0.05) == ["freeze"]
+    assert collector.collect(1, 0.05) == [], "what is young may soon be garbage"
+    assert collector.collect(2, 0.05) == ["freeze"]
 
 
 def test_everything_is_searched_now_and_then() -> None:
     collector = Collector()
     collector.collect(2, 0.4)
-    collector.now = 599.0
+    collector.now = 119.0
     assert collector.collect(2, 0.4) == ["freeze"]
-    collector.now = 600.0
+    collector.now = 120.0
     assert collector.collect(1, 0.001) == [], "it would search the young only"
     assert collector.collect(2, 0.4) == ["unfreeze", "freeze"]
-    collector.now = 1199.0
+    collector.now = 239.0
     assert collector.collect(2, 0.001) == []
-    collector.now = 1200.0
+    collector.now = 240.0
     assert collector.collect(2, 0.001) == ["unfreeze"]
     collector.now = 5000.0
     assert collector.collect(2, 0.001) == [], "nothing is frozen"
