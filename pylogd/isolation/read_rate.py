@@ -3,7 +3,8 @@
 Strategy: a proportional controller with a dead band. Once a second it is told the disk's utilisation, which it smooths
 (half the new value, half the old). Above the band the rate is multiplied by target / utilisation, where the target is
 the middle of the band; below it, by the same while somebody waits, but by 1.25 at most. Within the band it stays. The
-smoothed value follows the real one by about two seconds, so cuts are bounded too.
+smoothed value follows the real one by about two seconds, so cuts are bounded too; and below half of the read rate at
+which the disk would be in the band they are small, since then what is read was granted earlier, or is read by others.
 
 Rules: there is no limit until the disk is above the band, and none again when it is below and nobody has had to wait
 for `QUIET_SECONDS`. The rate is never below `least`, whatever keeps the disk busy. It does not grow above twice what is
@@ -20,7 +21,10 @@ from typing import Final, NamedTuple
 QUIET_SECONDS: Final = 10
 _NEW_SHARE: Final = 0.5  # of a smoothed value, in the next one
 _LEAST_FACTOR: Final = 0.6
+_GENTLE_FACTOR: Final = 0.9
 _MOST_FACTOR: Final = 1.25
+#: A limit of so much of what would bring the disk into the band by itself is low enough: a lower one may be too low.
+_PLAUSIBLE_SHARE: Final = 0.5
 _MOST_UNUSED: Final = 2.0
 
 
@@ -67,7 +71,8 @@ class ReadRate:
         factor = band.target / max(self.utilisation, 0.01)
         limit = self.limit
         if self.utilisation > band.high:
-            limit = min(limit, _MOST_UNUSED * granted) * max(factor, _LEAST_FACTOR)
+            most = _PLAUSIBLE_SHARE * read_rate * factor
+            limit = min(limit, _MOST_UNUSED * granted) * max(factor, _LEAST_FACTOR if limit > most else _GENTLE_FACTOR)
         elif self.utilisation < band.low and waited:
             limit *= min(factor, _MOST_FACTOR)
         self.limit = max(limit, least)

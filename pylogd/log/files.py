@@ -71,6 +71,9 @@ class FileSystem(Protocol):
     def missing(self, fd: int, position: int, length: int) -> int:
         """Return how many bytes of a range of a file are not in memory; 0 if that can't be told."""
 
+    def never_read_ahead(self, fd: int) -> None:
+        """Have reads by this descriptor begin no reads of what is behind: these may wait for the disk."""
+
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write the buffers one after another at `position`; return how many bytes were written."""
 
@@ -139,6 +142,11 @@ class RealFileSystem:
     islink = staticmethod(os.path.islink)
     exists = staticmethod(os.path.lexists)
     rmdir = staticmethod(os.rmdir)
+
+    def never_read_ahead(self, fd: int) -> None:
+        """See `FileSystem`."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def open(self, path: str, flags: int) -> int:
         """Open a file; child processes do not inherit the descriptor."""

@@ -127,6 +127,7 @@ class Segment:
         """Create an empty segment, open for writing. Raises CorruptLog if a file of its name is not empty, OSError."""
         segment = cls(storage, directory, base_offset, 0, created_ms=created_ms)
         segment.file = SegmentFile(storage.fs, segment.path, os.O_RDWR | os.O_CREAT)
+        storage.fs.never_read_ahead(segment.file.fd)
         if storage.fs.size(segment.path):
             raise CorruptLog(f"{segment.path} should be new, but has {storage.fs.size(segment.path)} bytes")
         segment.indexes = Indexes.empty(base_offset)
@@ -141,6 +142,7 @@ class Segment:
         """Open the file for writing and load the indexes: the segment is the active one from now on."""
         self.indexes = self.get_indexes(allow_cold=True)
         self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
+        self.storage.fs.never_read_ahead(self.file.fd)
         self.storage.files.discard(self.key)
         self.storage.indexes.discard(self.key)
         self.reopened = True
@@ -304,6 +306,7 @@ class Segment:
                 raise ColdRead(self.path)
             try:
                 file = SegmentFile(self.storage.fs, self.path)
+                file.fs.never_read_ahead(file.fd)
             except OSError as error:
                 if self.file is not None:  # pinned by another thread, and renamed
                     return self.file

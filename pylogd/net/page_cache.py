@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import cast
 
@@ -23,6 +24,8 @@ def read_into_page_cache(source: Slice, position: int, length: int) -> None:
     scratch = bytearray(_CHUNK_BYTES)
     fd = source.fileno()
     end = position + length
+    with contextlib.suppress(OSError):  # the descriptors of old segments do not read ahead by themselves
+        os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
     while position < end:
         count = os.preadv(fd, [memoryview(scratch)[: end - position]], position)
         if not count:

@@ -151,6 +151,9 @@ class MemoryFileSystem:
         path, inode = self._file(fd)
         return length if path in self.cold else max(position + length - len(inode.data), 0)
 
+    def never_read_ahead(self, fd: int) -> None:
+        self._file(fd)
+
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         path, inode = self._file(fd)
         data = b"".join(buffers)

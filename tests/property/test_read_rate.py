@@ -19,7 +19,8 @@ class SimulatedDisk:
     """A disk that others keep busy to a share, and that reads so many bytes in a second of its own.
 
     wanted: bytes per second that lagging consumers read if nothing holds them back. ahead: how many bytes are read for
-    each that they are charged. noise: by how much, at most, a measured utilisation is wrong.
+    each that they are charged. noise: by how much, at most, a measured utilisation is wrong. others_read: bytes per
+    second that others read.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class SimulatedDisk:
     ) -> None:  # fmt: skip
         self.rate = ReadRate()
         self.speed, self.others, self.wanted, self.least = speed, others, wanted, least
-        self.ahead, self.noise = ahead, noise
+        self.ahead, self.noise, self.others_read = ahead, noise, 0.0
         self.random = Random(seed)
         self.utilisations: list[float] = []
         self.granted: list[float] = []
@@ -43,7 +44,7 @@ class SimulatedDisk:
             used = min(self.others + granted * self.ahead / self.speed, 1.0)
             measured = min(max(used + self.random.uniform(-self.noise, self.noise), 0.0), 1.0)
             self.rate.observe(
-                measured, granted * self.ahead, 0.0 if limit is None else granted,
+                measured, granted * self.ahead + self.others_read, 0.0 if limit is None else granted,
                 limit is not None and self.wanted > limit, BAND, self.least,
             )  # fmt: skip
             self.utilisations.append(used)
@@ -88,6 +89,14 @@ def test_a_disk_that_others_fill_leaves_the_least_and_recovers(least: float, sec
     disk.others = 0.2
     disk.run(60)
     assert BAND.low <= sum(disk.utilisations[-10:]) / 10 <= BAND.high
+
+
+def test_a_disk_that_others_fill_with_reads_leaves_the_least_too() -> None:
+    """A follower that copies everything, say: that much is read says nothing of those who lag."""
+    disk = SimulatedDisk(100 * MIB, 1.0, 1000 * MIB)
+    disk.others_read = 100.0 * MIB
+    disk.run(60)
+    assert disk.rate.limit == MIB
 
 
 @given(others=st.floats(0.0, BAND.low - 0.1), speed=st.floats(2 * MIB, 1024 * MIB))
