@@ -186,10 +186,11 @@ class _Refusals:
         if refused is None:
             return False
         since, refused_epoch, first = refused
-        behind = _behind(sequence, first)
+        # The refused one may have been the copy of a batch that was appended.
+        behind = _behind(sequence, first) and not partition.log.producers.due(producer_id, epoch, sequence)
         if epoch == refused_epoch and behind and self._seconds() - since <= _IN_FLIGHT_SECONDS:
             return True
-        if epoch != refused_epoch or sequence == first or behind:
+        if epoch != refused_epoch or not _behind(first, sequence):
             del self._refused[partition, producer_id]
         return False
 

@@ -25,12 +25,14 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="simulated time that the nemesis has")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
+    parser.add_argument("--queues", action="store_true", help="brokers write behind queues (log.write.queues)")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)
-    run = partial(_run, brokers=arguments.brokers, seconds=arguments.seconds, tell=arguments.tell)
+    run = partial(_run, brokers=arguments.brokers, seconds=arguments.seconds, tell=arguments.tell,
+                  queues=arguments.queues)  # fmt: skip
     with ProcessPoolExecutor(arguments.jobs) as pool:
         ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)
         for number, (violation, taken) in enumerate(ended, 1):
@@ -45,10 +47,10 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def _run(seed: int, brokers: int, seconds: float, tell: bool) -> tuple[str | None, int]:
+def _run(seed: int, brokers: int, seconds: float, tell: bool, queues: bool) -> tuple[str | None, int]:
     """Run a history. Return the violation, or None, and the number of events."""
     logging.disable(logging.CRITICAL)
-    history = History(seed, brokers)
+    history = History(seed, brokers, log_write_queues="always" if queues else "off")
     if tell:
         globalLogPublisher.addObserver(cast(ILogObserver, lambda event: history.say(_text(event))))
     try:
