@@ -16,23 +16,16 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IReactorTime
-from twisted.python.failure import Failure
 
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.config import Settings
-from pylogd.config.isolation import OFF
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
-from pylogd.isolation.disks import DiskOptions, Disks
-from pylogd.isolation.workers import Workers
-from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
-from pylogd.log.staged_append import wait_to_begin
 from pylogd.metadata.image import Broker, Endpoint
 from pylogd.metadata.service import Metadata
-from pylogd.replica import staged_writes
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import log_config
 from pylogd.replica.replication import Replication
@@ -40,6 +33,7 @@ from pylogd.replica.service import Replicas
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers, read_claim
 from pylogd.security.principal import ANONYMOUS
 from tests.fakes.filesystem import MemoryFileSystem
+from tests.simulation.disks import make_disks, tell_of_writes
 from tests.simulation.store import SimStore, SimTree, slowly
 
 _EPOCH_MS = 1_700_000_000_000
@@ -268,74 +262,6 @@ def _freeze(response: Any) -> None:
                 data.records = data.records.read()
 
 
-class WouldWait(BaseException):
-    """A thread would wait for a write under way, which in a simulation means to try again later."""
-
-
-_exclude_appends, _wait_to_begin = Log.exclude_appends, wait_to_begin
-
-
-def _check_free(log: Log) -> None:
-    if log.storage.staged_appends and log.writing.locked():
-        raise WouldWait
-
-
-def _exclude_appends_now(log: Log) -> Any:
-    _check_free(log)
-    return _exclude_appends(log)
-
-
-def _begin_now(log: Log) -> None:
-    _check_free(log)
-    _wait_to_begin(log)
-
-
-def let_threads_wait() -> None:
-    """Have the threads of simulated disks wait for each other in simulated time."""
-    Log.exclude_appends = _exclude_appends_now  # type: ignore[method-assign, assignment]
-    staged_writes.wait_to_begin = _begin_now  # type: ignore[attr-defined]
-
-
-class SimWorkers(Workers):
-    """Threads of a disk: a call begins after a while, takes effect, and returns after another while."""
-
-    def __init__(self, broker: SimBroker, name: str, most: int, **how: Any) -> None:
-        super().__init__(name, most, **how)
-        self._broker = broker
-        self._from_thread = self._later
-        self._busy = 0
-
-    def _start_thread(self, name: str) -> None:
-        """Start none."""
-
-    def _later(self, function: Callable[..., object], *args: Any) -> None:
-        call, result = args
-        if isinstance(result, Failure) and result.check(WouldWait):
-            self._broker.time.callLater(self._delay(), self._make, call)
-        else:
-            self._broker.time.callLater(self._delay(), self._end, function, args)
-
-    def _delay(self) -> float:
-        return float(self._broker.world.rng.uniform(0, 0.01))
-
-    def run(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        done = super().run(function, *arguments)
-        self._begin()
-        return done
-
-    def _begin(self) -> None:
-        if self._busy < self._most and not self._queue.empty():
-            self._busy += 1
-            call = self._queue.get_nowait()
-            assert call is not None
-            self._broker.time.callLater(self._delay(), self._make, call)
-
-    def _end(self, function: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self._busy -= 1
-        self._begin()
-        function(*args)
-
-
 class SimBroker:
     """A broker. Its disk is permanent; everything else is created at each `start`. It is also the handlers' broker."""
 
@@ -382,7 +308,7 @@ class SimBroker:
         self._identify()
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
-        self.disks = self._make_disks()
+        self.disks = make_disks(self)
         self.logs = LogManager(
             ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, seconds=self.clock.seconds,
             node_id=self.node_id, recovery_threads=1, boot_id=f"{self.node_id}-{self.machine_boots}",
@@ -426,31 +352,7 @@ class SimBroker:
             return result
 
         self.replicas.append = note  # type: ignore[method-assign, assignment]
-        staged = self.replicas._staged
-        if staged is not None:
-            appended = staged._appended
-
-            def note_staged(partition: Any, last_offset: int) -> None:
-                appended(partition, last_offset)
-                if partition.leading and partition.log.epochs.latest == partition.leader_epoch:
-                    self.world.accepted(self, partition)
-
-            staged._appended = note_staged
-
-    def _make_disks(self) -> Disks | None:
-        """Return the disk with its write queues if the settings want them; its threads are as slow as others."""
-        if self.settings.text("log.write.queues") == OFF:
-            return None
-        let_threads_wait()
-        options = DiskOptions(queues=2, max_requests=4, max_bytes=1 << 20, threads=2, timeout=1000.0)
-
-        def workers(name: str, most: int, **how: Any) -> SimWorkers:
-            return SimWorkers(self, name, most, **how)
-
-        def at_once(function: Callable[..., object], *args: Any) -> None:
-            function(*args)
-
-        return Disks(["/data"], options, self.clock, at_once, lambda path, seconds: None, workers)
+        tell_of_writes(self)
 
     async def _start(self) -> None:
         self.logs.load()
