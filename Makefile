@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-kuaishou held strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-kuaishou freeze held strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -154,6 +154,9 @@ bench-clients: $(VENV)/.bench ## compare Python clients; writes bench/CLIENTS.md
 
 bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients notice; writes bench/QUOTAS.md (14 minutes; BENCH_ARGS="--seconds 10 --pairs 2": 6)
 	$(BIN)/python -m bench.quotas $(BENCH_ARGS)
+
+freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker; fails if anything acknowledged is lost; writes bench/ISOLATION.md (11 minutes; BENCH_ARGS="--pairs 1 --seconds 4 --slow-seconds 0": 1)
+	$(BIN)/python -m bench.isolation --write $(BENCH_ARGS)
 
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)

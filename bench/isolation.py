@@ -1,35 +1,38 @@
-"""What a disk that hangs does to topics on another disk, with `log.write.queues` and without.
+"""What a disk that hangs, or is slower than its writers, does to topics on another disk, with and without write queues.
 
-    python -m bench.isolation [--seconds 10] [--pairs 3] [--write bench/ISOLATION.md]
+    python -m bench.isolation [--seconds 10] [--pairs 3] [--slow-seconds 60] [--write]
 
 One broker with a data directory on each of two ext4 file systems (loop devices), the metadata store on neither. Steady
-producers of small records with acks=1 on both, and a group member that sends heartbeats. After a while without trouble
-one file system is frozen (FIFREEZE) under load, and thawed later by another process. Measured for each arm, by turns:
-latency of the producers on the other disk and of heartbeats before and during the freeze, how soon those on the frozen
-disk are refused once their queue is full, and whether all that was acknowledged is there after the thaw. With
-`--give-up` the freeze lasts longer than `log.dir.failure.timeout.ms`: the directory fails, and is reopened afterwards.
+producers of small records with acks=1 on both, and a group member that sends heartbeats. Three experiments:
 
-Needs root and a kernel with loop devices: where freezing is not possible it says why, and measures nothing.
+- frozen: after a while without trouble the second file system is frozen (FIFREEZE) under load, and thawed later by
+  another process. Latencies on the other disk, of heartbeats, and of refusals; what is lost after the thaw.
+- slow: the second disk may write 4 MB/s and have 8 MB of dirty pages, and four producers write 100 KB records to it as
+  fast as they are answered.
+- given up: the freeze lasts longer than `log.dir.failure.timeout.ms`.
+
+The first two have both arms by turns: `log.write.queues` off (stock) and always (queues). Needs root and loop devices:
+where a disk can't be frozen or slowed it says why, and measures nothing. `--write` writes bench/ISOLATION.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.kuaishou.cgroups import Unavailable
+from bench.kuaishou.cgroups import ROOT, Unavailable
 from bench.kuaishou.disks import Disk, check_tools, make_disk
+from bench.machine import machine
 from pylogd.client import Consumer
 from pylogd.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess
@@ -41,14 +44,16 @@ from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAs
 from pylogd.wire.records import encode_batch
 from tests.rawclient import RawClient, create_topic, end_offset
 
-DISK_BYTES = 256 << 20
+DISK_BYTES = 512 << 20
 #: Producers on the disk that is frozen: more than its queue holds, so that it fills.
 FROZEN_PRODUCERS = 12
 QUEUE_REQUESTS = 6
 PAUSE = 0.004  # seconds between two requests of a producer
 _PATIENCE = 60.0
-_VALUE = bytes(1000)
+_SLOW_RATE = 4 << 20
+_SLOW_DIRTY = 8 << 20
 _TOPICS = 4
+_FACTS = ("processor", "cores", "memory", "system", "python", "commit")
 _ARMS = {"queues": "always", "stock": "off"}
 
 
@@ -81,9 +86,9 @@ class Load:
         self._threads: list[threading.Thread] = []
         self._numbers = iter(range(1 << 60))
 
-    def produce(self, topic: str) -> Samples:
-        """Have a producer send one record after the other."""
-        return self._start(self._produce, topic)
+    def produce(self, topic: str, size: int = 1000, pause: float = PAUSE) -> Samples:
+        """Have a producer send one record after the other, with so many seconds in between."""
+        return self._start(self._produce, topic, bytes(size), pause)
 
     def heartbeat(self, group: str) -> Samples:
         """Have a member of a group send heartbeats."""
@@ -100,12 +105,12 @@ class Load:
         for thread in self._threads:
             thread.join(_PATIENCE)
 
-    def _produce(self, samples: Samples, topic: str) -> None:
+    def _produce(self, samples: Samples, topic: str, value: bytes, pause: float) -> None:
         acknowledged = self.acknowledged.setdefault(topic, set())
         with RawClient(self.address, patience=_PATIENCE) as client:
-            while not self.stopping.wait(PAUSE):
+            while not self.stopping.wait(pause):
                 key = b"%d" % next(self._numbers)
-                records = encode_batch([(key, _VALUE, time.time_ns() // 1_000_000, ())])
+                records = encode_batch([(key, value, time.time_ns() // 1_000_000, ())])
                 request = ProduceRequest(None, 1, 30_000, [TopicProduceData(topic, bytes(16), [
                     PartitionProduceData(0, records)])])  # fmt: skip
                 sent = time.monotonic()
@@ -152,7 +157,17 @@ def running(disks: Sequence[Disk], mode: str, folder: Path, **settings: str) -> 
     data = [disk.mount / "data" for disk in disks]
     for one in data:
         shutil.rmtree(one, ignore_errors=True)
-    store = folder / f"metadata-{time.monotonic_ns()}.sqlite"
+    for path in folder.glob("metadata.sqlite*"):
+        path.unlink()
+    with started(disks, mode, folder, **settings) as broker:
+        yield broker
+
+
+@contextmanager
+def started(disks: Sequence[Disk], mode: str, folder: Path, **settings: str) -> Iterator[BrokerProcess]:
+    """Run a broker on the data directories as they are."""
+    data = [disk.mount / "data" for disk in disks]
+    store = folder / "metadata.sqlite"
     values = {
         "metadata.store": f"sqlite:{store}", "log.write.queues": mode, "log.write.queues.per.dir": "1",
         "log.write.queue.max.requests": str(QUEUE_REQUESTS), "offsets.topic.num.partitions": "1",
@@ -194,6 +209,59 @@ def read_keys(address: str, topic: str) -> set[bytes]:
     return keys
 
 
+@contextmanager
+def slow(disk: Disk) -> Iterator[None]:
+    """Limit what a disk writes, and how much it may be behind. Raises Unavailable."""
+    limits = ROOT / "blkio" / "blkio.throttle.write_bps_device"
+    disk.limit_dirty(_SLOW_DIRTY)
+    try:
+        limits.write_text(f"{disk.number} {_SLOW_RATE}")
+    except OSError as error:
+        raise Unavailable(f"the writes of a disk can't be limited here: {error}") from None
+    try:
+        yield
+    finally:
+        limits.write_text(f"{disk.number} 0")
+        disk.limit_dirty(1 << 40)
+
+
+def slow_trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict[str, Any]:
+    """Write faster to the second disk than it can; return what was measured."""
+    with running(disks, _ARMS[arm], folder) as broker:
+        with RawClient(broker.address) as setup:
+            join(setup, "warm")
+        good, bad = topics_on(disks, broker.address)
+        load = Load(broker.address)
+        others = [load.produce(name) for name in good]
+        beats = load.heartbeat("g")
+        time.sleep(2.0)
+        begin = time.monotonic()
+        time.sleep(seconds / 4)
+        with slow(disks[1]):
+            limited = time.monotonic()
+            writers = [load.produce(bad[n % len(bad)], size=100_000, pause=0.0) for n in range(4)]
+            time.sleep(seconds)
+            end = time.monotonic()
+            load.stopping.set()
+        load.stop()
+        lost = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
+    row = {"experiment": "slow", "arm": arm, "lost": lost}
+    row["written_mb"] = round(sum(len(one.between(limited, end, 0)) for one in writers) / 10)
+    return row | compared(others, beats, begin, limited, end)
+
+
+def compared(others: Sequence[Samples], beats: Samples, begin: float, trouble: float, end: float) -> dict[str, Any]:
+    """Return latencies on the other disk and of heartbeats, before the trouble and during it, in milliseconds."""
+    row: dict[str, Any] = {}
+    for name, start, stop in (("before", begin, trouble), ("during", trouble, end)):
+        produced = sorted(took for one in others for took in one.between(start, stop, 0))
+        row[f"answers_{name}"] = len(produced)
+        row[f"p50_{name}"], row[f"p99_{name}"] = share(produced, 0.5), share(produced, 0.99)
+        beat = beats.between(start, stop, 0)
+        row[f"beats_{name}"], row[f"beat_max_{name}"] = len(beat), share(beat, 1.0)
+    return row
+
+
 def trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Freeze the second disk under load; return what was measured."""
     with running(disks, _ARMS[arm], folder) as broker, RawClient(broker.address) as setup:
@@ -214,45 +282,121 @@ def trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict
         load.stop()
         lost = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
     refused = sorted(took for one in frozen for took in one.between(freeze + 0.5, thaw, ErrorCode.NOT_ENOUGH_REPLICAS))
-    other_codes = sorted({code for one in [*others, *frozen, beats] for _, _, code in one.all} - {0})
-    row: dict[str, Any] = {"arm": arm, "lost": lost, "acknowledged": sum(map(len, load.acknowledged.values()))}
-    for name, start, end in (("before", begin, freeze), ("frozen", freeze, thaw)):
-        produced = sorted(took for one in others for took in one.between(start, end, 0))
-        row[f"other_count_{name}"] = len(produced)
-        row[f"other_p50_{name}"], row[f"other_p99_{name}"] = share(produced, 0.5), share(produced, 0.99)
-        beat = beats.between(start, end, 0)
-        row[f"beats_{name}"], row[f"beat_max_{name}"] = len(beat), share(beat, 1.0)
-    row |= {"refused": len(refused), "refused_p50": share(refused, 0.5), "refused_p99": share(refused, 0.99)}
-    row["codes"] = other_codes
+    row: dict[str, Any] = {"experiment": "frozen", "arm": arm, "lost": lost, "refused": len(refused)}
+    row |= {"refused_p50": share(refused, 0.5), "refused_p99": share(refused, 0.99)}
+    row["other_codes"] = sorted({code for one in [*others, *frozen, beats] for _, _, code in one.all} - {0, 19})
+    return row | compared(others, beats, begin, freeze, thaw)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether the main thread of a process has ended: the kernel keeps those that hang in a call."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def give_up(disks: Sequence[Disk], folder: Path) -> dict[str, Any]:
+    """Freeze the second disk for longer than `log.dir.failure.timeout.ms`, under load; return what was measured.
+
+    The directory has to fail, the broker has to go on and to stop while the disk still hangs, and a broker that is
+    started after the thaw has to have all that was acknowledged.
+    """
+    timeout = 2.0
+    row: dict[str, Any] = {"experiment": "given up", "timeout": timeout}
+    with ExitStack() as stack:
+        running_broker = stack.enter_context(
+            running(disks, "always", folder, log_dir_failure_timeout_ms=str(round(timeout * 1000)))
+        )
+        with RawClient(running_broker.address) as setup:
+            join(setup, "warm")
+        good, bad = topics_on(disks, running_broker.address)
+        load = Load(running_broker.address)
+        others = [load.produce(name) for name in good]
+        frozen = [load.produce(bad[n % len(bad)]) for n in range(FROZEN_PRODUCERS)]
+        time.sleep(2.0)
+        with disks[1].frozen(30):
+            freeze = time.monotonic()
+            time.sleep(3 * timeout)
+            failed = [sent + took for one in frozen for sent, took, code in one.all
+                      if sent + took > freeze and code == ErrorCode.KAFKA_STORAGE_ERROR]  # fmt: skip
+            row["failed_after"] = round(min(failed) - freeze, 2) if failed else None
+            row["answers_since"] = sum(len(one.between(freeze, time.monotonic(), 0)) for one in others)
+            load.stop()
+            began = time.monotonic()
+            running_broker.ask_to_stop()
+            while not has_ended(running_broker.pid) and time.monotonic() - began < _PATIENCE / 3:
+                time.sleep(0.05)
+            row["stop_seconds"] = round(time.monotonic() - began, 2)
+            row["stuck"] = "threads are stuck" in running_broker.log()
+    with started(disks, "always", folder) as broker:
+        row["acknowledged"] = sum(map(len, load.acknowledged.values()))
+        row["lost"] = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
     return row
 
 
-def main() -> int:
-    """Run the experiment; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="without trouble, and frozen")
-    parser.add_argument("--pairs", type=int, default=3, help="trials of each arm, by turns")
-    parser.add_argument("--write", type=Path, help="write the rows to this file, as JSON lines")
-    options = parser.parse_args()
-    rows = []
+def measure(options: argparse.Namespace, say: Callable[[dict[str, Any]], object]) -> None:
+    """Run all experiments. Raises Unavailable."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pylogd-isolation-", dir="/var/tmp")))
-        try:
-            check_tools()
-            disks = []
-            for name in ("a", "b"):
-                disks.append(make_disk(folder, name, DISK_BYTES))
-                stack.callback(disks[-1].remove)
-            for _ in range(options.pairs):
-                for arm in _ARMS:
-                    rows.append(trial(disks, arm, folder, options.seconds))
-                    print(json.dumps(rows[-1]), flush=True)
-        except Unavailable as error:
-            print(f"not measured: {error}", file=sys.stderr)
-            return 0
-    if options.write is not None:
-        options.write.write_text("".join(json.dumps(row) + os.linesep for row in rows))
-    return 0
+        check_tools()
+        disks = []
+        for name in ("a", "b"):
+            disks.append(make_disk(folder, name, DISK_BYTES))
+            stack.callback(disks[-1].remove)
+        say(give_up(disks, folder))
+        for _ in range(options.pairs):
+            for arm in _ARMS:
+                say(trial(disks, arm, folder, options.seconds))
+        for _ in range(options.pairs if options.slow_seconds else 0):
+            for arm in _ARMS:
+                say(slow_trial(disks, arm, folder, options.slow_seconds))
+
+
+def page(rows: Sequence[dict[str, Any]], reason: str) -> str:
+    """Return the text of bench/ISOLATION.md."""
+    facts = machine("not used")
+    lines = [
+        "# Isolation of disks, measured", "",
+        "Written by `python -m bench.isolation --write`, whose docstring says how it is measured. Times in ms. "
+        "`before` is without trouble, `during` with the second disk frozen or slow; all figures but those of refusals "
+        "are of topics on the first disk, and of heartbeats.", "",
+        ", ".join(f"{name} {facts[name]}" for name in _FACTS), "",
+    ]  # fmt: skip
+    if reason:
+        lines += [f"Not measured, or not all: {reason}", ""]
+    for experiment in dict.fromkeys(row["experiment"] for row in rows):
+        some = [row for row in rows if row["experiment"] == experiment]
+        names = [name for name in some[0] if name != "experiment"]
+        lines += [f"## {experiment}", "| " + " | ".join(names) + " |", "| --- " * len(names) + "|"]
+        lines += ["| " + " | ".join(str(row.get(name, "")) for name in names) + " |" for row in some]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the experiments; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="without trouble, and frozen")
+    parser.add_argument("--slow-seconds", type=float, default=60.0, help="with a slow disk; 0: leave that out")
+    parser.add_argument("--pairs", type=int, default=3, help="trials of each arm, by turns")
+    parser.add_argument("--write", action="store_true", help="write bench/ISOLATION.md")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    reason = ""
+
+    def say(row: dict[str, Any]) -> None:
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+
+    try:
+        measure(options, say)
+    except Unavailable as error:
+        reason = str(error)
+        print(f"not measured: {error}", file=sys.stderr)
+    if options.write:
+        Path(__file__).with_name("ISOLATION.md").write_text(page(rows, reason))
+    return int(any(row["lost"] for row in rows))
 
 
 if __name__ == "__main__":

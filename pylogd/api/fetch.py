@@ -38,7 +38,7 @@ from pylogd.api.brokers import FETCH_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.fast import fetch as fast
-from pylogd.api.fetch_cold import ColdPartition, Read, read_all
+from pylogd.api.fetch_cold import ColdPartition, Read, read_cold
 from pylogd.api.fetch_request import broker_epoch_of, replica_id_of, wanted_entries
 from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.registry import handles
@@ -222,7 +222,7 @@ class FetchJob:
     def answer(self) -> FetchResponse | Deferred[FetchResponse]:
         """Return the response after the last `read`; a Deferred if some records have to be read from the disk."""
         if self._cold:
-            done = self._context.broker.in_thread(read_all, self._cold)
+            done = read_cold(self._context.broker.replicas.disk_calls, self._cold)
             return done.addCallback(lambda _: self._respond())
         return self._respond()
 
@@ -413,13 +413,13 @@ class FetchJob:
             self.total += max(limit, 1)  # what it may take at most
             self.due = True
             without_zstd = self._context.version < _FIRST_WITH_ZSTD
-            self._cold.append(ColdPartition(offset, limit, min_one, read, without_zstd))
+            self._cold.append(ColdPartition(partition.log.directory, offset, limit, min_one, read, without_zstd))
             return _COLD
         if records is None:
             return None
         self.total += len(records)
         if self._context.version < _FIRST_WITH_ZSTD:
-            self._cold.append(ColdPartition(offset, limit, min_one, read, True))
+            self._cold.append(ColdPartition(partition.log.directory, offset, limit, min_one, read, True))
             return _COLD
         return records
 

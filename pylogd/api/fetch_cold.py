@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.python.failure import Failure
 
 from pylogd.api.errors import explain
-from pylogd.errors import PylogdError
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.log.errors import StorageError
 from pylogd.log.files import FileSlice
 from pylogd.log.reading import before_codec
+from pylogd.replica.disk_calls import DiskCalls
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.fetch import PartitionData
 
@@ -20,12 +25,16 @@ _NO_RECORDS = b""
 
 
 class ColdPartition:
-    """A read that has to wait for the disk. `data` is the part of the response that it fills."""
+    """A read that has to wait for the disk. `data` is the part of the response that it fills.
 
-    __slots__ = ("_limit", "_min_one", "_offset", "_read", "_without_zstd", "data")
+    directory: of the partition's log.
+    """
 
-    def __init__(self, offset: int, limit: int, min_one: bool, read: Read, without_zstd: bool) -> None:
+    __slots__ = ("_limit", "_min_one", "_offset", "_read", "_without_zstd", "data", "directory")
+
+    def __init__(self, directory: str, offset: int, limit: int, min_one: bool, read: Read, without_zstd: bool) -> None:
         """offset, limit, min_one: arguments of `read`. without_zstd: stop before the first batch with that codec."""
+        self.directory = directory
         self._offset = offset
         self._limit = limit
         self._min_one = min_one
@@ -47,7 +56,25 @@ class ColdPartition:
                 self.data.records = records
 
 
-def read_all(cold: list[ColdPartition]) -> None:
-    """Fill the data of all. Runs in a thread."""
+def read_cold(calls: DiskCalls, cold: Sequence[ColdPartition]) -> Deferred[Any]:
+    """Fill the data of all in threads, each in one of its disk if these have their own."""
+    by_directory: dict[str | None, list[ColdPartition]] = {}
+    for one in cold:
+        by_directory.setdefault(calls.directory_of(one.directory), []).append(one)
+    return gatherResults(
+        calls.at(path, _read_all, some).addErrback(_refuse_all, some) for path, some in by_directory.items()
+    )
+
+
+def _read_all(cold: Sequence[ColdPartition]) -> None:
+    # Runs in a thread.
     for partition in cold:
         partition.read()
+
+
+def _refuse_all(failure: Failure, cold: Sequence[ColdPartition]) -> None:
+    """Answer for a disk that was given up."""
+    failure.trap(StorageError)
+    for partition in cold:
+        partition.data.records = _NO_RECORDS
+        partition.data.error_code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextvars import copy_context
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.python.failure import Failure
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.log.errors import ColdRead
+from pylogd.log.errors import ColdRead, StorageError
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_offsets import (
@@ -61,10 +61,11 @@ _FIRST_VERSION = {
 class _ColdLookup:
     """A look-up that has to wait for the disk, and the answer that it fills."""
 
-    __slots__ = ("answer", "partition", "timestamp")
+    __slots__ = ("answer", "directory", "partition", "timestamp")
 
     def __init__(self, partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse) -> None:
         self.partition = partition
+        self.directory = partition.log.directory
         self.timestamp = timestamp
         self.answer = answer
 
@@ -76,13 +77,7 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
     response = ListOffsetsResponse()
 
     def look_up_cold() -> Deferred[None] | None:
-        if not cold:
-            return None
-        broker = context.broker
-        with_epoch = context.version >= _FIRST_WITH_EPOCH
-        run = copy_context().run  # so that the time of a search is charged to its own request
-        done: Deferred[None] = broker.replicas.look_ups.run(run, broker.in_thread, _look_up_cold, cold, with_epoch)
-        return done
+        return _in_threads(context, cold) if cold else None
 
     return in_slices(
         context, request.API_KEY, _answer_all(context, request, response, cold), response, finish=look_up_cold
@@ -159,6 +154,25 @@ def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionR
         )
         if found is not None and found[1] < partition.high_watermark:
             answer.timestamp, answer.offset, answer.leader_epoch = found
+
+
+def _in_threads(context: RequestContext, cold: list[_ColdLookup]) -> Deferred[None]:
+    """Fill the answers in threads, each in one of its disk if these have their own."""
+    with_epoch = context.version >= _FIRST_WITH_EPOCH
+    replicas = context.broker.replicas
+    by_directory: dict[str | None, list[_ColdLookup]] = {}
+    for one in cold:
+        by_directory.setdefault(replicas.disk_calls.directory_of(one.directory), []).append(one)
+
+    def refuse(failure: Failure, some: list[_ColdLookup]) -> None:
+        failure.trap(StorageError)  # of a disk that was given up
+        for one in some:
+            one.answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    return gatherResults(
+        replicas.look_up(path, _look_up_cold, some, with_epoch).addErrback(refuse, some)
+        for path, some in by_directory.items()
+    ).addCallback(lambda _: None)
 
 
 def _look_up_cold(cold: list[_ColdLookup], with_epoch: bool) -> None:

@@ -203,6 +203,13 @@ class BlockSlice(FileSlice):
         """Whether the block cache holds all of it now, so that sending it reads no file."""
         return self._range.holds(self.position, self.length)
 
+    def missing(self, position: int, length: int) -> int:
+        """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""
+        held = self._range
+        if held.low < min(position + length, held.high):
+            length = max(held.low - position, 0)
+        return super().missing(position, length)
+
     def views(self, position: int, length: int) -> list[memoryview]:
         """Return views of at most `length` bytes from `position` on; none if they have to be loaded first.
 

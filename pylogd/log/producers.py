@@ -152,6 +152,11 @@ class Producers:
         producer = self.by_id.get(producer_id)
         return producer is not None and (producer.epoch, producer.next_sequence) == (epoch, base_sequence)
 
+    def next_sequence(self, producer_id: int, epoch: int) -> int:
+        """Return the sequence number that comes next in a producer's epoch; -1 if that is not known."""
+        producer = self.by_id.get(producer_id)
+        return -1 if producer is None or producer.epoch != epoch else producer.next_sequence
+
     def check_all(
         self, headers: list[BatchHeader], sequences: dict[int, tuple[int, int]] | None = None
     ) -> WrittenBatch | None:

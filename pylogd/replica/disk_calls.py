@@ -36,6 +36,10 @@ class DiskCalls:
         """Whether each disk has threads of its own."""
         return self._disks is not None
 
+    def directory_of(self, path: str) -> str | None:
+        """Return the data directory of a log, as `at` takes it; None if disks have no threads of their own."""
+        return None if self._disks is None else self._disks.at(path).path
+
     def at(self, path: str | None, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         """Call a function in a thread of the disk that has `path`, or in one of the broker's."""
         if self._disks is None or path is None:

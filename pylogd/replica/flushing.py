@@ -16,7 +16,6 @@ It must not know requests, or which thread pool it is.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -205,7 +204,7 @@ class Flushers:
     def add(self, partition: Partition, config: LogConfig) -> None:
         """Flush a partition, which has a log, as `config` says."""
         self.by_key[partition.key] = PartitionFlusher(
-            partition, config, self._clock, partial(self._in_slot, os.path.dirname(partition.log.directory)),
+            partition, config, self._clock, partial(self._in_slot, partition.log.directory),
             self._on_visible, self._failed,
         )  # fmt: skip
 
@@ -225,7 +224,7 @@ class Flushers:
             flusher.close()
 
     def _in_slot(self, directory: str, function: Callable[..., Any]) -> Deferred[Any]:
-        key = directory if self._disk_calls.separate else None
+        key = self._disk_calls.directory_of(directory)
         slots = self._slots.get(key)
         if slots is None:
             slots = self._slots[key] = DeferredSemaphore(self._at_once)

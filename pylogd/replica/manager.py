@@ -15,6 +15,7 @@ It must not know requests, error codes or the metadata store.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
@@ -48,7 +49,6 @@ class ReplicaManager:
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
     in_thread: runs a function in a thread and returns a Deferred of its result. disk_calls: does so for functions that
         may wait for a disk. seconds: a monotonic clock.
-    look_ups: held while a thread searches logs for a client, so that such searches leave threads and memory to others.
     append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
         `append_queues`.
     writes_in_threads: whether appends are written in threads.
@@ -73,7 +73,7 @@ class ReplicaManager:
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
         self.in_thread, self.disk_calls = in_thread, disk_calls
-        self.look_ups = DeferredSemaphore(_LOOK_UPS)
+        self._look_ups: dict[str | None, DeferredSemaphore] = {}  # by data directory
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None
         self._logs = logs
@@ -161,6 +161,16 @@ class ReplicaManager:
     def _heard(self, partition: Partition, leader_hw: int, leader_start: int) -> None:
         if partition.online and not partition.leading and partition.heard(leader_hw, leader_start):
             self.fetch_waits.check(partition.key)
+
+    def look_up(self, path: str | None, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        """Search logs for a client in a thread, few at a time, so that searches leave threads and memory to others.
+
+        path: of the data directory, None if disks have no threads of their own.
+        """
+        slots = self._look_ups.setdefault(path, DeferredSemaphore(_LOOK_UPS))
+        run = copy_context().run  # or a search that waits for another one would count as that one's
+        done: Deferred[Any] = slots.run(run, self.disk_calls.at, path, function, *args)
+        return done
 
     # -- truncating a follower's log
 

@@ -186,10 +186,12 @@ class _Refusals:
         if refused is None:
             return False
         since, refused_epoch, first = refused
-        behind = _behind(sequence, first)
+        # What the log has or expects next is for the log to judge: the refused one may have been a copy.
+        expected = partition.log.producers.next_sequence(producer_id, epoch)
+        behind = _behind(sequence, first) and (expected < 0 or _behind(sequence, expected))
         if epoch == refused_epoch and behind and self._seconds() - since <= _IN_FLIGHT_SECONDS:
             return True
-        if epoch != refused_epoch or sequence == first or behind:
+        if epoch != refused_epoch or not _behind(first, sequence):
             del self._refused[partition, producer_id]
         return False
 

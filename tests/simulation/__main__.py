@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
@@ -30,16 +30,18 @@ def main() -> int:
     parser.add_argument("--labels", action="store_true", help="five brokers with labels; the topic changes its label")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
     parser.add_argument("--smooth", action="store_true", help="reassignments begin with the latest offset")
+    parser.add_argument("--queues", action="store_true", help="brokers write behind queues (log.write.queues)")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)
-    make: Callable[[int], History] = partial(History, brokers=arguments.brokers)
+    settings: dict[str, Any] = {"log_write_queues": "always"} if arguments.queues else {}
+    make: Callable[[int], History] = partial(History, brokers=arguments.brokers, **settings)
     if arguments.labels:
-        make = LabelledHistory
+        make = partial(LabelledHistory, **settings)
     elif arguments.smooth:
-        make = partial(SmoothHistory, brokers=max(arguments.brokers, 4))
+        make = partial(SmoothHistory, brokers=max(arguments.brokers, 4), **settings)
     run = partial(_run, make=make, seconds=arguments.seconds, tell=arguments.tell)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)

@@ -52,6 +52,12 @@ def test_no_replica_leaves_its_label(first: int) -> None:
         assert history.checked > 10
 
 
+@pytest.mark.parametrize("first", range(0, OF_THREE, 10))
+def test_histories_with_write_queues_have_no_violation(first: int) -> None:
+    for seed in range(first, first + 10):
+        History(seed, log_write_queues="always").run()
+
+
 @pytest.mark.parametrize("seed", [1, 3])
 def test_a_history_is_determined_by_its_seed(seed: int) -> None:
     first, second = History(seed), History(seed)

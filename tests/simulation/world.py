@@ -34,6 +34,7 @@ from pylogd.replica.service import Replicas
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers, read_claim
 from pylogd.security.principal import ANONYMOUS
 from tests.fakes.filesystem import MemoryFileSystem
+from tests.simulation.disks import make_disks, tell_of_writes
 from tests.simulation.store import SimStore, SimTree, slowly
 
 _EPOCH_MS = 1_700_000_000_000
@@ -308,14 +309,16 @@ class SimBroker:
         self._identify()
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
+        self.disks = make_disks(self)
         self.logs = LogManager(
             ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, seconds=self.clock.seconds,
             node_id=self.node_id, recovery_threads=1, boot_id=f"{self.node_id}-{self.machine_boots}",
+            staged_appends=self.disks is not None,
         )  # fmt: skip
         self.topic_admin = self.metadata.topic_admin
         self.replica_parts = Replicas(
             self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, self.node_id,
-            self.in_thread, now_ms=self.now_ms,
+            self.in_thread, now_ms=self.now_ms, disks=self.disks,
         )  # fmt: skip
         self.replicas = self.replica_parts.manager
         self.hosting = self.replica_parts.hosting
@@ -350,6 +353,7 @@ class SimBroker:
             return result
 
         self.replicas.append = note  # type: ignore[method-assign, assignment]
+        tell_of_writes(self)
 
     async def _start(self) -> None:
         self.logs.load()

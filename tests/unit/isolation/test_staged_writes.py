@@ -267,3 +267,17 @@ def test_acks_all_is_refused_where_too_few_are_in_sync(parts: Parts, outcomes: O
     outcomes.take("one", append(parts, partition))
     workers.release()
     assert outcomes.all == [("first", 0), ("all", NotEnoughReplicas), ("one", 1)]
+
+
+def test_a_refused_copy_of_a_batch_does_not_hold_up_its_producer(parts: Parts, outcomes: Outcomes) -> None:
+    partition, workers = held(parts)
+    fields: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    outcomes.take("first", append(parts, partition, base_sequence=0, **fields))
+    for _ in range(2):
+        append(parts, partition)
+    outcomes.take("copy", append(parts, partition, base_sequence=0, **fields))
+    outcomes.take("early", append(parts, partition, base_sequence=1, **fields))
+    workers.release()
+    outcomes.take("next", append(parts, partition, base_sequence=1, **fields))
+    workers.release()
+    assert outcomes.all == [("copy", NotEnoughReplicas), ("early", NotEnoughReplicas), ("first", 0), ("next", 3)]
