@@ -74,7 +74,7 @@ class FetcherConfig:
 
 
 class ReplicaFetcher:
-    """Fetches what `follow` and `unfollow` say, until `stop`."""
+    """Copies the records of partitions from one leader: those between `follow` and `unfollow`, until `stop`."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class ReplicaFetcher:
     # -- what to fetch
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition from now on, in its present leader epoch."""
+        """Start to fetch a partition, in its present leader epoch."""
         followed = FollowedPartition(partition, self._config.backoff)
         self._followed[followed.key] = followed
         if self._paused.get(followed.key) != _UNTIL_TRUNCATED:
@@ -140,7 +140,7 @@ class ReplicaFetcher:
         self._wake_in(0)
 
     def unfollow(self, partition: Partition) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         key = partition.topic_id, partition.index
         if self._followed.pop(key, None) is not None:
             self._lost.pop(key, None)
@@ -164,7 +164,7 @@ class ReplicaFetcher:
         return self._machine.state is FetcherState.STOPPED
 
     def _wake_in(self, seconds: float) -> None:
-        """Have the leader asked again in so many seconds, or earlier."""
+        """Send the next request in so many seconds, or earlier."""
         at = self._clock.seconds() + seconds
         if self._wake_call is not None and self._wake_call.active():
             if self._wake_call.getTime() <= at:
@@ -174,7 +174,7 @@ class ReplicaFetcher:
             self._wake_call = self._clock.callLater(seconds, self._wake_or_nudge)
 
     def _wake_or_nudge(self) -> None:
-        """End an idle wait, or have the leader answer a long poll at once."""
+        """End an idle wait, or make the leader answer a long poll at once."""
         self._wake()
         polling = self._machine.state is FetcherState.FETCHING and self._nudge is None
         if polling and self._connection is not None and self._session.incremental:
@@ -224,7 +224,7 @@ class ReplicaFetcher:
         self._restart_session()
 
     def _restart_session(self) -> None:
-        """Have the next request name every partition."""
+        """Name every partition in the next request."""
         self._session.restart()
         self._changed.update(dict.fromkeys(self._followed))
 
@@ -376,7 +376,7 @@ class ReplicaFetcher:
                 self._changed[key] = None
 
     def _wake_at_end_of_pause(self) -> None:
-        """Have the leader asked again when the first pause is over."""
+        """Send the next request when the first pause is over."""
         until = min(self._paused.values(), default=_UNTIL_TRUNCATED)
         if until != _UNTIL_TRUNCATED:
             self._wake_in(max(until - self._clock.seconds(), 0.0))
