@@ -1,7 +1,8 @@
-"""Bar charts as SVG, without a library, so that the files have readable diffs."""
+"""Charts as SVG, without a library, so that the files have readable diffs: bars, and values over time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -37,3 +38,60 @@ def bars(title: str, unit: str, blocks: Sequence[tuple[str, Sequence[Bar]]], own
         f'<text x="{WIDTH - 8}" y="22" text-anchor="end">{escape(unit)}</text>',
     ]
     return "\n".join([*head, *lines, "</svg>", ""])
+
+
+#: Colours of lines, told apart by people who are colour-blind too.
+COLOURS = ("#2b6cb0", "#dd6b20", "#38a169", "#805ad5", "#718096")
+_PLOT_HEIGHT, _PLOT_LEFT, _PLOT_TOP, _TICKS = 190, 70, 58, 4
+_MOST_POINTS = 400
+
+Line = tuple[str, Sequence[tuple[float, float]]]  # the name, and pairs of seconds and value
+
+
+def curves(title: str, unit: str, lines: Sequence[Line], logarithmic: bool = False) -> str:
+    """Return a chart of values over seconds, with a coloured line for each series. Missing values are bridged."""
+    lines = [(name, [point for point in points if point[1] > 0 or not logarithmic]) for name, points in lines]
+    times = [time for _, points in lines for time, _ in points] or [0.0]
+    values = [value for _, points in lines for _, value in points] or [1.0]
+    low, high = (min(values), max(*values, min(values) * 1.01)) if logarithmic else (0.0, max(values) or 1.0)
+    begin, width, end = min(times), WIDTH - _PLOT_LEFT - 20, max(times)
+
+    def x(time: float) -> float:
+        return round(_PLOT_LEFT + width * (time - begin) / ((end - begin) or 1), 1)
+
+    def y(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low) if logarithmic else (value - low) / (high - low)
+        return round(_PLOT_TOP + _PLOT_HEIGHT * (1 - share), 1)
+
+    drawn = [
+        f'<text x="8" y="22" font-size="15">{escape(title)}</text>',
+        f'<text x="{WIDTH - 8}" y="22" text-anchor="end">{escape(unit)}, over seconds</text>',
+    ]
+    for step in range(_TICKS + 1):
+        share = step / _TICKS
+        value = low * (high / low) ** share if logarithmic else high * share
+        time = begin + (end - begin) * share
+        drawn += [
+            f'<path d="M{_PLOT_LEFT} {y(value)}H{WIDTH - 20}" stroke="#e2e8f0"/>',
+            f'<text x="{_PLOT_LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{value:,.3g}</text>',
+            f'<text x="{x(time)}" y="{_PLOT_TOP + _PLOT_HEIGHT + 18}" text-anchor="middle">{time:,.0f}</text>',
+        ]
+    left = _PLOT_LEFT
+    for (name, points), colour in zip(lines, COLOURS, strict=False):
+        path = " ".join(f"{x(time)},{y(value)}" for time, value in _thinned(points))
+        drawn += [
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
+            f'<rect x="{left}" y="36" width="12" height="4" fill="{colour}"/>',
+            f'<text x="{left + 16}" y="43">{escape(name)}</text>',
+        ]
+        left += 36 + 7 * len(name)
+    height = _PLOT_TOP + _PLOT_HEIGHT + 30
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
+    background = f'font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>'
+    return "\n".join([head + background, *drawn, "</svg>", ""])
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most `_MOST_POINTS` points: of each stretch its highest, so that peaks stay."""
+    stride = -(-len(points) // _MOST_POINTS) or 1
+    return [max(points[at : at + stride], key=lambda point: point[1]) for at in range(0, len(points), stride)]

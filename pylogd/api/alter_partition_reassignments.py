@@ -19,6 +19,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.controller.admin import Outcomes
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.authorizer import AclOperation
@@ -54,12 +55,14 @@ async def _move(
     forbidden: Outcomes = {
         key: KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED) for key in targets if key[0] in unchangeable
     }
+    pace = Pace(context)
     try:
         begun = context.broker.partition_admin.move(
             {key: target for key, target in targets.items() if key not in forbidden},
             latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
             keep_factor=not request.allow_replication_factor_change,
             labels=labels,
+            pause=pace.step,
         )
         outcomes = await wait_for(context, request.timeout_ms, begun)
     except PylogdError as failed:  # the store could not be asked, or took too long
@@ -67,6 +70,7 @@ async def _move(
         return AlterPartitionReassignmentsResponse(error_code=why[0], error_message=why[1])
     results: dict[str, ReassignableTopicResponse] = {}
     for (topic, index), error in {**outcomes, **forbidden}.items():
+        await pace.step()
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)
         found = results.setdefault(topic, ReassignableTopicResponse(topic))
         found.partitions.append(ReassignablePartitionResponse(index, code, message))

@@ -213,7 +213,7 @@ def label(broker: int, labels: Sequence[str], bootstrap: str) -> None:
 
 
 def _cordon(admin: Admin, broker: int, directories: Sequence[str], cordoned: bool) -> str:
-    """Cordon data directories of a broker, or uncordon them, without any all of them. Return which, in words."""
+    """Cordon or uncordon data directories of a broker, all of them if none is named. Return which, in words."""
     found = {one.path: one.cordoned for one in admin.describe_log_dirs([broker])}
     chosen = [os.path.normpath(path) for path in directories] or list(found)
     if unknown := [path for path in chosen if path not in found]:

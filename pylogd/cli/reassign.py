@@ -16,6 +16,7 @@ import click
 from pylogd.cli.common import bootstrap_option, connect, json_option
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.client import Admin, TopicPartition
+from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.admin.replica_plan import Placement, plan
 from pylogd.client.core.model import Topic
 from pylogd.errors import KafkaError
@@ -95,12 +96,14 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
             check_from_latest(admin, {place.topic for place in targets})
         if throttle is not None:
             throttle_moves(admin, targets, throttle)
+        begins = {} if seconds is None else admin.offsets(dict.fromkeys(targets, LATEST))
         wanted: dict[tuple[str, int], Sequence[int] | None] = {(p.topic, p.partition): r for p, r in targets.items()}
         check_outcome(admin.reassign(wanted, latest_wait=seconds), "moves could not start")
         note(f"started to move {len(targets)} partitions")
         if not no_wait:
             follow(admin, targets)
             unthrottle(admin, targets)
+            note_late_groups(admin, {place: one.offset for place, one in begins.items()})
 
 
 @reassign.command()
@@ -168,6 +171,21 @@ def follow(admin: Admin, targets: Placement) -> None:
     if states.count("done") < len(states):
         raise click.ClickException("some partitions have another target than the plan's; see `verify`")
     note(f"all {len(targets)} partitions have the replicas of the plan")
+
+
+def note_late_groups(admin: Admin, begins: Mapping[TopicPartition, int]) -> None:
+    """Name the groups that a smooth expansion did not wait for, because its time was over.
+
+    begins: the offsets at or before which the new replicas begin. Groups without an offset, and those whose offsets are
+    in ZooKeeper, are not seen here; the leaders log the latter.
+    """
+    for group in admin.list_groups() if begins else ():
+        for place, committed in sorted(admin.group_offsets(group.group_id, begins).items()):
+            if committed.offset < begins[place]:
+                note(
+                    f"not waited for: group {group.group_id} is at offset {committed.offset} of {place}, and replicas "
+                    f"that begin at {begins[place]} or later are in sync now"
+                )
 
 
 def _progress(admin: Admin, targets: Placement) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import assignments, bootstrap_option, connect, json_option
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, json_option
 from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
 from pylogd.cli.relabel import relabel
 from pylogd.client import Admin, NewTopic
@@ -108,6 +108,35 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
             print_table([">partition", ">leader", "replicas", "in sync"], _rows(topic))
     else:
         print_table([], ([topic.name, *row] for topic in found for row in _rows(topic)))
+
+
+@topics.command()
+@click.argument("name")
+@json_option
+@bootstrap_option
+def producers(name: str, as_json: bool, bootstrap: str) -> None:
+    """Show which idempotent producers write to a topic: their ids, epochs and last records.
+
+    A partition forgets a producer that wrote nothing for `producer.id.expiration.ms`.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        partitions = [(name, partition.index) for partition in admin.describe_topic(name).partitions]
+        found = admin.describe_producers(partitions)
+    if as_json:
+        print_json([{"partition": at.partition, **one._asdict()} for at in sorted(found) for one in found[at]])
+        return
+    rows = [
+        [
+            str(at.partition),
+            str(one.producer_id),
+            str(one.epoch),
+            str(one.last_sequence),
+            format_time(one.last_timestamp),
+        ]
+        for at in sorted(found)
+        for one in found[at]
+    ]
+    print_table([">partition", ">producer id", ">epoch", ">last sequence", "last record"], rows)
 
 
 @topics.command()

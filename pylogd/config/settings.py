@@ -23,6 +23,7 @@ from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
 from pylogd.config.connections import check_connections
 from pylogd.config.labels import PLACEMENT_LABEL, check_label, check_labels
+from pylogd.config.lagging import check_lagging
 from pylogd.config.listeners import (
     PROTOCOL_MAP,
     Listener,
@@ -369,6 +370,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
     check_connections(values)
     check_tls_values(values)
     check_cordoned(values)
+    check_lagging(values)
     check_labels(values)
     for listener in _listeners(values):
         if listener.protocol.tls:

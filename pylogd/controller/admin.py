@@ -47,6 +47,7 @@ from pylogd.metadata.errors import (
 )
 from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, TopicUpdate
 from pylogd.metadata.labels import check_within, label_of, with_label
+from pylogd.metadata.together import Pause, without_pause
 from pylogd.metadata.topics import TopicRegistry
 
 #: (topic name, partition)
@@ -71,11 +72,13 @@ class PartitionAdmin:
         self._room_on = room_on
         self._now_ms = now_ms
 
-    def elect(self, partitions: Sequence[Key] | None, *, unclean: bool) -> Deferred[Outcomes]:
+    def elect(
+        self, partitions: Sequence[Key] | None, *, unclean: bool, pause: Pause = without_pause
+    ) -> Deferred[Outcomes]:
         """Elect the preferred leaders; with `unclean`, any live replica of partitions without a leader.
 
-        partitions: None for all that need it. Fires with an outcome for each: None, `ElectionNotNeeded`,
-        `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
+        partitions: None for all that need it. pause: awaited for each partition. Fires with an outcome for each: None,
+        `ElectionNotNeeded`, `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
         """
         change = self._elect_unclean if unclean else self._elect_preferred
         if partitions is None:
@@ -85,7 +88,7 @@ class PartitionAdmin:
                 for state in topic.partitions
                 if (state.leader == NO_LEADER if unclean else state.leader != state.replicas[0])
             ]
-        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, change)))
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, change), pause))
 
     def move(
         self,
@@ -94,6 +97,7 @@ class PartitionAdmin:
         latest_wait_ms: int | None = None,
         keep_factor: bool = False,
         labels: Mapping[str, str] = MappingProxyType({}),
+        pause: Pause = without_pause,
     ) -> Deferred[Outcomes]:
         """Begin to move each partition to other replicas, or cancel its reassignment if the target is None.
 
@@ -102,6 +106,7 @@ class PartitionAdmin:
         would be lost. keep_factor: refuse to change the number of replicas. labels: new labels of topics, by name; ""
         for none. The topic's setting `placement.label` is changed in the same write. All of its partitions must then be
         on, or be moved to, brokers that carry the new label; otherwise none is moved and the label stays.
+        pause: awaited for each partition.
 
         Fires with an outcome for each: None, `InvalidReplicaAssignment` (also for a broker without the topic's label),
         `IneligibleReplica` for a cordoned broker, `InvalidReplicationFactor`, `NoReassignmentInProgress`,
@@ -114,22 +119,32 @@ class PartitionAdmin:
             except ConfigError as error:
                 return succeed(dict.fromkeys(targets, InvalidConfig(str(error))))
         until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
-        needed = {name for name, _ in targets if until is not None and self._needs_all(name)}
-        refused = {
-            (name, index): InvalidChange(
-                f'topic "{name}" is internal or compacted: replicas that begin with the latest offset would lose its '
-                "state; move it without that"
-            )
-            for (name, index), target in targets.items()
-            if name in needed and target is not None
-        }
-        changes = {
-            key: self._mover(target, until, keep_factor, labels.get(key[0]))
-            for key, target in targets.items()
-            if key not in refused
-        }
-        done: Deferred[Outcomes] = Deferred.fromCoroutine(self._change(changes, labels))
-        return done.addCallback(lambda outcomes: {**outcomes, **refused})
+        return Deferred.fromCoroutine(self._move(targets, until, keep_factor, labels, pause))
+
+    async def _move(
+        self,
+        targets: Mapping[Key, Sequence[int] | None],
+        until: int | None,
+        keep_factor: bool,
+        labels: Mapping[str, str],
+        pause: Pause,
+    ) -> Outcomes:
+        refused: Outcomes = {}
+        changes: dict[Key, _Change] = {}
+        needs_all: dict[str, bool] = {}
+        for key, target in targets.items():
+            await pause()
+            name = key[0]
+            if until is not None and name not in needs_all:
+                needs_all[name] = self._needs_all(name)
+            if until is not None and target is not None and needs_all[name]:
+                refused[key] = InvalidChange(
+                    f'topic "{name}" is internal or compacted: replicas that begin with the latest offset would lose '
+                    "its state; move it without that"
+                )
+            else:
+                changes[key] = self._mover(target, until, keep_factor, labels.get(name))
+        return await self._change(changes, pause, labels) | refused
 
     def _needs_all(self, name: str) -> bool:
         topic = self._topics.get(name)
@@ -137,15 +152,15 @@ class PartitionAdmin:
 
     def release(self, partitions: Iterable[Key]) -> Deferred[Outcomes]:
         """Let replicas that began with the latest offset join the in-sync set; fires with an outcome for each."""
-        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release)))
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release), without_pause))
 
     async def _change(
-        self, changes: Mapping[Key, _Change], labels: Mapping[str, str] = MappingProxyType({})
+        self, changes: Mapping[Key, _Change], pause: Pause, labels: Mapping[str, str] = MappingProxyType({})
     ) -> Outcomes:
         outcomes: Outcomes = dict.fromkeys(changes)
         left = list(changes)
         for _ in range(ATTEMPTS):
-            left, updates = self._compute(left, changes, outcomes, labels)
+            left, updates = await self._compute(left, changes, outcomes, labels, pause)
             if not updates:
                 return outcomes
             labelled = [topic for topic, _ in updates if topic.name in labels]
@@ -158,15 +173,24 @@ class PartitionAdmin:
         late = InvalidChange("the topic is being changed by others, try again")
         return {**outcomes, **dict.fromkeys(left, late)}
 
-    def _compute(
-        self, keys: Sequence[Key], changes: Mapping[Key, _Change], outcomes: Outcomes, labels: Mapping[str, str]
+    async def _compute(
+        self,
+        keys: Sequence[Key],
+        changes: Mapping[Key, _Change],
+        outcomes: Outcomes,
+        labels: Mapping[str, str],
+        pause: Pause,
     ) -> tuple[list[Key], list[TopicUpdate]]:
-        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`."""
+        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`.
+
+        A topic that changes during a pause is no longer the one of its update, so that `write_states` refuses it.
+        """
         found: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
         left = []
         for key in keys:
+            await pause()
             name, index = key
-            topic = self._topics.get(name)
+            topic = found[name][0] if name in found else self._topics.get(name)
             try:
                 if topic is None or not 0 <= index < len(topic.partitions):
                     raise UnknownTopic(f"there is no partition {name[:249]}-{index}")
@@ -184,17 +208,32 @@ class PartitionAdmin:
             TopicUpdate(topic, tuple(states.get(state.index, state) for state in topic.partitions))
             for topic, states in found.values()
         ]
-        refused = {
-            update.before.name
-            for update in updates
-            if update.before.name in labels and self._refuses_label(update, labels[update.before.name], keys, outcomes)
-        }
+        refused = await self._refused_labels(updates, labels, keys, outcomes, pause) if labels else set()
         left = [key for key in left if key[0] not in refused]
         return left, [update for update in updates if update.before.name not in refused]
 
-    def _refuses_label(self, update: TopicUpdate, label: str, keys: Sequence[Key], outcomes: Outcomes) -> bool:
-        """Return whether a topic can't get a label together with an update; then all of its outcomes are errors."""
-        own = [key for key in keys if key[0] == update.before.name]
+    async def _refused_labels(
+        self,
+        updates: Sequence[TopicUpdate],
+        labels: Mapping[str, str],
+        keys: Sequence[Key],
+        outcomes: Outcomes,
+        pause: Pause,
+    ) -> set[str]:
+        """Return the topics that can't get their new label. Put errors into `outcomes`."""
+        by_topic: dict[str, list[Key]] = {}
+        for key in keys:
+            by_topic.setdefault(key[0], []).append(key)
+        refused = set()
+        for update in updates:
+            await pause()
+            name = update.before.name
+            if name in labels and self._refuses_label(update, labels[name], by_topic[name], outcomes):
+                refused.add(name)
+        return refused
+
+    def _refuses_label(self, update: TopicUpdate, label: str, own: Sequence[Key], outcomes: Outcomes) -> bool:
+        """Return whether a topic can't get a label together with an update. Then all outcomes of `own` are errors."""
         error = next(filter(None, map(outcomes.get, own)), None)
         for state in update.after:
             try:

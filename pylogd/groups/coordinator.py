@@ -86,7 +86,7 @@ class GroupCoordinator:
     ) -> None:
         """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
         self._partitions = replicas.partitions
-        self._in_thread = replicas.manager.in_thread
+        self._disk_calls = replicas.disk_calls
         self._topics = topics
         self._settings = settings
         self._clock = clock
@@ -162,7 +162,7 @@ class GroupCoordinator:
         def wanted() -> bool:
             return self._shards.get(shard.partition.index) is shard
 
-        done = Deferred.fromCoroutine(loader.run(self._in_thread, wanted))
+        done = Deferred.fromCoroutine(loader.run(partial(self._disk_calls.at, shard.partition.log.directory), wanted))
         done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
 
     def _loaded(self, groups: dict[str, ClassicGroup] | None, shard: Shard, loader: GroupLoader) -> None:
@@ -385,7 +385,8 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
-        answers = {partition: may_delete(group, partition[0]) for partition in partitions}
+        errors = {topic: may_delete(group, topic) for topic in {partition[0] for partition in partitions}}
+        answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
         to_delete = [partition for partition, error in answers.items() if not error and partition in group.offsets]

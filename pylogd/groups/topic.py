@@ -119,13 +119,27 @@ class OffsetsTopic:
         now_ms = self._now_ms()
         try:
             batch = encode_batch([(key, value, now_ms, ()) for key, value in records])
+            if partition in self._replicas.append_queues:
+                return Deferred.fromCoroutine(self._append_in_turn(partition, batch))
             result = self._replicas.append(partition, batch, True, own=True)
         except PylogdError as error:
             return _why_refused(partition, error)
-        if partition.high_watermark > result.last_offset:
+        return self._appended(partition, result.last_offset)
+
+    async def _append_in_turn(self, partition: Partition, batch: bytes) -> ErrorCode:
+        try:
+            result = await self._replicas.append_in_turn(partition, batch, True, own=True)
+        except PylogdError as error:
+            return _why_refused(partition, error)
+        outcome = self._appended(partition, result.last_offset)
+        return await outcome if isinstance(outcome, Deferred) else outcome
+
+    def _appended(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
+        """Return NONE if appended records are committed, or a Deferred of the outcome."""
+        if partition.high_watermark > last_offset:
             return ErrorCode.NONE
         return self._replicas.wait_for_replicas(
-            [PendingAppend(partition, result.last_offset + 1, None)],
+            [PendingAppend(partition, last_offset + 1, None)],
             self._settings.integer("offsets.commit.timeout.ms"),
         ).addCallback(_outcome)
 

@@ -14,16 +14,16 @@ from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metadata.layout import CONSUMERS, CorruptMetadata
 
 
-async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Return the lowest offset that any group has committed, for each partition of `topics` that has one.
+async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dict[tuple[str, int], dict[str, int]]:
+    """Return the offset that each group has committed, for each partition of `topics` that has one.
 
     Raises `CorruptMetadata` and the store's errors.
     """
-    least: dict[tuple[str, int], int] = {}
+    found: dict[tuple[str, int], dict[str, int]] = {}
     try:
         groups = await store.children(CONSUMERS)
     except NoNode:
-        return least
+        return found
     wanted = sorted(topics)
     for group in groups:
         for topic in wanted:
@@ -37,5 +37,5 @@ async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dic
                     key, offset = (topic, int(name)), int(node.data)
                 except ValueError as error:
                     raise CorruptMetadata(f"{path}/{name}", repr(error)) from error
-                least[key] = min(offset, least.get(key, offset))
-    return least
+                found.setdefault(key, {})[group] = offset
+    return found

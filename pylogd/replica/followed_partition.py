@@ -91,10 +91,11 @@ class FollowedPartition:
         self._backoff = backoff
         self._failures = 0
         state, log = partition.state, partition.log
-        #: Whether this is a new replica that skips the old records (smooth expansion).
+        #: Whether this is a new replica that skips the old records (smooth expansion). Once the wait was ended, because
+        #: the groups had passed the begin of an earlier copy, one that lost its disk has to copy what groups may need.
         self.starts_at_latest = (
             state is not None
-            and state.latest_until_ms is not None
+            and bool(state.latest_until_ms)
             and partition.node_id in state.adding
             and not log.log_end_offset
         )

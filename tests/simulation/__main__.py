@@ -16,6 +16,7 @@ from typing import cast
 
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
+from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
 from tests.simulation.labels import LabelledHistory
 
@@ -28,12 +29,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="simulated time that the nemesis has")
     parser.add_argument("--labels", action="store_true", help="five brokers with labels; the topic changes its label")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
+    parser.add_argument("--smooth", action="store_true", help="reassignments begin with the latest offset")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)
-    make = LabelledHistory if arguments.labels else partial(History, brokers=arguments.brokers)
+    make: Callable[[int], History] = partial(History, brokers=arguments.brokers)
+    if arguments.labels:
+        make = LabelledHistory
+    elif arguments.smooth:
+        make = partial(SmoothHistory, brokers=max(arguments.brokers, 4))
     run = partial(_run, make=make, seconds=arguments.seconds, tell=arguments.tell)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)

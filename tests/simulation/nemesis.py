@@ -23,6 +23,7 @@ class TroubledWorld(World):
     partitions = 2
     nemesis_over = False
     topic_configs: Mapping[str, str] = MappingProxyType({})
+    latest_wait_ms: int | None = None  # of reassignments
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
         super().__init__(seed, brokers, **settings)
@@ -205,7 +206,7 @@ class TroubledWorld(World):
             broker, index = self.rng.choice(ready), self.rng.randrange(self.partitions)
             target = self.rng.sample(sorted(self.brokers), 3) if self.rng.random() < 0.8 else None
             self.say(f"{broker.node_id} is asked to move {index} to {target}")
-            done = broker.partition_admin.move({(TOPIC, index): target})
+            done = broker.partition_admin.move({(TOPIC, index): target}, latest_wait_ms=self.latest_wait_ms)
             done.addCallbacks(lambda _: None, self._not_moved)
 
     def _elect(self) -> None:

@@ -12,7 +12,9 @@ from pylogd.controller import admin
 from pylogd.metadata.topics import TopicRegistry
 from pylogd.replica import admission
 from pylogd.replica import partition as partitions
+from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.peers import Peers
+from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
 from tests.simulation.labels import LabelledHistory
 
@@ -124,3 +126,27 @@ def test_a_label_that_is_written_apart_from_the_moves_is_detected(monkeypatch: p
 
     monkeypatch.setattr(TopicRegistry, "write_states", without_label)
     assert violation_found(20, LabelledHistory)
+
+
+#: The histories with smooth expansions of a test run.
+SMOOTH = 20
+
+
+@pytest.mark.parametrize("first", range(0, SMOOTH, 10))
+def test_smooth_expansions_lose_nothing_that_a_group_has_yet_to_read(first: int) -> None:
+    expanded = 0
+    for seed in range(first, first + 10):
+        history = SmoothHistory(seed)
+        history.run()
+        expanded += len(history.expanded)
+    assert expanded  # replicas without the first records did join
+
+
+def test_a_replica_that_joins_before_the_groups_are_there_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody(*_: object) -> dict[object, object]:
+        return {}
+
+    monkeypatch.setattr(SmoothJoins, "_behind", nobody)
+    with pytest.raises(Violation, match="the group is at"):
+        for seed in range(20):
+            SmoothHistory(seed).run()

@@ -71,6 +71,7 @@ class Admin:
     reopen_log_dir = _blocking(Operations.reopen_log_dir)
     elect_leaders = _blocking(Operations.elect_leaders)
     eligible_replicas = _blocking(Operations.eligible_replicas)
+    describe_producers = _blocking(Operations.describe_producers)
     reassign = _blocking(Operations.reassign)
     broker_labels = _blocking(Operations.broker_labels)
     topic_labels = _blocking(Operations.topic_labels)

@@ -68,6 +68,7 @@ class Admin:
     reopen_log_dir = _deferred(Operations.reopen_log_dir)
     elect_leaders = _deferred(Operations.elect_leaders)
     eligible_replicas = _deferred(Operations.eligible_replicas)
+    describe_producers = _deferred(Operations.describe_producers)
     reassign = _deferred(Operations.reassign)
     broker_labels = _deferred(Operations.broker_labels)
     topic_labels = _deferred(Operations.topic_labels)

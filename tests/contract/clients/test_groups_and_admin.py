@@ -159,6 +159,16 @@ def test_offsets_and_records(face: Face, admin: Any, topic: str) -> None:
     assert admin.offsets({first: EARLIEST})[first].offset == 30
 
 
+def test_producers(face: Face, admin: Any, topic: str) -> None:
+    first, second = places(topic)
+    assert admin.describe_producers([first, second]) == {first: [], second: []}
+    fill(face, topic, 3, 1, idempotence=True)
+    found = admin.describe_producers([first, second])
+    [one] = found[first]
+    assert (one.epoch, one.last_sequence, one.last_timestamp, one.transaction_start) == (0, 2, T + 2, -1)
+    assert not found[second]
+
+
 def test_the_cluster(face: Face, admin: Any, topic: str) -> None:
     cluster = admin.describe_cluster()
     assert cluster.cluster_id

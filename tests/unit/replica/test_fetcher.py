@@ -240,7 +240,7 @@ def test_an_out_of_range_follower_asks_for_the_leaders_offsets(case: Case, start
 
 
 def test_a_new_replica_begins_with_the_last_stable_offset(parts: Parts) -> None:
-    case = Case(parts, state={"isr": (2,), "adding": (1,), "latest_until_ms": 0})
+    case = Case(parts, state={"isr": (2,), "adding": (1,), "latest_until_ms": 1})
     for offset, asked in ((0, (-4, 0)), (7, (-1, 1))):
         request, done = case.leader.asked.pop(0)
         assert (request.topics[0].partitions[0].timestamp, request.isolation_level) == asked

@@ -126,13 +126,22 @@ class TestLost:
     def test_a_replica_that_starts_at_the_latest_offset(self, parts_of: Parts) -> None:
         parts_of.create("t")
         partition = parts_of.set_state(
-            "t", replicas=(2, 1), isr=(2,), leader=2, leader_epoch=9, adding=(1,), latest_until_ms=0
+            "t", replicas=(2, 1), isr=(2,), leader=2, leader_epoch=9, adding=(1,), latest_until_ms=1
         )
         one = FollowedPartition(partition, 1.0)
         assert one.starts_at_latest
         step = one.located(10, 90)
         assert (step.kind, step.offset) == (StepKind.BEGIN, 90)
         assert not one.starts_at_latest
+
+    def test_a_replica_that_lost_its_disk_after_the_wait_was_ended_copies_everything(self, parts_of: Parts) -> None:
+        parts_of.create("t")
+        partition = parts_of.set_state(
+            "t", replicas=(2, 1), isr=(2,), leader=2, leader_epoch=9, adding=(1,), latest_until_ms=0
+        )
+        one = FollowedPartition(partition, 1.0)
+        assert not one.starts_at_latest
+        assert one.located(0, 90).kind is StepKind.FETCH
 
 
 class TestParts:

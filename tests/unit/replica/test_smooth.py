@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
 from pylogd.errors import BrokerUnavailable
 from pylogd.metadata.consumers import committed_offsets
@@ -132,6 +133,65 @@ def test_an_unreachable_coordinator_may_have_a_group_that_is_behind(case: Case) 
     assert case.look() == []
     case.commit_in_zookeeper(b"10")
     assert case.look() == [("t", 0)]
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What is logged, as text."""
+    lines: list[str] = []
+    observer = cast(ILogObserver, lambda event: lines.append(formatEvent(event)))
+    globalLogPublisher.addObserver(observer)
+    yield lines
+    globalLogPublisher.removeObserver(observer)
+
+
+def late(logged: list[str]) -> list[str]:
+    """Return what was said about waits that ended by time."""
+    return [line for line in logged if "its time is over" in line]
+
+
+def test_groups_that_are_not_waited_for_are_named_when_the_time_is_over(case: Case, logged: list[str]) -> None:
+    case.fetched()
+    case.commit(BEGIN - 1)
+    case.commit_in_zookeeper(b"4")
+    assert case.look() == []
+    case.parts.time.advance(3600)
+    [line] = late(logged)
+    assert line.startswith("Smooth expansion of t-0: its time is over")
+    assert "begin at offset 10" in line
+    assert "g (at offset 9), h (at offset 4)." in line
+    case.look()
+    assert len(late(logged)) == 1  # once only
+
+
+def test_a_time_out_that_no_group_notices_is_told_too(case: Case, logged: list[str]) -> None:
+    case.fetched()
+    case.commit(BEGIN - 1)
+    case.look()
+    case.commit(BEGIN)
+    case.parts.time.advance(3600)
+    assert late(logged) == ["Smooth expansion of t-0: its time is over; no consumer group is behind"]
+
+
+def test_groups_that_can_not_be_asked_at_the_time_out_are_named_later(case: Case, logged: list[str]) -> None:
+    case.fetched()
+    case.commit(BEGIN - 1)
+    case.look()
+    case.reachable = False
+    case.parts.time.advance(3600)
+    assert late(logged) == []
+    case.reachable = True
+    case.look()
+    assert len(late(logged)) == 1
+
+
+def test_a_wait_that_ended_is_not_reported_as_late(case: Case, logged: list[str]) -> None:
+    case.fetched()
+    case.commit(BEGIN)
+    assert case.look() == [("t", 0)]
+    case.parts.set_state("t", replicas=(1, 3), adding=(3,), latest_until_ms=0)
+    case.parts.time.advance(3600)
+    assert late(logged) == []
 
 
 def test_a_reassignment_that_is_due_is_not_delayed(case: Case) -> None:

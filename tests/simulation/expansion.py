@@ -1,0 +1,120 @@
+"""A seeded history with smooth expansions: replicas that begin with the latest offset, beside faults.
+
+A consumer group reads slowly and commits to ZooKeeper. Reassignments ask for replicas that begin with the latest
+offset, and that wait for the group longer than the history lasts. Checked besides, whenever something has changed:
+
+- every in-sync or eligible replica has all records from the group's committed offset on;
+- what a replica shows, from the offset on at which it begins, is what was shown before;
+- the group's next offset is in the log of every leader.
+
+Other records may be gone: that is what a smooth expansion is for.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+from pylogd.metadata.consumers import committed_offsets
+from pylogd.metadata.interfaces import Create, SetData
+from pylogd.metadata.layout import CONSUMERS
+from pylogd.replica.smooth import SmoothJoins
+from tests.simulation.history import History, Violation
+from tests.simulation.nemesis import TOPIC
+from tests.simulation.world import SimBroker
+
+_WAIT_MS = 3_600_000
+_LOOK_SECONDS = 0.2
+_COMMITS = 0.2  # the share of fetches behind which the group commits
+
+
+class NoGroups:
+    """The groups that brokers coordinate: none, since those of a history are in ZooKeeper."""
+
+    def groups(self) -> tuple[int, list[Any]]:
+        return 0, []
+
+
+class SmoothHistory(History):
+    """A history whose reassignments are smooth.
+
+    expanded: replicas that were in sync without the first records: broker, partition, and where they begin.
+    """
+
+    latest_wait_ms = _WAIT_MS
+
+    def __init__(self, seed: int, brokers: int = 4, **settings: Any) -> None:
+        super().__init__(seed, brokers, **settings)
+        self.committed = [0] * self.partitions
+        self.expanded: set[tuple[int, int, int]] = set()
+        self._session = self.tree.open(cast(Any, None), _WAIT_MS / 1000)  # the group's
+        self._start_group()
+        for broker in self.brokers.values():
+            broker.groups = NoGroups()  # type: ignore[attr-defined]
+            broker.bytes_of = partial(self._completed, broker)  # type: ignore[method-assign]
+
+    # -- what smooth expansions need
+
+    def admitted(self, broker: SimBroker) -> None:
+        super().admitted(broker)
+        joins = SmoothJoins(
+            broker.partitions, broker.cluster, broker.topics, broker._connect,
+            partial(committed_offsets, broker.metadata.store), broker.partition_admin.release, broker.clock,
+            broker.now_ms, _LOOK_SECONDS,
+        )  # fmt: skip
+        joins.start()  # its calls end with the process
+
+    def _consume(self) -> None:
+        """Go on after the faults: the group has to read up to the begin of every new replica."""
+        super()._consume()
+        if self.nemesis_over:
+            self.clock.callLater(0.05, self._consume)
+        self._commit()
+
+    def _commit(self) -> None:
+        """Commit the group's offset of a partition to ZooKeeper, now and then."""
+        index = self.rng.randrange(self.partitions)
+        if self.rng.random() > _COMMITS or self.consumed[index] == self.committed[index]:
+            return
+        self.committed[index] = self.consumed[index]
+        self.tree.multi([SetData(self._offset_path(index), str(self.committed[index]).encode())], self._session)
+
+    def _offset_path(self, index: int) -> str:
+        return f"{CONSUMERS}/g/offsets/{TOPIC}/{index}"
+
+    def _start_group(self) -> None:
+        """Commit the first offset of each partition: groups without an offset are not waited for."""
+        parts = self._offset_path(0).split("/")
+        parents = ["/".join(parts[:end]) for end in range(2, len(parts))]
+        offsets = [Create(self._offset_path(index), b"0") for index in range(self.partitions)]
+        self.tree.multi([*map(Create, parents), *offsets], self._session)
+
+    # -- invariants
+
+    def _begin(self, broker: SimBroker, index: int) -> int:
+        """Return the offset at which a replica's first segment begins."""
+        prefix = f"/data/{TOPIC}-{index}/"
+        names = [path for path in broker.fs.files if path.startswith(prefix) and path.endswith(".log")]
+        return min((int(path.removeprefix(prefix).removesuffix(".log")) for path in names), default=0)
+
+    def _completed(self, broker: SimBroker, name: str, index: int) -> bytes | bytearray:
+        """Return a replica's bytes, behind those that it lacks because it began later."""
+        ledger, begin = self.ledgers[index], self._begin(broker, index)
+        return ledger.data[: ledger.places.get(begin, 0)] + SimBroker.bytes_of(broker, name, index)
+
+    def _check_replica(self, broker: SimBroker, index: int, high_watermark: int, before: Any, now: Any) -> None:
+        if self._begin(broker, index) <= high_watermark:  # otherwise it shows nothing
+            super()._check_replica(broker, index, high_watermark, before, now)
+
+    def _check_in_sync(self) -> None:
+        for state in self.states:
+            for node in (*state.isr, *state.elr):
+                begin = self._begin(self.brokers[node], state.index)
+                if begin > self.committed[state.index] and node not in self.damaged:
+                    raise Violation(
+                        f"{node} begins at {begin} and counts as up to date in {state}, and the group is at "
+                        f"{self.committed[state.index]}"
+                    )
+                if begin:
+                    self.expanded.add((node, state.index, begin))
+        super()._check_in_sync()
