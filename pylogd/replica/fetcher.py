@@ -375,9 +375,9 @@ class ReplicaFetcher:
             over = [key for key, until in self._paused.items() if until <= now]
             for key in over:
                 del self._paused[key]
-                if key in self._followed and self._held_back(self._followed[key]):
-                    continue
                 self._changed[key] = None
+                if key in self._followed:
+                    self._throttle(self._followed[key], 0)
 
     def _wake_at_end_of_pause(self) -> None:
         """Send the next request when the first pause is over."""
@@ -436,7 +436,7 @@ class ReplicaFetcher:
         records: Any = data.records
         if not records:
             return [memoryview(b"")]
-        self._throttle(followed.partition, len(records))
+        self._throttle(followed, len(records))
         try:
             return list(parts(memoryview(records)))
         except InvalidAppend as error:
@@ -491,18 +491,10 @@ class ReplicaFetcher:
         self._changed[key] = None
         self._wake_in(0)
 
-    def _throttle(self, partition: Partition, count: int) -> None:
-        """Count the bytes of a throttled replica, and pause it if they exceed the quota."""
-        if self._replica_throttle.holds_itself_back(partition):
+    def _throttle(self, followed: FollowedPartition, count: int) -> None:
+        """Count the bytes of a throttled replica, and pause it while they exceed the quota."""
+        if self._replica_throttle.holds_itself_back(followed.partition):
             self._quota.record(count)
-            self._held_back(self._followed[partition.topic_id, partition.index])
-
-    def _held_back(self, followed: FollowedPartition) -> bool:
-        """Pause a throttled replica while the quota is exceeded, and return whether it is.
-
-        The pauses are short, so that another rate takes effect soon.
-        """
-        wait = self._quota.wait if self._replica_throttle.holds_itself_back(followed.partition) else 0.0
-        if wait > 0:
-            self._pause(followed, min(wait, _THROTTLED_SECONDS))
-        return wait > 0
+            wait = self._quota.wait
+            if wait > 0:  # not for longer: another rate has to take effect soon
+                self._pause(followed, min(wait, _THROTTLED_SECONDS))
