@@ -381,7 +381,7 @@ class Broker:
         self.outages.changed()
 
     def _ousted(self, error: NodeIdInUse) -> None:
-        """Another broker is the one of this number: serve nobody from now on, and touch nothing of its."""
+        """Stop serving, since another broker has registered this node id, and leave its metadata alone."""
         self._may_hand_over = False
         Deferred.fromCoroutine(self._listeners.stop())
         self.abort_connections()

@@ -1,6 +1,7 @@
 """DescribeCluster (60), versions 0 to 2: the cluster's id, its brokers, its controller.
 
-Behaviour: lists the live brokers that have the client's listener.
+Behaviour: lists the live brokers that have the client's listener. pylogd's own tagged field `labels` has those of each
+broker.
 Gaps: the controllers as endpoints (type 2, version 1 on) are UNSUPPORTED_ENDPOINT_TYPE, since every broker carries out
 administrative requests; no broker is ever fenced, so `include_fenced_brokers` changes nothing.
 """
@@ -34,8 +35,15 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.controller_id,
-        brokers=[DescribeClusterBroker(*found) for found in reachable_brokers(context)],
+        brokers=[
+            DescribeClusterBroker(*found, labels=_labels(context, found[0])) for found in reachable_brokers(context)
+        ],
         cluster_authorized_operations=(
             cluster_operations(context) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+
+
+def _labels(context: RequestContext, node_id: int) -> list[str]:
+    found = context.broker.cluster.brokers.get(node_id)
+    return [] if found is None else list(found.labels)

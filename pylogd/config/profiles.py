@@ -67,11 +67,30 @@ _LOGS: Final = Profile(
         ),
         Choice(
             "socket.listen.backlog.size",
-            1024,
+            4096,
             "All programs connect again at the same moment after a broker's restart.",
         ),
         Choice(
             "queued.max.request.bytes", 512 * _MIB, "Large batches of many writers arrive at once at the evening peak."
+        ),
+        Choice(
+            "log.write.queues",
+            "always",
+            "A disk that hangs stops the topics on it, not the whole broker, and a full queue refuses at once instead "
+            "of holding a writer up.",
+        ),
+        Choice(
+            "log.dir.failure.timeout.ms", 10_000, "Another broker takes over from a disk that hangs after ten seconds."
+        ),
+        Choice(
+            "log.block.cache.bytes",
+            1024 * _MIB,
+            "Streaming jobs find the newest records in memory, whatever others read. Raise it to what the machine has.",
+        ),
+        Choice(
+            "lagging.consumer.throttle.enable",
+            True,
+            "A job that reads from the beginning must not slow the writers on its disks.",
         ),
         Choice("replica.fetch.max.bytes", 4 * _MIB, "Followers keep up with few large fetches."),
         Choice("replica.fetch.response.max.bytes", 32 * _MIB, "As the one above, for all partitions of a fetch."),
@@ -108,6 +127,25 @@ _ONLINE: Final = Profile(
             "sendfile.max.bytes", 512 * 1024, "A reader with a backlog takes shorter turns, so small answers wait less."
         ),
         Choice("fetch.max.bytes", 16 * _MIB, "The same, for the whole answer to one fetch."),
+        Choice(
+            "log.write.queues",
+            "always",
+            "A disk that hangs must not stop all services. A write takes a hop to a thread and back, which is little "
+            "beside the network.",
+        ),
+        Choice(
+            "log.dir.failure.timeout.ms", 10_000, "Another broker takes over from a disk that hangs after ten seconds."
+        ),
+        Choice(
+            "log.block.cache.bytes",
+            256 * _MIB,
+            "What services are about to read stays in memory when one of them reads old messages.",
+        ),
+        Choice(
+            "lagging.consumer.throttle.enable",
+            True,
+            "A service that replays days must not slow the others on its disks.",
+        ),
         Choice("group.initial.rebalance.delay.ms", 500, "A service that starts gets its messages sooner."),
         Choice("offsets.topic.replication.factor", 3, "The positions of the services are as durable as the messages."),
     ),
@@ -127,6 +165,12 @@ _OFFLINE: Final = Profile(
         Choice("sendfile.max.bytes", 8 * _MIB, "Fewer, longer turns read the disk more sequentially."),
         Choice("replica.fetch.max.bytes", 4 * _MIB, "Followers keep up with few large fetches."),
         Choice("replica.fetch.response.max.bytes", 32 * _MIB, "As the one above, for all partitions of a fetch."),
+        Choice(
+            "log.block.cache.bytes", 0, "Jobs read each record once, and late: memory serves them better as read-ahead."
+        ),
+        Choice(
+            "lagging.consumer.throttle.enable", False, "All readers lag here, and nobody is to be protected from them."
+        ),
         Choice("background.threads", 20, "Most reads wait for a disk, each in a thread."),
         Choice("offsets.retention.minutes", 60 * 24 * 60, "A job that runs once a month finds its position again."),
     ),

@@ -51,8 +51,8 @@ class FetchSessionHandler:
     ) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
         """Return the topics and the forgotten topics of the next request.
 
-        changed: positions, of which those are sent that are not what was sent last. gone: partitions to forget.
-        most_bytes: to be returned for each partition.
+        changed: the present positions; those that equal what was sent last are left out. gone: partitions to forget.
+        most_bytes: what the leader may return for each partition.
         """
         forgotten: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in gone:

@@ -77,7 +77,7 @@ class FetcherConfig:
 
 
 class ReplicaFetcher:
-    """Fetches what `follow` and `unfollow` say, until `stop`."""
+    """Copies the records of partitions from one leader: those between `follow` and `unfollow`, until `stop`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class ReplicaFetcher:
     # -- what to fetch
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition from now on, in its present leader epoch."""
+        """Start to fetch a partition, in its present leader epoch."""
         followed = FollowedPartition(partition, self._config.backoff)
         self._followed[followed.key] = followed
         if self._paused.get(followed.key) != _UNTIL_DONE:
@@ -144,7 +144,7 @@ class ReplicaFetcher:
         self._wake_in(0)
 
     def unfollow(self, partition: Partition) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         key = partition.topic_id, partition.index
         if self._followed.pop(key, None) is not None:
             self._lost.pop(key, None)
@@ -168,7 +168,7 @@ class ReplicaFetcher:
         return self._machine.state is FetcherState.STOPPED
 
     def _wake_in(self, seconds: float) -> None:
-        """Have the leader asked again in so many seconds, or earlier."""
+        """Send the next request in so many seconds, or earlier."""
         at = self._clock.seconds() + seconds
         if self._wake_call is not None and self._wake_call.active():
             if self._wake_call.getTime() <= at:
@@ -178,7 +178,7 @@ class ReplicaFetcher:
             self._wake_call = self._clock.callLater(seconds, self._wake_or_nudge)
 
     def _wake_or_nudge(self) -> None:
-        """End an idle wait, or have the leader answer a long poll at once."""
+        """End an idle wait, or make the leader answer a long poll at once."""
         self._wake()
         polling = self._machine.state is FetcherState.FETCHING and self._nudge is None
         if polling and self._connection is not None and self._session.incremental:
@@ -228,7 +228,7 @@ class ReplicaFetcher:
         self._restart_session()
 
     def _restart_session(self) -> None:
-        """Have the next request name every partition."""
+        """Name every partition in the next request."""
         self._session.restart()
         self._changed.update(dict.fromkeys(self._followed))
 
@@ -375,12 +375,12 @@ class ReplicaFetcher:
             over = [key for key, until in self._paused.items() if until <= now]
             for key in over:
                 del self._paused[key]
-                if key in self._followed and self._held_back(self._followed[key]):
-                    continue
                 self._changed[key] = None
+                if key in self._followed:
+                    self._throttle(self._followed[key], 0)
 
     def _wake_at_end_of_pause(self) -> None:
-        """Have the leader asked again when the first pause is over."""
+        """Send the next request when the first pause is over."""
         until = min(self._paused.values(), default=_UNTIL_DONE)
         if until != _UNTIL_DONE:
             self._wake_in(max(until - self._clock.seconds(), 0.0))
@@ -436,7 +436,7 @@ class ReplicaFetcher:
         records: Any = data.records
         if not records:
             return [memoryview(b"")]
-        self._throttle(followed.partition, len(records))
+        self._throttle(followed, len(records))
         try:
             return list(parts(memoryview(records)))
         except InvalidAppend as error:
@@ -491,18 +491,10 @@ class ReplicaFetcher:
         self._changed[key] = None
         self._wake_in(0)
 
-    def _throttle(self, partition: Partition, count: int) -> None:
-        """Count the bytes of a throttled replica, and pause it if they exceed the quota."""
-        if self._replica_throttle.holds_itself_back(partition):
+    def _throttle(self, followed: FollowedPartition, count: int) -> None:
+        """Count the bytes of a throttled replica, and pause it while they exceed the quota."""
+        if self._replica_throttle.holds_itself_back(followed.partition):
             self._quota.record(count)
-            self._held_back(self._followed[partition.topic_id, partition.index])
-
-    def _held_back(self, followed: FollowedPartition) -> bool:
-        """Pause a throttled replica while the quota is exceeded, and return whether it is.
-
-        The pauses are short, so that another rate takes effect soon.
-        """
-        wait = self._quota.wait if self._replica_throttle.holds_itself_back(followed.partition) else 0.0
-        if wait > 0:
-            self._pause(followed, min(wait, _THROTTLED_SECONDS))
-        return wait > 0
+            wait = self._quota.wait
+            if wait > 0:  # not for longer: another rate has to take effect soon
+                self._pause(followed, min(wait, _THROTTLED_SECONDS))

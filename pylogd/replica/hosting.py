@@ -109,7 +109,7 @@ class PartitionHosting:
         self._starting = False
 
     def unsubscribe(self) -> None:
-        """Follow no more changes of the metadata and of settings."""
+        """Stop following changes of the metadata and of settings."""
         for undo in self._unsubscribe:
             undo()
         self._unsubscribe = []

@@ -233,7 +233,7 @@ class FetchSession(Generic[W]):
     # -- what has to be looked at
 
     def mark(self, entry: SessionPartition[W]) -> None:
-        """Have `entry` looked at by the next fetch. One that is not in the session is ignored."""
+        """Let the next fetch look at `entry`. An entry that is not in the session is ignored."""
         if entry.session is not self or entry in self.dirty:
             return
         self.dirty[entry] = None
@@ -242,7 +242,7 @@ class FetchSession(Generic[W]):
             follower.had_all_at(self.fetched_at)
 
     def see(self, view: object) -> None:
-        """Have all entries looked at if `view`, on which answers depend besides partitions, has changed."""
+        """Let the next fetch look at all entries if `view`, on which answers depend besides partitions, has changed."""
         if view != self._view:
             self._view = view
             for entry in self.partitions.values():
@@ -365,7 +365,7 @@ class FetchSessions(Generic[W]):
         return sum([len(session) for session in self._sessions.values() if not session.privileged])
 
     def _make_room(self, now_ms: int, size: int) -> bool:
-        """Close sessions of clients that are not used any more, if need be; return whether `size` partitions fit."""
+        """Close unused sessions of clients if there is no room; return whether `size` partitions fit then."""
         left = self._most_partitions - self._of_clients() - size
         for session in list(self._sessions.values()) if left < 0 else ():
             if left >= 0 or now_ms - session.used_ms < EVICTABLE_AFTER_MS:

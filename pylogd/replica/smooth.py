@@ -85,7 +85,7 @@ class SmoothJoins:
         self._call = self._clock.callLater(self._look_seconds, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None

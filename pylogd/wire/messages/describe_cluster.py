@@ -25,15 +25,24 @@ class DescribeClusterBroker(Message):
     rack: str | None
     #: Whether the broker may not serve at the moment. Versions 2+.
     is_fenced: bool
+    #: Particular to pylogd. The labels that the broker carries.
+    labels: list[str]
 
     def __init__(
-        self, broker_id: int = 0, host: str = "", port: int = 0, rack: str | None = None, is_fenced: bool = False
+        self,
+        broker_id: int = 0,
+        host: str = "",
+        port: int = 0,
+        rack: str | None = None,
+        is_fenced: bool = False,
+        labels: list[str] = UNSET,
     ) -> None:
         self.broker_id = broker_id
         self.host = host
         self.port = port
         self.rack = rack
         self.is_fenced = is_fenced
+        self.labels = [] if labels is UNSET else labels
 
 
 @dataclass(slots=True, init=False, repr=False, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,9 +68,24 @@ class Cluster:
         wanted = {(name, index): nodes for index, nodes in targets.items()}
         return list(result_of(self.admin.move(wanted, labels=labels)).values())
 
-    def set_label(self, label: str, name: str = "t") -> None:
+    def alter(self, node: int, label: str) -> Deferred[Topic]:
+        """Have a broker change the label of t."""
         change = ConfigChange("placement.label", ConfigOperation.SET, label)
-        result_of(self.one.topic_admin.alter_topic_configs(name, [change]))
+        return self.peers[node].topic_admin.alter_topic_configs("t", [change])
+
+    def set_label(self, label: str) -> None:
+        result_of(self.alter(1, label))
+
+    def before_the_next_write(self, act: Callable[[], Deferred[Any]]) -> None:
+        """Let another broker act after broker 1 has worked out its next write, and before that is done."""
+        write = self.one.feed.write
+
+        async def write_late(*args: Any) -> Any:
+            self.one.feed.write = write  # type: ignore[method-assign]
+            await act()
+            return await write(*args)
+
+        self.one.feed.write = write_late  # type: ignore[method-assign, assignment]
 
 
 @pytest.fixture
@@ -178,44 +194,21 @@ class TestSettingTheLabel:
     def test_a_move_that_comes_first_is_seen(self, cluster: Cluster) -> None:
         """Another broker moves a replica out after this one has checked the label, and before it writes it."""
         cluster.create(label="", assignment={0: [4, 5]})
-        write, other = cluster.one.feed.write, cluster.admin_of(2)
-
-        async def write_late(*args: Any) -> Any:
-            cluster.one.feed.write = write  # type: ignore[method-assign]
-            await other.move({("t", 0): [4, 7]})
-            return await write(*args)
-
-        cluster.one.feed.write = write_late  # type: ignore[method-assign, assignment]
+        cluster.before_the_next_write(lambda: cluster.admin_of(2).move({("t", 0): [4, 7]}))
         with pytest.raises(OutsideLabel, match="broker 7"):
             cluster.set_label("logs")
         assert label_of(cluster.topic().configs) == ""
 
     def test_a_label_that_comes_first_is_seen_by_a_move(self, cluster: Cluster) -> None:
         cluster.create(label="", assignment={0: [4, 5]})
-        write, other = cluster.one.feed.write, cluster.peers[2].topic_admin
-
-        async def write_late(*args: Any) -> Any:
-            cluster.one.feed.write = write  # type: ignore[method-assign]
-            change = ConfigChange("placement.label", ConfigOperation.SET, "logs")
-            await other.alter_topic_configs("t", [change])
-            return await write(*args)
-
-        cluster.one.feed.write = write_late  # type: ignore[method-assign, assignment]
+        cluster.before_the_next_write(lambda: cluster.alter(2, "logs"))
         (refused,) = cluster.move({0: [4, 7]})
         assert isinstance(refused, InvalidReplicaAssignment)
         assert cluster.nodes() == {4, 5}
 
     def test_a_label_that_comes_first_is_seen_by_new_partitions(self, cluster: Cluster) -> None:
         cluster.create(label="", assignment={0: [4, 5]})
-        write, other = cluster.one.feed.write, cluster.peers[2].topic_admin
-
-        async def write_late(*args: Any) -> Any:
-            cluster.one.feed.write = write  # type: ignore[method-assign]
-            change = ConfigChange("placement.label", ConfigOperation.SET, "logs")
-            await other.alter_topic_configs("t", [change])
-            return await write(*args)
-
-        cluster.one.feed.write = write_late  # type: ignore[method-assign, assignment]
+        cluster.before_the_next_write(lambda: cluster.alter(2, "logs"))
         result_of(cluster.one.topic_admin.add_partitions("t", 12))
         assert cluster.nodes() == {*LOGS}
 
