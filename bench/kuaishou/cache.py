@@ -15,7 +15,6 @@ from pylogd.config.broker import SETTINGS
 
 SETTING: Final = "log.block.cache.bytes"
 MEMORY: Final = 512 << 20
-QUICK_MEMORY: Final = 384 << 20
 #: What the cache leaves of the group's memory: the interpreter (60 MB) and pages on their way to the disk.
 SPARE: Final = 112 << 20
 DISK: Final = 6 << 30
@@ -29,7 +28,7 @@ ASSIGNMENT: Final = [(1, 2)] * 4 + [(2, 1)] * 4
 _OWN_PARTITIONS: Final = 4
 #: Reads below this share of the lag are the kernel's of indexes and of blocks that hold both ends; not of records.
 _NONE: Final = 0.01
-_STEPS: Final = 5
+_STEPS: Final = 4
 _MB: Final = 1_000_000
 
 
@@ -41,7 +40,6 @@ class Trial:
         self._group = group
         self._disk = disk
         self._scale = scale
-        self._memory = QUICK_MEMORY if scale.quick else MEMORY
         self.figures: dict[str, float] = {}
         self.curves: dict[str, Points] = {}
 
@@ -55,7 +53,7 @@ class Trial:
 
     def _fill(self, share: float) -> None:
         """Write this share of the group's memory: half of it is the first broker's, half comes to it as a follower."""
-        size = int(self._memory * share)
+        size = int(MEMORY * share)
         clients.run("produce", self._address, partitions=ALL, rate=FILL_RATE, total_bytes=size)
 
     def _read(self, lag: int, **options: object) -> int:
@@ -67,7 +65,7 @@ class Trial:
 
     def _largest_lag(self) -> None:
         """Halve the interval between a lag that needs no disk reads and one that does."""
-        low, high = 0, self._memory
+        low, high = 0, MEMORY
         for _ in range(3 if self._scale.quick else _STEPS):
             middle = (low + high) // 2
             self._fill(1.3)
@@ -79,9 +77,9 @@ class Trial:
 
     def _pollution(self) -> None:
         """Have one reader read from the earliest offset; then let tail readers that lag a little read on."""
-        lag = self._memory // 8
+        lag = MEMORY // 8
         self._fill(1.3)
-        old = self._read(0, total_bytes=self._memory // _OWN_PARTITIONS)
+        old = self._read(0, total_bytes=MEMORY // _OWN_PARTITIONS)
         self.figures["read by a reader from the earliest offset"] = old / _MB
         self.figures["then read by tail readers"] = self._read(lag) / _MB
 
@@ -92,7 +90,7 @@ class Trial:
         running = Clients()
         try:
             producers = [running.start("produce", self._address, partitions=p, rate=LIVE_RATE) for p in (OWN, OTHERS)]
-            lag = int(self._memory * 0.65) // _OWN_PARTITIONS
+            lag = int(MEMORY * 0.65) // _OWN_PARTITIONS
             with Meter(self._group, self._disk) as meter:
                 said = running.result(running.start("catch-up", self._address, partitions=OWN, lag_bytes=lag))
             for producer in producers:
@@ -130,15 +128,14 @@ class Trial:
 
 def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
     """Do one round of an arm."""
-    memory = QUICK_MEMORY if scale.quick else MEMORY
     disk, group = lab.disk("data", DISK), lab.group("broker")
-    group.limit_memory(memory)
+    group.limit_memory(MEMORY)
     group.count(disk.number)
-    disk.limit_dirty(memory // 5)
+    disk.limit_dirty(MEMORY // 5)
     if arm == "Kafka":
         address = brokers.start_kafka(lab, disk, group)
     else:
-        address = brokers.start_pylogd(lab, disk, group, {SETTING: str(memory - SPARE)} if arm == "block cache" else {})
+        address = brokers.start_pylogd(lab, disk, group, {SETTING: str(MEMORY - SPARE)} if arm == "block cache" else {})
     brokers.make_topic(address, ASSIGNMENT)
     trial = Trial(address, group, disk, scale)
     trial.run()
@@ -209,5 +206,5 @@ EXPERIMENT: Final = Experiment(
     ),
     run=run,
     why_not=why_not,
-    seconds=30.0,
+    seconds=20.0,
 )
