@@ -72,7 +72,7 @@ haproxy:
 	@sh tools/find-haproxy.sh
 
 kerberos: install ## GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
-	@$(BIN)/pip install --quiet gssapi k5test
+	@$(BIN)/pip install --quiet gssapi k5test pykerberos
 	$(PYTEST) tests/integration/test_gssapi.py
 
 test: install java haproxy ## run all tests against the installed wheel, in three parts at the same time
@@ -122,7 +122,7 @@ acls: install ## compare decisions by 100,000 random sets of ACLs with a plain o
 fuzz-requests: install ## well-formed extreme requests beside a client that must not notice; writes tests/extreme/RESULTS.md (2 minutes; EXTREME_ARGS="--seconds 3600")
 	$(BIN)/python -m tests.extreme --results tests/extreme/RESULTS.md $(EXTREME_ARGS)
 
-held: install ## how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md (10 minutes)
+held: install ## how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md (5 minutes)
 	$(BIN)/python -m tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
 
 strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)

@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--connections", type=int, default=1, help="how many clients of this id share the work")
     parser.add_argument("--bytes-per-second", type=float, default=1e9, help="to size requests and queues by")
+    parser.add_argument("--pace", type=float, default=0.0, help="keep to so many bytes a second (0: as fast as it can)")
     parser.add_argument("--batch-bytes", type=int, default=0, help="the most in a batch (by the bytes a second)")
     parser.add_argument("--rate", type=float, default=200.0, help="records, topics or connections in a second")
     parser.add_argument("--hold", type=float, default=1.0, help="how long a connection of a crowd stays, on average")
@@ -90,12 +91,31 @@ def request_bytes(bytes_per_second: float) -> int:
     return int(min(max(bytes_per_second / 50, 2 * VALUE_BYTES), 1_000_000))
 
 
+class Pace:
+    """How much a client that limits itself may have sent or received by now."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        """`bytes_per_second` is 0 for a client without a limit."""
+        self._rate = bytes_per_second
+        self._begun = time.monotonic()
+        self._used = 0
+
+    def use(self, count: int) -> None:
+        """Count bytes."""
+        self._used += count
+
+    def ahead(self) -> bool:
+        """Return whether the client has to wait."""
+        return self._rate > 0 and self._used > self._rate * (time.monotonic() - self._begun)
+
+
 class Feed:
     """A producer that has a share of the records queued at all times."""
 
     def __init__(self, options: argparse.Namespace, counted: Counted) -> None:
         self._topic = options.topic
         self._counted = counted
+        self._pace = Pace(options.pace / options.connections)
         self.failure = ""
         batch = options.batch_bytes or request_bytes(options.bytes_per_second)
         queued = max(options.bytes_per_second * _KEPT_SECONDS / options.connections, 4 * batch)
@@ -114,7 +134,8 @@ class Feed:
         """Queue records where there is room. Return whether there was any."""
         sent = False
         for partition in range(len(self._room)):
-            while self._room[partition] >= VALUE_BYTES:
+            while self._room[partition] >= VALUE_BYTES and not self._pace.ahead():
+                self._pace.use(VALUE_BYTES)
                 self._room[partition] -= VALUE_BYTES
                 self._producer.produce(self._topic, _VALUE, partition=partition, on_delivery=self._done)
                 sent = True
@@ -151,7 +172,7 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def consume(options: argparse.Namespace) -> dict[str, Any]:
-    """Read all partitions from their beginnings, over several connections; begin again at their ends."""
+    """Read all partitions from their beginnings, over several connections; begin each again at its end."""
     counted = Counted(options.seconds)
     threads = [threading.Thread(target=_read, args=(options, number, counted)) for number in range(options.connections)]
     for thread in threads:
@@ -170,23 +191,23 @@ def _read(options: argparse.Namespace, number: int, counted: Counted) -> None:
             "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 10,
             "fetch.message.max.bytes": request_bytes(options.bytes_per_second), "throttle_cb": counted.note_throttle,
             "fetch.queue.backoff.ms": 5,
+            **({"queued.max.messages.kbytes": 2000} if options.pace else {}),
         }
     )  # fmt: skip
-    begin = [TopicPartition(options.topic, index, 0) for index in range(options.partitions)]
-    consumer.assign(begin)
-    ended: set[int | None] = set()
+    consumer.assign([TopicPartition(options.topic, index, 0) for index in range(options.partitions)])
+    pace = Pace(options.pace / options.connections)
     while time.monotonic() < counted.end:
-        for message in consumer.consume(1000, 0.05):
+        for message in [] if pace.ahead() else consumer.consume(100 if options.pace else 1000, 0.05):
             error = message.error()
             if error is None:
                 counted.add(message)
+                pace.use(VALUE_BYTES)
             elif error.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
+                consumer.seek(TopicPartition(options.topic, message.partition() or 0, 0))
             else:
                 raise KafkaException(error)
-        if len(ended) == options.partitions:
-            ended.clear()
-            consumer.assign(begin)
+        if pace.ahead():
+            time.sleep(_IDLE)
     consumer.close()
 
 

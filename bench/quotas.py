@@ -14,8 +14,9 @@ import argparse
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Final
 
@@ -117,13 +118,19 @@ def _on_one(scale: Scale, *groups: Sequence[Use]) -> list[Figure]:
     return found.list()
 
 
+@contextmanager
+def _three_brokers(scale: Scale) -> Iterator[LocalCluster]:
+    with (
+        tempfile.TemporaryDirectory(dir=scale.folder) as folder,
+        LocalCluster(Path(folder), _BROKERS, settings=SETTINGS) as cluster,
+    ):
+        yield cluster
+
+
 def _on_three(scale: Scale, *groups: Sequence[Use]) -> list[Figure]:
     found = Samples()
     for uses in groups:
-        with (
-            tempfile.TemporaryDirectory(dir=scale.folder) as folder,
-            LocalCluster(Path(folder), _BROKERS, settings=SETTINGS) as cluster,
-        ):
+        with _three_brokers(scale) as cluster:
             nodes = list(cluster.brokers)
             _prepare(cluster.bootstrap, cluster, nodes, uses)
             _use(found, cluster.bootstrap, nodes, uses, scale.seconds)
@@ -146,37 +153,56 @@ def slow_on_three(scale: Scale) -> list[Figure]:
 
 
 def fast_on_three(scale: Scale) -> list[Figure]:
-    """Three brokers, a partition on each; a producer, then a consumer of 100 MB/s on each broker, 300 together."""
-    return _on_three(scale, [Use("produce", 100 * MB)], [Use("consume", 100 * MB)])
+    """Three brokers, a partition on each; a producer, then a consumer of 100 MB/s on each broker, 300 together.
+
+    First what the machine carries without a quota, in the same time: less than the quota can't reach it.
+    """
+    found = Samples()
+    for verb in ("produce", "consume"):
+        with _three_brokers(scale) as cluster:
+            use = Use(verb, 100 * MB)
+            nodes = list(cluster.brokers)
+            _prepare(cluster.bootstrap, cluster, nodes, [use])
+            result = client(
+                verb, cluster.bootstrap, topic=use.client_id, partitions=_BROKERS, client_id=use.client_id,
+                seconds=scale.seconds, bytes_per_second=use.rate,
+            )  # fmt: skip
+            rate = sum(result["bytes"].values()) / MB / scale.seconds
+            found.add(f"{verb} without a quota, all three brokers", "MB/s", rate)
+            say(f"{verb} without a quota: {rate:,.0f} MB/s")
+            _use(found, cluster.bootstrap, nodes, [use], scale.seconds)
+    return found.list()
 
 
 # -- other clients
 
 
-def others(scale: Scale) -> list[Figure]:
-    """Latency of another client with and without violators: a producer and a consumer that get 10 MB/s and want all.
+_ARMS: Final = ("alone", "beside clients that keep to the rate", "beside violators")
 
-    200 records a second of 100 bytes, each due at a time fixed beforehand, from which its latency counts. Rounds of 10
-    seconds in turns; a ratio is that of two neighbouring rounds.
+
+def others(scale: Scale) -> list[Figure]:
+    """Latency of another client alone, and beside a producer and a consumer that get 10 MB/s.
+
+    These want all, and the quota holds them, or they limit themselves to that rate without a quota: what they cost in
+    that arm is the work for 10 MB/s on a machine that all share. 200 records a second of 100 bytes, each due at a time
+    fixed beforehand, from which its latency counts. Rounds of 10 seconds in turns; a ratio is that of two rounds of the
+    same turn.
     """
     found = Samples()
-    violators = [Use("produce", 10 * MB), Use("consume", 10 * MB)]
-    seconds = min(scale.seconds, 10.0)
+    uses = [Use("produce", 10 * MB), Use("consume", 10 * MB)]
     with one_broker(scale) as broker:
-        _prepare(broker.address, None, [1], violators)
+        _prepare(broker.address, None, [1], uses)
         make_topic(broker.address, "probe")
-        for use in violators:
-            set_quota(broker.address, use.client_id, **use.quota)
         for number in range(scale.pairs):
-            both = {beside: _probe(broker.address, violators if beside else [], seconds)
-                    for beside in ((False, True) if number % 2 else (True, False))}  # fmt: skip
-            for verb in ("produce", "fetch"):
-                for name in ("p50", "p99"):
-                    alone, beside = both[False][verb][name], both[True][verb][name]
-                    found.add(f"{verb}, {name}: alone", "ms", alone)
-                    found.add(f"{verb}, {name}: beside violators", "ms", beside)
-                    found.add(f"{verb}, {name}: the pairs' ratio", "", beside / alone)
-            say(f"p99 of produce and fetch: alone {both[False]}, beside violators {both[True]}")
+            turn = [*_ARMS[number % 3 :], *_ARMS[: number % 3]]
+            results = {arm: _probe(broker.address, arm, uses, min(scale.seconds, 10.0)) for arm in turn}
+            for verb, name in product(("produce", "fetch"), ("p50", "p99")):
+                values = [results[arm][verb][name] for arm in _ARMS]
+                for arm, value in zip(_ARMS, values, strict=True):
+                    found.add(f"{verb}, {name}: {arm}", "ms", value)
+                found.add(f"{verb}, {name}: violators / alone", "", values[2] / values[0])
+                found.add(f"{verb}, {name}: violators / clients that keep to the rate", "", values[2] / values[1])
+            say(f"produce and fetch: {results}")
     return found.list()
 
 
@@ -232,11 +258,18 @@ def _resident_mb(pid: int) -> float:
     return 0.0 if found is None else int(found[1]) * 1024 / MB
 
 
-def _probe(address: str, violators: Sequence[Use], seconds: float) -> dict[str, dict[str, float]]:
+def _probe(address: str, arm: str, uses: Sequence[Use], seconds: float) -> dict[str, dict[str, float]]:
+    """Measure latencies in one of `_ARMS`."""
+    alone, paced, _ = _ARMS
     running = Clients()
     try:
-        for use in violators:
-            running.start(use.verb, address, topic=use.client_id, client_id=use.client_id, seconds=CLIENT_SECONDS)
+        for use in () if arm == alone else uses:
+            limits = {name: None if arm == paced else limit for name, limit in use.quota.items()}
+            set_quota(address, use.client_id, **limits)
+            running.start(
+                use.verb, address, topic=use.client_id, client_id=use.client_id, seconds=CLIENT_SECONDS,
+                pace=use.rate if arm == paced else 0,
+            )  # fmt: skip
         time.sleep(_SETTLE_SECONDS)
         result: dict[str, dict[str, float]] = client(
             "latency", address, topic="probe", client_id="probe", seconds=seconds, rate=200
@@ -275,10 +308,11 @@ def request_time(scale: Scale) -> list[Figure]:
     """A client that floods a broker with requests of one record, and one that reads by TLS, with and without a quota.
 
     The handler of such a fetch is done in microseconds: what the quota limits is reading, encrypting and sending. The
-    processor's share is that of the broker's whole process.
+    processor's share is that of the broker's whole process. An idle client may use the quota of all eleven windows at
+    once, so each client works for two times that.
     """
     found = Samples()
-    seconds = min(scale.seconds, 10.0)
+    seconds = 22.0
     for percent in (None, 5.0, 2.0):
         with one_broker(scale) as broker:
             make_topic(broker.address, "t")

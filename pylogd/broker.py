@@ -9,29 +9,38 @@ which ends the registration, and the logs, which marks the stop as clean.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from functools import cached_property, partial
+from threading import Thread
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.api.metering import charge_connection
+from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
+from pylogd.config.isolation import OFF
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
+from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
+from pylogd.isolation.disks import DiskOptions, Disks
+from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaner import Cleaner
-from pylogd.log.files import FileSystem, most_partitions
+from pylogd.log.errors import StorageFailure
+from pylogd.log.files import FileSlice, FileSystem, most_partitions
 from pylogd.log.log_directory import machine_boot_id
 from pylogd.log.manager import LogManager
 from pylogd.metadata.consumers import committed_offsets
@@ -39,8 +48,8 @@ from pylogd.metadata.errors import NodeIdInUse, StoreError
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
-from pylogd.net.page_cache import read_into_page_cache
-from pylogd.net.pipeline import RequestHandler
+from pylogd.net.page_cache import read_ahead
+from pylogd.net.request_handler import RequestHandler
 from pylogd.net.sender import Slice
 from pylogd.net.work_meter import WorkMeter
 from pylogd.quotas.clients import ClientQuotas
@@ -87,7 +96,10 @@ class Broker:
         self.node_id = settings.integer("node.id")
         self.clock = self._reactor = reactor
         self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
+        self.disks = self._make_disks()
         self.logs = self._make_logs(fs, most_partitions(open_files))
+        self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, reactor, self.in_thread)
+        self.laggards = LaggardThrottle(settings, self.disk_use, reactor)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
         self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
@@ -100,7 +112,7 @@ class Broker:
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
         self.outages = OutageReporter(
-            self.partitions, self.logs, self.cluster.report_outages, reactor, self.in_thread,
+            self.partitions, self.logs, self.cluster.report_outages, reactor, self.replica_parts.disk_calls,
             settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
         self.replication = Replication(
@@ -108,9 +120,7 @@ class Broker:
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
-        self.groups = GroupCoordinator(
-            self.replica_parts, self.topics, self.topic_admin, self.cluster, settings, reactor, wall_ms
-        )
+        self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, wall_ms)
         self.smooth_joins = SmoothJoins(
             self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
@@ -123,7 +133,7 @@ class Broker:
     def _make_replicas(self) -> None:
         parts = self.replica_parts = Replicas(
             self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, self.node_id,
-            self.in_thread, now_ms=wall_ms,
+            self.in_thread, now_ms=wall_ms, disks=self.disks,
         )  # fmt: skip
         self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
         self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
@@ -163,15 +173,31 @@ class Broker:
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer
+        cache = self.block_cache = make_block_cache(self.settings, self._reactor, self._write_back_failed)
         logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=fs, now_ms=wall_ms,
             node_id=self.node_id, recovery_threads=integer("num.recovery.threads.per.data.dir"),
             checkpoint_ms=integer("log.flush.offset.checkpoint.interval.ms"), boot_id=machine_boot_id(),
             partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
+            cache=None if cache is None else cache.cache, staged_appends=self.disks is not None,
         )  # fmt: skip
-        logs.on_directory_failed = lambda _path, keys: self._reactor.callFromThread(self._directory_failed, keys)
+        logs.on_directory_failed = lambda path, keys: self._reactor.callFromThread(self._directory_failed, path, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
+
+    def _make_disks(self) -> Disks | None:
+        """Return the data directories with threads of their own, None if `log.write.queues` is off."""
+        settings, integer = self.settings, self.settings.integer
+        if settings.text("log.write.queues") == OFF:
+            return None
+        options = DiskOptions(
+            integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
+            integer("log.write.queue.max.bytes"), integer("background.threads"),
+            integer("log.dir.failure.timeout.ms") / 1000,
+        )  # fmt: skip
+        return Disks(
+            settings.words("log.dirs"), options, self._reactor, self._reactor.callFromThread, self._directory_hangs
+        )
 
     @cached_property
     def peers(self) -> Peers:
@@ -240,6 +266,12 @@ class Broker:
             self._undo.append(partial(self.in_thread, self.audit.stop))
         await self.in_thread(self.logs.load, self._loaded)
         self._undo.append(lambda: self.in_thread(self.logs.close))
+        if self.block_cache is not None:
+            self.block_cache.start()
+            self._undo.append(self._stop_block_cache)
+        if self.disks is not None:
+            self.disks.start()
+            self._undo.append(self._stop_disks)
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
@@ -258,6 +290,8 @@ class Broker:
         self.groups.start()
         await self.replica_parts.start()
         self._forget_settings = self.settings.subscribe(self._settings_changed)
+        self.laggards.start()
+        self._undo.append(self._stop_laggards)
         self.outages.start()
         self._undo.append(self._stop_outages)
         self.cleaner.start()
@@ -291,6 +325,7 @@ class Broker:
             self.node_id, self._listeners.endpoints, self.settings.text("broker.rack"),
             directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
             proof=self._secret.digest, outages=self.outages.at_registration(),
+            labels=self.settings.words("broker.labels"),
         )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)
@@ -306,7 +341,28 @@ class Broker:
         if done == total or done % 100 == 0:  # called in a thread of the loader's
             self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
-    def _directory_failed(self, keys: list[tuple[str, int]]) -> None:
+    def _directory_hangs(self, path: str, seconds: float) -> None:
+        """Take a data directory offline in which a call has not returned for so many seconds."""
+        reason = f"a call has not returned for {seconds:.1f} s (log.dir.failure.timeout.ms)"
+        failure = StorageFailure(path, OSError(errno.ETIMEDOUT, reason))
+
+        def take_offline() -> None:  # in a thread: locks may be held by threads that wait for the disk
+            self.logs.storage_failed(failure)
+            self._reactor.callFromThread(self._give_up, path)  # it may have been offline before
+
+        Thread(target=take_offline, name="pylogd-hang", daemon=True).start()
+
+    def _give_up(self, path: str) -> None:
+        """Fail what waits for the disk of a data directory that is offline."""
+        if self.disks is not None:
+            stuck = self.disks.failed(path, StorageFailure(path, OSError(errno.EIO, "the data directory is offline")))
+            if stuck:
+                log.error(
+                    "{stuck} threads are stuck in calls to {path}, until its disk answers", stuck=stuck, path=path
+                )
+
+    def _directory_failed(self, path: str, keys: list[tuple[str, int]]) -> None:
+        self._give_up(path)
         self.hosting.went_offline(keys)
         self.outages.changed()  # even without partitions: the others may all be cordoned
         if not self.logs.healthy and self.logs.directories:
@@ -315,6 +371,11 @@ class Broker:
     def _settings_changed(self, names: frozenset[str]) -> None:
         if "cordoned.log.dirs" in names:
             self.outages.changed()
+        if "broker.labels" in names:
+            self.cluster.set_labels(self.settings.words("broker.labels")).addErrback(_labels_not_written)
+
+    def _write_back_failed(self, failure: StorageFailure) -> None:
+        self.logs.storage_failed(failure)
 
     def _directory_full(self) -> None:
         self.outages.changed()
@@ -327,7 +388,8 @@ class Broker:
         self.on_end(f"{error}; this broker stops")
 
     def _read_ahead(self, source: Slice, position: int, length: int) -> Deferred[Any]:
-        return self.in_thread(read_into_page_cache, source, position, length)
+        path = source.file.path if isinstance(source, FileSlice) else None
+        return self.replica_parts.disk_calls.at(path, read_ahead, source, position, length)
 
     # -- stop
 
@@ -382,15 +444,33 @@ class Broker:
         self._forget_settings()
         await self.outages.stop()
 
+    async def _stop_block_cache(self) -> None:
+        assert self.block_cache is not None
+        self.block_cache.stop_reports()
+        await self.in_thread(self.block_cache.stop_threads)
+
     async def _stop_smooth_joins(self) -> None:
         self.smooth_joins.stop()
+
+    async def _stop_laggards(self) -> None:
+        self.laggards.stop()
 
     async def _stop_tokens(self) -> None:
         self.delegation_tokens.stop()
 
+    async def _stop_disks(self) -> None:
+        assert self.disks is not None
+        self.disks.stop()
+
     async def _stop_pool(self) -> None:
         self._pool.stop()
         self._login_pool.stop()
+
+
+def _labels_not_written(failure: Failure) -> None:
+    failure.trap(StoreError)
+    log.warn("Could not register this broker's new labels (broker.labels), which is tried again when the connection to "
+             "the metadata store is restored: {error}", error=failure.getErrorMessage())  # fmt: skip
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:

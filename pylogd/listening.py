@@ -24,11 +24,12 @@ from pylogd.limits.log_lines import COUNTS
 from pylogd.metadata.image import Endpoint
 from pylogd.net.client import ConnectionSecurity
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
-from pylogd.net.pipeline import RequestHandler
 from pylogd.net.proxy_protocol import ProxiedFactory
+from pylogd.net.request_handler import RequestHandler
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
+from pylogd.net.turns import Turns
 from pylogd.net.work_meter import WorkMeter
 from pylogd.security.inter_broker import BrokerLogins
 from pylogd.security.principal import ANONYMOUS, Principal
@@ -74,6 +75,7 @@ class Listeners:
         self.bound: tuple[Listener, ...] = ()
         self.connections = ConnectionQuotas()
         self.memory = RequestMemory(reactor)
+        self._turns = Turns(reactor)
         self.memory.on_scarce = self._memory_is_scarce
         self._work_meter: WorkMeter | None = None
         self._advertised: dict[str, tuple[str, int]] = {}
@@ -163,7 +165,7 @@ class Listeners:
         handler = await self._handler(listener)
         factory = BrokerFactory(
             self._reactor, handler, self._warm, self._limits(listener.name), listener.name, security,
-            self.connections, self.memory,
+            self.connections, self.memory, self._turns,
         )  # fmt: skip
         factory.measure_work(self._work_meter)
         outer: Any = factory

@@ -63,12 +63,13 @@ LOG = TwistdLog()
 class Options(usage.Options):
     """The command line of `twistd pylogd`; the same names as `pylogd broker`."""
 
-    synopsis = "[--config FILE] [--listen HOST:PORT] [--data DIR] [--set NAME=VALUE ...]"
+    synopsis = "[--config FILE] [--profile NAME] [--listen HOST:PORT] [--data DIR] [--set NAME=VALUE ...]"
     longdesc = "A log broker that speaks the Kafka wire protocol. `pylogd settings` lists what --set and FILE may hold."
     optParameters = [  # noqa: RUF012 - twisted.python.usage reads it from the class
         ["config", "c", None, options.CONFIG],
         ["node-id", "n", None, options.NODE_ID],
         ["advertised", "a", None, options.ADVERTISED],
+        ["profile", None, None, options.PROFILE],
     ]
 
     def __init__(self) -> None:
@@ -110,7 +111,8 @@ class Options(usage.Options):
         """Return the settings of file and command line. Raises ConfigError."""
         return options.load_settings(
             Path(self["config"]) if self["config"] else None, listen=self.listeners, data=self.directories,
-            node_id=self["node-id"], advertised=self["advertised"], assignments=self.assignments,
+            node_id=self["node-id"], advertised=self["advertised"], profile=self["profile"],
+            assignments=self.assignments,
         )  # fmt: skip
 
 

@@ -39,10 +39,11 @@ class BrokerCluster(LocalBrokers):
         settings: Mapping[str, str] | None = None,
         racks: Sequence[str] = (),
         prefix: Sequence[str] = (),
+        labels: Sequence[str] = (),
     ) -> None:
         """Start them one after the other, and wait until each sees all others."""
         session = {"zookeeper.session.timeout.ms": str(SESSION_MS)}
-        super().__init__(folder, connect, size, {**session, **(settings or {})}, racks, prefix)
+        super().__init__(folder, connect, size, {**session, **(settings or {})}, racks, prefix, labels=labels)
         try:
             for node in self.ports:
                 self.start(node)
@@ -124,11 +125,12 @@ def start_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Callable[...
     started: list[BrokerCluster] = []
 
     def start(
-        size: int = 3, settings: Mapping[str, str] | None = None, racks: Sequence[str] = (), prefix: Sequence[str] = ()
-    ) -> BrokerCluster:
+        size: int = 3, settings: Mapping[str, str] | None = None, racks: Sequence[str] = (), prefix: Sequence[str] = (),
+        labels: Sequence[str] = (),
+    ) -> BrokerCluster:  # fmt: skip
         folder = tmp_path / f"cluster{len(started)}"
         folder.mkdir()
-        started.append(BrokerCluster(folder, zookeeper.connect, size, settings, racks, prefix))
+        started.append(BrokerCluster(folder, zookeeper.connect, size, settings, racks, prefix, labels))
         return started[-1]
 
     yield start

@@ -61,25 +61,33 @@ RULES: Mapping[str, Rule] = {
         ),
         _NEVER,
     ),
+    "cache": Rule(("config", "log")),
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
     "quotas": Rule(("config", "metadata")),
+    "isolation": Rule(("config", "limits")),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
-        ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
+        (
+            "config", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log", "isolation",
+            "metadata",
+        ),
         reactor=("replica.housekeeping",),
     ),
     "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),
     "api": Rule(
-        ("config", "limits", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups")
+        (
+            "config", "limits", "wire", "log", "metadata", "security", "quotas", "isolation", "controller", "replica",
+            "groups",
+        )
     ),
     "net": Rule(("limits", "wire", "security"), Twisted.ALL),
     "listening": Rule(("config", "limits", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
         (
-            "config", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups", "api", "net",
-            "listening",
+            "config", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller", "replica",
+            "groups", "api", "net", "listening",
         ),
         Twisted.ALL,
     ),

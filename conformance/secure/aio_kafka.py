@@ -14,7 +14,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 
-from conformance.secure.program import SECONDS, compare, expect_error, logged, run, value
+from conformance.secure.program import SECONDS, compare, expect_error, logged, python_settings, run, value
 from conformance.secure.tasks import FORBIDDEN, REFUSED, ROUND_TRIP, SESSIONS
 
 
@@ -34,20 +34,7 @@ def settings(task: Any) -> dict[str, Any]:
     context = ssl.create_default_context(cafile=task.authority)
     if task.keystore:
         context.load_cert_chain(task.certificate, task.key)
-    found: dict[str, Any] = {
-        "bootstrap_servers": task.bootstrap,
-        "security_protocol": task.protocol,
-        "ssl_context": context,
-    }
-    if task.mechanism:
-        found["sasl_mechanism"] = task.mechanism
-    if task.mechanism == "GSSAPI":
-        found["sasl_kerberos_service_name"] = task.service
-    elif task.mechanism == "OAUTHBEARER":
-        found["sasl_oauth_token_provider"] = Token(task.token)
-    elif task.mechanism:
-        found |= {"sasl_plain_username": task.username, "sasl_plain_password": task.password}
-    return found
+    return python_settings(task, Token) | {"ssl_context": context}
 
 
 async def create(task: Any, topic: str) -> None:

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from conformance.secure.program import SECONDS, Unexpected, compare, expect_error, logged, run, value
+from conformance.secure.program import SECONDS, Unexpected, compare, expect_error, logged, python_settings, run, value
 from conformance.secure.tasks import FORBIDDEN, REFUSED, ROUND_TRIP, SESSIONS
 
 
@@ -27,21 +27,9 @@ class Token(AbstractTokenProvider):  # type: ignore[misc]
 
 def settings(task: Any) -> dict[str, Any]:
     """Return the settings of a client."""
-    found: dict[str, Any] = {
-        "bootstrap_servers": task.bootstrap,
-        "security_protocol": task.protocol,
-        "ssl_cafile": task.authority,
-    }
+    found = python_settings(task, Token) | {"ssl_cafile": task.authority}
     if task.keystore:
         found |= {"ssl_certfile": task.certificate, "ssl_keyfile": task.key}
-    if task.mechanism:
-        found["sasl_mechanism"] = task.mechanism
-    if task.mechanism == "GSSAPI":
-        found["sasl_kerberos_service_name"] = task.service
-    elif task.mechanism == "OAUTHBEARER":
-        found["sasl_oauth_token_provider"] = Token(task.token)
-    elif task.mechanism:
-        found |= {"sasl_plain_username": task.username, "sasl_plain_password": task.password}
     return found
 
 

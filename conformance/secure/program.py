@@ -74,6 +74,23 @@ def logged(logger: str, *words: str) -> Iterator[None]:
         raise Unexpected(f"the client logged {sorted(set(heard.lines))[:6]}")
 
 
+def python_settings(task: Any, provider: Callable[[str], object]) -> dict[str, Any]:
+    """Return the settings that kafka-python and aiokafka have in common: all but those of TLS.
+
+    provider: makes the client's source of a token.
+    """
+    found: dict[str, Any] = {"bootstrap_servers": task.bootstrap, "security_protocol": task.protocol}
+    if task.mechanism:
+        found["sasl_mechanism"] = task.mechanism
+    if task.mechanism == "GSSAPI":
+        found["sasl_kerberos_service_name"] = task.service
+    elif task.mechanism == "OAUTHBEARER":
+        found["sasl_oauth_token_provider"] = provider(task.token)
+    elif task.mechanism:
+        found |= {"sasl_plain_username": task.username, "sasl_plain_password": task.password}
+    return found
+
+
 def run(actions: Mapping[str, Callable[[Any], None]]) -> int:
     """Run the tasks of the file that is the program's argument. Return the program's exit code."""
     failed = 0

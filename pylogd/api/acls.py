@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from pylogd.api.context import RequestContext
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.security.acl_store import AclStore
 from pylogd.security.authorizer import AclOperation
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def acls_for(context: RequestContext, operation: AclOperation) -> AclStore:
@@ -22,3 +29,15 @@ def acls_for(context: RequestContext, operation: AclOperation) -> AclStore:
             "Nothing is decided by ACLs here; set authorizer.class.name on all brokers.",
         )
     return acls
+
+
+async def each_or_error(pace: Pace, items: Iterable[T], make: Callable[[T], R]) -> list[R | KafkaError]:
+    """Return what `make` returns for each item, or the KafkaError that it raises."""
+    made: list[R | KafkaError] = []
+    for item in items:
+        await pace.step()
+        try:
+            made.append(make(item))
+        except KafkaError as error:
+            made.append(error)
+    return made

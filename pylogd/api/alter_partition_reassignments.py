@@ -5,6 +5,9 @@ and the controller drops the old ones when all that stay are in sync. A new targ
 a reassignment and restores the replicas (NO_REASSIGNMENT_IN_PROGRESS if there is none). Targets are brokers that are
 alive or hold a replica (INVALID_REPLICA_ASSIGNMENT). Version 1 may forbid a change of the number of replicas
 (INVALID_REPLICATION_FACTOR). pylogd's own tagged field `latest_wait_ms` has new replicas begin with the latest offset.
+Brokers without the topic's label are refused (INVALID_REPLICA_ASSIGNMENT), and so is a cancellation that would bring
+replicas back to them (POLICY_VIOLATION). pylogd's own tagged field `placement_label` changes the topic's label together
+with the moves, all or nothing; it needs ALTER_CONFIGS on the topic.
 REQUEST_TIMED_OUT if the reassignments have not begun within `timeout_ms`; they will begin later.
 """
 
@@ -16,7 +19,9 @@ from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.errors import ErrorCode, PylogdError
+from pylogd.api.slices import Pace
+from pylogd.controller.admin import Outcomes
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -45,18 +50,27 @@ async def _move(
         for topic in request.topics
         for partition in topic.partitions
     }
+    labels = {topic.name: topic.placement_label for topic in request.topics if topic.placement_label is not None}
+    unchangeable = {name for name in labels if not context.may_change_topic(AclOperation.ALTER_CONFIGS, name)}
+    forbidden: Outcomes = {
+        key: KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED) for key in targets if key[0] in unchangeable
+    }
+    pace = Pace(context)
     try:
         begun = context.broker.partition_admin.move(
-            targets,
+            {key: target for key, target in targets.items() if key not in forbidden},
             latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
             keep_factor=not request.allow_replication_factor_change,
+            labels=labels,
+            pause=pace.step,
         )
         outcomes = await wait_for(context, request.timeout_ms, begun)
     except PylogdError as failed:  # the store could not be asked, or took too long
         why = explain(failed)
         return AlterPartitionReassignmentsResponse(error_code=why[0], error_message=why[1])
     results: dict[str, ReassignableTopicResponse] = {}
-    for (topic, index), error in outcomes.items():
+    for (topic, index), error in {**outcomes, **forbidden}.items():
+        await pace.step()
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)
         found = results.setdefault(topic, ReassignableTopicResponse(topic))
         found.partitions.append(ReassignablePartitionResponse(index, code, message))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pylogd.config import Settings
     from pylogd.controller.admin import PartitionAdmin
     from pylogd.groups import GroupCoordinator
+    from pylogd.isolation.laggards import LaggardThrottle
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
@@ -85,6 +86,8 @@ class BrokerParts(Protocol):
     def logs(self) -> LogManager: ...
     @property
     def client_quotas(self) -> ClientQuotas: ...
+    @property
+    def laggards(self) -> LaggardThrottle: ...
     @property
     def entity_configs(self) -> EntityConfigs: ...
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.acls import acls_for
+from pylogd.api.acls import acls_for, each_or_error
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
@@ -41,11 +41,8 @@ def create_acls(
 
 
 async def _create(context: RequestContext, acls: AclStore, request: CreateAclsRequest) -> CreateAclsResponse:
-    bindings: list[AclBinding | KafkaError] = []
     pace = Pace(context)
-    for creation in request.creations:
-        await pace.step()
-        bindings.append(_binding(creation))
+    bindings = await each_or_error(pace, request.creations, _binding)
     valid = [binding for binding in bindings if isinstance(binding, AclBinding)]
     try:
         failed = await acls.create(valid)
@@ -53,20 +50,18 @@ async def _create(context: RequestContext, acls: AclStore, request: CreateAclsRe
         return _same_for_all(request, *explain(error))
     results = []
     for binding in bindings:
+        await pace.step()
         why = failed[binding] if isinstance(binding, AclBinding) else binding
         code, message = (ErrorCode.NONE, None) if why is None else explain(why)
         results.append(AclCreationResult(code, message))
     return CreateAclsResponse(results=results)
 
 
-def _binding(creation: AclCreation) -> AclBinding | KafkaError:
-    try:
-        return make_binding(
-            creation.resource_type, creation.resource_name, creation.resource_pattern_type, creation.principal,
-            creation.host, creation.operation, creation.permission_type,
-        )  # fmt: skip
-    except KafkaError as error:
-        return error
+def _binding(creation: AclCreation) -> AclBinding:
+    return make_binding(
+        creation.resource_type, creation.resource_name, creation.resource_pattern_type, creation.principal,
+        creation.host, creation.operation, creation.permission_type,
+    )  # fmt: skip
 
 
 def _same_for_all(request: CreateAclsRequest, code: ErrorCode, message: str) -> CreateAclsResponse:

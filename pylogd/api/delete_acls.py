@@ -1,8 +1,9 @@
 """DeleteAcls (31), versions 1 to 3: delete the ACLs that filters select.
 
 Behaviour: each filter is answered with the ACLs that it selected and that are deleted; one that several filters select
-is named with the first of them. It is no error if a filter selects none. Filters are those of DescribeAcls. A client
-needs ALTER on the cluster. SECURITY_DISABLED where nothing is decided by ACLs.
+is named with the first of them. It is no error if a filter selects none. Filters are those of DescribeAcls; at most 100
+may have the pattern type MATCH and a name, more are INVALID_REQUEST (ours). A client needs ALTER on the cluster.
+SECURITY_DISABLED where nothing is decided by ACLs.
 Gaps: as DescribeAcls.
 """
 
@@ -10,12 +11,13 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.acls import acls_for
+from pylogd.api.acls import acls_for, each_or_error
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.slices import Pace
+from pylogd.api.slices import Pace, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.elements import AT_ONCE
 from pylogd.security.acl_store import AclStore
 from pylogd.security.acls import AclBinding, AclFilter, make_filter
 from pylogd.security.authorizer import AclOperation
@@ -31,7 +33,7 @@ from pylogd.wire.messages.delete_acls import (
 @handles(DeleteAclsRequest, 1, 3)
 def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
-) -> DeleteAclsResponse | Deferred[DeleteAclsResponse]:
+) -> DeleteAclsResponse | Deferred[DeleteAclsResponse | bytes]:
     """Delete what the filters of the request select."""
     try:
         acls = acls_for(context, AclOperation.ALTER)
@@ -40,34 +42,36 @@ def delete_acls(
     return Deferred.fromCoroutine(_delete(context, acls, request))
 
 
-async def _delete(context: RequestContext, acls: AclStore, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    filters: list[AclFilter | KafkaError] = []
+async def _delete(context: RequestContext, acls: AclStore, request: DeleteAclsRequest) -> DeleteAclsResponse | bytes:
     pace = Pace(context)
-    for asked in request.filters:
-        await pace.step()
-        filters.append(_filter(asked))
+    filters = await each_or_error(pace, request.filters, _filter)
+    valid = [wanted for wanted in filters if isinstance(wanted, AclFilter)]
     try:
-        deleted = iter(await acls.delete([wanted for wanted in filters if isinstance(wanted, AclFilter)]))
-    except PylogdError as error:  # the store could not be asked, or some ACLs can't be read
+        deleted = iter(await acls.delete(valid, pace.step))
+    except PylogdError as error:  # the store could not be asked, some ACLs can't be read, or too many filters match
         return _same_for_all(request, *explain(error))
     results = []
     for wanted in filters:
+        await pace.step()
         if isinstance(wanted, AclFilter):
-            matching = [_matching(binding) for binding in next(deleted)]
+            matching = []
+            for binding in next(deleted):
+                await pace.step()
+                matching.append(_matching(binding))
             results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
         else:
             results.append(DeleteAclsFilterResult(*explain(wanted)))
-    return DeleteAclsResponse(filter_results=results)
+    response = DeleteAclsResponse(filter_results=results)
+    if pace.steps <= AT_ONCE:
+        return response
+    return await encode_in_thread(context, request.API_KEY, response)
 
 
-def _filter(wanted: DeleteAclsFilter) -> AclFilter | KafkaError:
-    try:
-        return make_filter(
-            wanted.resource_type_filter, wanted.resource_name_filter, wanted.pattern_type_filter,
-            wanted.principal_filter, wanted.host_filter, wanted.operation, wanted.permission_type,
-        )  # fmt: skip
-    except KafkaError as error:
-        return error
+def _filter(wanted: DeleteAclsFilter) -> AclFilter:
+    return make_filter(
+        wanted.resource_type_filter, wanted.resource_name_filter, wanted.pattern_type_filter,
+        wanted.principal_filter, wanted.host_filter, wanted.operation, wanted.permission_type,
+    )  # fmt: skip
 
 
 def _matching(binding: AclBinding) -> DeleteAclsMatchingAcl:

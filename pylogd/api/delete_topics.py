@@ -21,8 +21,9 @@ from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
-from pylogd.api.slices import Pace
+from pylogd.api.slices import Pace, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.elements import AT_ONCE
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_topics import (
     DeletableTopicResult,
@@ -37,12 +38,12 @@ _NO_ID = bytes(16)
 
 
 @handles(DeleteTopicsRequest, 0, 6)
-def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> Deferred[DeleteTopicsResponse]:
+def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> Deferred[DeleteTopicsResponse | bytes]:
     """Delete every topic of the request."""
     return Deferred.fromCoroutine(_delete_all(context, request))
 
 
-async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse | bytes:
     if context.version >= _FIRST_BY_ID:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
@@ -60,7 +61,8 @@ async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> 
 
     with suppress(KafkaError):
         await wait_for(context, request.timeout_ms, delete_each())
-    return quota.applied(DeleteTopicsResponse(responses=list(results.values())))
+    response = quota.applied(DeleteTopicsResponse(responses=list(results.values())))
+    return response if len(results) <= AT_ONCE else await encode_in_thread(context, request.API_KEY, response)
 
 
 async def _delete(

@@ -28,7 +28,7 @@ from pylogd.wire.messages.describe_acls import (
     DescribeAclsResponse,
 )
 
-_MANY = 500  # patterns: to look at more takes some milliseconds, so a thread does it
+_MANY = 500  # ACLs: to look at more takes some milliseconds, so a thread does it
 
 _Items = Sequence[tuple[ResourcePattern, Sequence[AclEntry]]]
 
@@ -47,7 +47,7 @@ def describe_acls(
     except KafkaError as error:
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
     items = acls.items()
-    if len(items) <= _MANY:
+    if sum(len(entries) for _, entries in items) <= _MANY:
         return _describe(items, wanted)
     return Deferred.fromCoroutine(_describe_many(context, request.API_KEY, items, wanted))
 

@@ -34,7 +34,7 @@ from pylogd.wire.messages.describe_client_quotas import (
     ValueData,
 )
 
-_ENTITY_WORK = 150  # in bytes of an answer that take as long
+_ENTITY_WORK = 150  # as long as encoding so many bytes of an answer
 
 
 class MatchType(IntEnum):

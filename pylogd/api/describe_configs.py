@@ -5,7 +5,8 @@ the topic, a dynamic setting of the broker, the configuration file or command li
 request) are all sources that have a value, the one in force first. Types and documentation come
 with version 3 (the latter on request). A broker is named by its id; the empty name is for settings of all brokers, of
 which only those are listed that have been set. A resource that is named more than once is answered once. Resources that
-no longer fit into `response.max.bytes` are INVALID_REQUEST.
+no longer fit into `response.max.bytes` are INVALID_REQUEST. A broker that is asked for `lagging.consumers.throttled`
+tells who had to wait for busy disks (`throttled_consumers`).
 Gaps: broker loggers (type 8), client metrics (16) and groups (32) have no settings here: INVALID_REQUEST.
 """
 
@@ -23,6 +24,8 @@ from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.api.resources import ResourceType, broker_of, check_authorized, topic_of, unsupported
 from pylogd.api.slices import answer_budget, in_slices
+from pylogd.api.throttled_consumers import NAME as THROTTLED
+from pylogd.api.throttled_consumers import throttled_consumers
 from pylogd.config import ConfigEntry, ConfigSource
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.answers import AnswerBudget
@@ -36,6 +39,7 @@ from pylogd.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+_THIS_BROKER = "this broker"
 _LEAST_WORK = 1000  # for each resource, in bytes of the answer that take as long
 
 #: What is equal for all topics with the same settings of their own: the results, and about how many bytes they take.
@@ -81,6 +85,8 @@ def _describe(
         found = known.get((kind, wanted))
         if found is None:
             entries = [entry for entry in list_entries() if not wanted or entry.name in wanted]
+            if THROTTLED in wanted and kind == _THIS_BROKER:
+                entries.append(throttled_consumers(context.broker.laggards))
             configs = [_result(context.version, request, entry) for entry in entries]
             found = known[kind, wanted] = configs, sum(map(_size, configs))
         if not budget.take(found[1]):
@@ -102,7 +108,7 @@ def _source(
     if resource.resource_type != ResourceType.BROKER:
         raise unsupported(resource.resource_type)
     if broker_of(context, resource.resource_name) is not None:
-        return "this broker", settings.describe
+        return _THIS_BROKER, settings.describe
     return "all brokers", lambda: [entry for entry in map(_for_all_brokers, settings.describe()) if entry is not None]
 
 

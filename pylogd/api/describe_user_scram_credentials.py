@@ -24,7 +24,7 @@ from pylogd.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 
-_USER_WORK = 80  # in bytes of an answer that take as long
+_USER_WORK = 80  # as long as encoding so many bytes of an answer
 
 
 @handles(DescribeUserScramCredentialsRequest, 0, 0)

@@ -20,6 +20,7 @@ from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
+from pylogd.api.fetch_lagging import fetch_sparing_disks
 from pylogd.api.metering import metered_batch, metered_handlers
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, overlapping_apis, served_versions
 from pylogd.errors import CloseConnection
@@ -28,6 +29,7 @@ from pylogd.security.audit import AuditLog
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.fast.produce import FIRST_FLEXIBLE, LAST
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.session import BatchReply, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
 
@@ -55,8 +57,9 @@ class Dispatcher:
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
-        self._count_usage(broker.client_quotas.active)
-        broker.client_quotas.subscribe(self._count_usage)
+        self._choose_handlers()
+        broker.client_quotas.subscribe(self._choose_handlers)
+        broker.laggards.subscribe(self._choose_handlers)
         self.versions = served_versions()
         self.overlapping = overlapping_apis()
         self.batched = frozenset(ProduceRequest.API_KEY << 16 | version for version in range(FIRST_FLEXIBLE, LAST + 1))
@@ -97,10 +100,13 @@ class Dispatcher:
 
         return self._broker.in_thread(event.request).addCallbacks(decoded, refused)
 
-    def _count_usage(self, active: bool) -> None:
-        """Count what clients use if any quota is set: otherwise quotas cost nothing."""
-        self._handlers = metered_handlers() if active else HANDLERS
-        self.handle_batch = partial(metered_batch if active else answer_batch, self._broker)
+    def _choose_handlers(self, _active: bool = True) -> None:
+        """Count what clients use if any quota is set, and spare disks if any is busy: otherwise that costs nothing."""
+        counted, handlers = self._broker.client_quotas.active, HANDLERS
+        if self._broker.laggards.active:
+            handlers = {**HANDLERS, FetchRequest.API_KEY: fetch_sparing_disks}
+        self._handlers = metered_handlers(handlers) if counted else handlers
+        self.handle_batch = partial(metered_batch if counted else answer_batch, self._broker)
 
 
 class AuditingDispatcher(Dispatcher):

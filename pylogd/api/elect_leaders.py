@@ -14,6 +14,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.elect_leaders import (
@@ -37,17 +38,19 @@ async def _elect(context: RequestContext, request: ElectLeadersRequest) -> Elect
         return _refuse(request)
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    pace = Pace(context)
     partitions = None
     if request.topic_partitions is not None:
         partitions = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     try:
         unclean = request.election_type == _UNCLEAN
-        held = context.broker.partition_admin.elect(partitions, unclean=unclean)
+        held = context.broker.partition_admin.elect(partitions, unclean=unclean, pause=pace.step)
         outcomes = await wait_for(context, request.timeout_ms, held)
     except PylogdError as failed:  # the store could not be asked, or took too long
         return ElectLeadersResponse(error_code=explain(failed)[0])
     results: dict[str, ReplicaElectionResult] = {}
     for (topic, index), error in outcomes.items():
+        await pace.step()
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)
         found = results.setdefault(topic, ReplicaElectionResult(topic))
         found.partition_result.append(PartitionResult(index, code, message))

@@ -39,7 +39,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.fast import fetch as fast
 from pylogd.api.fetch_cold import ColdPartition, Read, read_all
-from pylogd.api.fetch_request import broker_epoch_of, check_sender, continued_session, named_entries, replica_id_of
+from pylogd.api.fetch_request import broker_epoch_of, replica_id_of, wanted_entries
 from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.registry import handles
 from pylogd.api.slices import next_turn
@@ -49,7 +49,7 @@ from pylogd.log.errors import ColdRead
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.selector import NO_PREFERENCE
-from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
+from pylogd.replica.sessions import FetchSession, SessionPartition, TopicKey
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
@@ -69,7 +69,7 @@ _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
 _LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NO_RECORDS = b""
-_MANY = 500  # partitions: looking at them takes some milliseconds
+MANY_PARTITIONS = 500  # partitions: looking at them takes some milliseconds
 
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
 
@@ -85,25 +85,25 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
     if found.response is not None:
         return found.response
     try:
-        job = _job(context, request)
+        job = FetchJob(context, request, *wanted_entries(context, request))
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     if not found.at_end:
-        if job.follower < 0 and job.to_look_at > _MANY:
+        if job.follower < 0 and job.to_look_at > MANY_PARTITIONS:
             return Deferred.fromCoroutine(_fetch_many(context, request, job))
         job.read()
-    return _answer_or_wait(context, request, job, found.at_end)
+    return answer_or_wait(context, request, job, found.at_end)
 
 
 async def _fetch_many(context: RequestContext, request: FetchRequest, job: FetchJob) -> FetchResponse:
     """Do as `fetch` for many partitions, with turns of the reactor for other connections in between."""
     for _ in job.read_in_steps():
         await next_turn(context)
-    answer = _answer_or_wait(context, request, job, False)
+    answer = answer_or_wait(context, request, job, False)
     return await answer if isinstance(answer, Deferred) else answer
 
 
-def _answer_or_wait(
+def answer_or_wait(
     context: RequestContext, request: FetchRequest, job: FetchJob, at_end: bool
 ) -> FetchResponse | Deferred[FetchResponse]:
     """Return the response after the first read. at_end: whether there was nothing to read."""
@@ -117,22 +117,6 @@ def _answer_or_wait(
     if job.session is not None:
         job.session.wait_with(wait)
     return wait.done.addCallback(job.read_and_answer)
-
-
-def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
-    """Return a job for what the request asks for, by itself or together with its session. Raises KafkaError."""
-    check_sender(context, request)
-    by_id = context.version >= _FIRST_WITH_TOPIC_ID
-    sessions = context.broker.fetch_sessions
-    epoch = request.session_epoch
-    if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-        if request.session_id:
-            sessions.close_for(request.session_id, context.connection)
-        return FetchJob(context, request, named_entries(request, by_id), None, epoch == INITIAL_EPOCH)
-    session = continued_session(sessions, request, by_id, context.connection)
-    if session is None:
-        return FetchJob(context, request, [], None, False)
-    return FetchJob(context, request, session, session, False)
 
 
 class FetchJob:
@@ -201,7 +185,7 @@ class FetchJob:
         """As `read`, but yield after each so many partitions: the caller may let others run then."""
         self._begin_read()
         entries = iter(self._in_turn())
-        while some := list(islice(entries, _MANY)):
+        while some := list(islice(entries, MANY_PARTITIONS)):
             self._look_at(some)
             yield
 

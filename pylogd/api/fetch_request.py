@@ -7,9 +7,18 @@ from typing import Any, TypeAlias
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.replica.partition import NO_EPOCH
-from pylogd.replica.sessions import FetchSession, FetchSessions, SessionOwner, SessionPartition, TopicKey
+from pylogd.replica.sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchSession,
+    FetchSessions,
+    SessionOwner,
+    SessionPartition,
+    TopicKey,
+)
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest
 
+_FIRST_WITH_TOPIC_ID = 13
 _FIRST_WITH_REPLICA_STATE = 15
 
 Entry: TypeAlias = SessionPartition[FetchPartition]
@@ -33,6 +42,25 @@ def check_sender(context: RequestContext, request: FetchRequest) -> None:
     follower = replica_id_of(context, request)
     if follower >= 0 and not context.is_broker(follower):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def wanted_entries(
+    context: RequestContext, request: FetchRequest
+) -> tuple[list[Entry] | FetchSession[FetchPartition], FetchSession[FetchPartition] | None, bool]:
+    """Return the entries of what a request asks for, the session that it continues, and whether it opens one.
+
+    Raises KafkaError for a request that is refused as a whole.
+    """
+    check_sender(context, request)
+    by_id = context.version >= _FIRST_WITH_TOPIC_ID
+    sessions = context.broker.fetch_sessions
+    epoch = request.session_epoch
+    if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        if request.session_id:
+            sessions.close_for(request.session_id, context.connection)
+        return named_entries(request, by_id), None, epoch == INITIAL_EPOCH
+    session = continued_session(sessions, request, by_id, context.connection)
+    return ([], None, False) if session is None else (session, session, False)
 
 
 def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:

@@ -30,8 +30,8 @@ _FIRST_WITH_MANY = 4
 _NOBODY = -1
 
 
-#: What finding one coordinator takes, in bytes of an answer that take as long: for a key, and for each character of it,
-#: over which a hash is computed.
+#: How long finding one coordinator takes, as bytes of an answer whose encoding takes as long: for a key, and for each
+#: of its characters, over which a hash is computed.
 _KEY_WORK = 60
 _CHARACTER_WORK = 2
 

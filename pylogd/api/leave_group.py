@@ -7,31 +7,54 @@ Gaps: the reason (version 5) is not kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from twisted.internet.defer import Deferred
+
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import next_turn
 from pylogd.errors import ErrorCode
 from pylogd.groups.values import LeavingMember
 from pylogd.security.authorizer import AclOperation
-from pylogd.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from pylogd.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
 _FIRST_WITH_MANY = 3
+_AT_ONCE = 1000  # members
 
 
 @handles(LeaveGroupRequest, 0, 5)
-def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+def leave_group(
+    context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse | Deferred[LeaveGroupResponse]:
     """Remove the members that the request names."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return LeaveGroupResponse(0, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    many = context.version >= _FIRST_WITH_MANY
-    if many:
-        leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
-    else:
-        leavers = [LeavingMember(request.member_id, None)]
-    error, results = context.broker.groups.leave(request.group_id, leavers)
-    if not many:
-        return LeaveGroupResponse(0, error or results[0])
-    if error:
-        return LeaveGroupResponse(0, error)
-    return LeaveGroupResponse(
-        0, 0, [MemberResponse(*leaver, result) for leaver, result in zip(leavers, results, strict=True)]
-    )
+    if context.version < _FIRST_WITH_MANY:
+        error, (result,) = context.broker.groups.leave(request.group_id, [LeavingMember(request.member_id, None)])
+        return LeaveGroupResponse(0, error or result)
+    if len(request.members) <= _AT_ONCE:
+        error, members = _remove(context, request.group_id, request.members)
+        return LeaveGroupResponse(0, error) if error else LeaveGroupResponse(0, 0, members)
+    return Deferred.fromCoroutine(_remove_many(context, request))
+
+
+async def _remove_many(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Remove some members in each turn of the reactor."""
+    members: list[MemberResponse] = []
+    for start in range(0, len(request.members), _AT_ONCE):
+        error, some = _remove(context, request.group_id, request.members[start : start + _AT_ONCE])
+        if error:
+            return LeaveGroupResponse(0, error)
+        members += some
+        await next_turn(context)
+    return LeaveGroupResponse(0, 0, members)
+
+
+def _remove(
+    context: RequestContext, group_id: str, members: Sequence[MemberIdentity]
+) -> tuple[ErrorCode, list[MemberResponse]]:
+    """Return the error for all of the request, and the answer for each member."""
+    leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in members]
+    error, results = context.broker.groups.leave(group_id, leavers)
+    return error, [MemberResponse(*leaver, result) for leaver, result in zip(leavers, results, strict=True)]

@@ -20,7 +20,7 @@ from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _TYPE = "classic"
-_GROUP_WORK = 60  # in bytes of an answer that take as long
+_GROUP_WORK = 60  # as long as encoding so many bytes of an answer
 
 
 @handles(ListGroupsRequest, 0, 5)

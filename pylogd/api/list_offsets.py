@@ -45,7 +45,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _FIRST_WITH_EPOCH = 4
 _NO_FOLLOWER = -1
-_LOOK_UP_WORK = 200  # for each partition, in bytes of an answer that take as long
+_LOOK_UP_WORK = 200  # for each partition, as long as encoding so many bytes of an answer
 _FIRST_NOT_AVAILABLE = 5
 #: The first version that knows a position.
 _FIRST_VERSION = {
@@ -80,7 +80,7 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
             return None
         broker = context.broker
         with_epoch = context.version >= _FIRST_WITH_EPOCH
-        run = copy_context().run  # or a search that waits for another one would count as that one's
+        run = copy_context().run  # so that the time of a search is charged to its own request
         done: Deferred[None] = broker.replicas.look_ups.run(run, broker.in_thread, _look_up_cold, cold, with_epoch)
         return done
 

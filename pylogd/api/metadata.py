@@ -34,7 +34,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
-from pylogd.api.slices import in_slices, next_turn
+from pylogd.api.slices import Pace, in_slices, next_turn
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import InvalidTopicName, TopicExists
 from pylogd.metadata.image import INTERNAL_TOPICS, NO_LEADER, Topic, check_topic_name
@@ -232,7 +232,9 @@ async def _create(
     most = max(1, settings.integer("max.partitions.per.request") // settings.integer("num.partitions"))
     failed.update(dict.fromkeys(names[most:], ErrorCode.POLICY_VIOLATION))
     quota = MutationQuota(context, _NEVER_STRICT)
+    pace = Pace(context)
     for name in names[:most]:
+        await pace.step()  # those that can't be created wait for nothing else
         try:
             topic = await context.broker.topic_admin.create_topic(name)
             quota.charge(len(topic.partitions))

@@ -29,7 +29,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
-from pylogd.api.registry import HANDLERS, Handler
+from pylogd.api.registry import Handler
 from pylogd.clock import WorkTime
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.quotas.limits import QuotaKind
@@ -55,9 +55,9 @@ class ServedConnection(Connection, Protocol):
     authenticated: bool
 
 
-def metered_handlers() -> Mapping[int, Handler]:
-    """Return all handlers, by API key, as they are while quotas are set."""
-    return {key: partial(_metered, key, handler) for key, handler in HANDLERS.items()}
+def metered_handlers(handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
+    """Return handlers, by API key, as they are while quotas are set."""
+    return {key: partial(_metered, key, handler) for key, handler in handlers.items()}
 
 
 def _metered(api_key: int, handler: Handler, context: RequestContext, request: Any) -> Any:

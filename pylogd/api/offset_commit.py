@@ -33,7 +33,7 @@ from pylogd.wire.messages.offset_commit import (
 _FIRST_WITH_UNKNOWN_GROUP = 9
 _FIRST_BY_ID = 10
 _LAST_MS = (1 << 63) - 1
-_PARTITION_WORK = 60  # in bytes of an answer that take as long
+_PARTITION_WORK = 60  # as long as encoding so many bytes of an answer
 
 #: An offset to store, the record that stores it, and the answer for it.
 _Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], OffsetCommitResponsePartition]

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_delete import (
@@ -23,39 +24,37 @@ from pylogd.wire.messages.offset_delete import (
 
 
 @handles(OffsetDeleteRequest, 0, 0)
-def offset_delete(
-    context: RequestContext, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
-    """Delete the offsets, and return the response; a Deferred of it where replicas are waited for."""
+def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
+    """Delete the offsets."""
+    return Deferred.fromCoroutine(_delete(context, request))
+
+
+async def _delete(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     if not context.may_use_group(AclOperation.DELETE, request.group_id):
         return OffsetDeleteResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    known = {
-        (topic.name, one.partition_index): _exists(context, topic, one.partition_index)
-        for topic in request.topics
-        for one in topic.partitions
-    }
+    pace = Pace(context)
+    known: dict[tuple[str, int], ErrorCode] = {}
+    for topic in request.topics:
+        for one in topic.partitions:
+            await pace.step()
+            known[topic.name, one.partition_index] = _exists(context, topic, one.partition_index)
     result, answers = context.broker.groups.delete_offsets(
         request.group_id, [place for place, error in known.items() if not error]
     )
-
-    def answered(error: ErrorCode) -> OffsetDeleteResponse:
-        if error:
-            return OffsetDeleteResponse(error)
-        codes = {**known, **answers}
-        return OffsetDeleteResponse(
-            topics=[
-                OffsetDeleteResponseTopic(
-                    topic.name,
-                    [
-                        OffsetDeleteResponsePartition(one.partition_index, codes[topic.name, one.partition_index])
-                        for one in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-
-    return result.addCallback(answered) if isinstance(result, Deferred) else answered(result)
+    error = await result if isinstance(result, Deferred) else result
+    if error:
+        return OffsetDeleteResponse(error)
+    codes = {**known, **answers}
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for one in topic.partitions:
+            await pace.step()
+            partitions.append(
+                OffsetDeleteResponsePartition(one.partition_index, codes[topic.name, one.partition_index])
+            )
+        topics.append(OffsetDeleteResponseTopic(topic.name, partitions))
+    return OffsetDeleteResponse(topics=topics)
 
 
 def _exists(context: RequestContext, asked: OffsetDeleteRequestTopic, index: int) -> ErrorCode:

@@ -38,6 +38,7 @@ _FIRST_WITH_GROUP_ERROR = 2
 _FIRST_WITH_GROUPS = 8
 _FIRST_BY_ID = 10
 _NOTHING = Committed(-1, NO_EPOCH, "", -1)
+_GROUP_WORK = 512  # to find a group takes as long as so many bytes of an answer
 _PARTITION_BYTES = 24  # of a partition in the answer, without its metadata
 
 _Offsets = Mapping[tuple[str, int], Committed]
@@ -64,11 +65,15 @@ def _answer_groups(
     for group in asked:
         known = groups.setdefault(group.group_id, group)
         if known is not group and known.topics is not None:
-            known.topics = None if group.topics is None else known.topics + group.topics
+            if group.topics is None:
+                known.topics = None
+            else:
+                known.topics += group.topics
     budget = answer_budget(context)
     for group in groups.values():
         answer = OffsetFetchResponseGroup(group.group_id)
         answers.append(answer)
+        yield _GROUP_WORK
         yield from _fill(context, group, answer, budget)
 
 

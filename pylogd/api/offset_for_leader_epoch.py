@@ -28,7 +28,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-_LOOK_UP_WORK = 100  # for each partition, in bytes of an answer that take as long
+_LOOK_UP_WORK = 100  # for each partition, as long as encoding so many bytes of an answer
 
 
 @handles(OffsetForLeaderEpochRequest, 0, 4)

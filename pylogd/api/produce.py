@@ -120,7 +120,7 @@ async def _produce_many(context: RequestContext, request: ProduceRequest, job: _
 
 
 class _Job:
-    """Appends what a request has. pending: what has to be waited for. inspected: what a thread looks at first."""
+    """Appends the batches of a request. pending: appends to wait for. inspected: batches that a thread checks first."""
 
     __slots__ = ("_acks", "_by_id", "_context", "_find", "_size", "inspected", "pending")
 
@@ -208,7 +208,8 @@ def _append(
         if not records or context.version < _FIRST_WITH_ZSTD:
             records = _check_old(records)
         replicas = context.broker.replicas
-        if partition not in replicas.append_queues and (at_once or not partition.log.wants_inspection(records)):
+        at_once = at_once or not partition.log.wants_inspection(records)
+        if at_once and partition not in replicas.append_queues:
             try:
                 result = replicas.append(partition, records, acks == -1)
                 return _appended(partition, data.index, result, acks, pending)

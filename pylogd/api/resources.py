@@ -107,6 +107,7 @@ async def alter_one(
         whose = broker_of(context, resource.resource_name)
         with as_invalid_request():
             await alter_broker(whose)
+        await context.broker.cluster.labels_settled()  # so that the next request finds what this one has set
     else:
         raise unsupported(resource.resource_type)
 

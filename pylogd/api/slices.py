@@ -55,7 +55,7 @@ def in_slices(
 def fill(results: list[R], items: Iterable[T], make: Callable[[T], R | None], work: int) -> Iterator[int]:
     """Yield steps that add what `make` returns for each item to `results`, unless it is None.
 
-    work: what one takes, in bytes of an answer that take as long.
+    work: how long one takes, as a number of bytes of an answer whose encoding takes as long.
     """
     for item in items:
         made = make(item)
@@ -100,16 +100,17 @@ def _run_slice(steps: Iterator[int]) -> bool:
 class Pace:
     """Gives other connections their turn in a loop over what a request names: await `step` for each element."""
 
-    __slots__ = ("_context", "_steps")
+    __slots__ = ("_context", "steps")
 
     def __init__(self, context: RequestContext) -> None:
+        """steps: how many there were."""
         self._context = context
-        self._steps = 0
+        self.steps = 0
 
     async def step(self) -> None:
         """Wait for the reactor's next turn, every so many calls."""
-        self._steps += 1
-        if self._steps % _PACE_STEPS == 0:
+        self.steps += 1
+        if self.steps % _PACE_STEPS == 0:
             await next_turn(self._context)
 
 

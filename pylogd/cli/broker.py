@@ -24,13 +24,14 @@ BAD_SETTINGS = 2
 @click.option("-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help=options.CONFIG)
 @click.option("-n", "--node-id", type=click.IntRange(0), help=options.NODE_ID)
 @click.option("-a", "--advertised", metavar="HOST:PORT", help=options.ADVERTISED)
+@click.option("--profile", metavar="NAME", help=options.PROFILE)
 @click.option("--logfile", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write the log to a file instead of standard error. SIGHUP reopens it.")  # fmt: skip
 @click.option("-s", "--set", "assignments", multiple=True, metavar="NAME=VALUE", help=options.SET)
 @click.pass_context
 def broker(
     ctx: click.Context, listen: Sequence[str], data: Sequence[str], config: Path | None, node_id: int | None,
-    advertised: str | None, logfile: Path | None, assignments: Sequence[str],
+    advertised: str | None, profile: str | None, logfile: Path | None, assignments: Sequence[str],
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
 
@@ -41,11 +42,12 @@ def broker(
     pylogd broker --listen 127.0.0.1:9092 --data /var/lib/pylogd
     pylogd broker --listen 127.0.0.1:0 --data /tmp/scratch --set log.segment.bytes=16777216
     pylogd broker --config /etc/pylogd/pylogd.toml
+    pylogd broker --profile online --set zookeeper.connect=zk1:2181/pylogd
     """
     try:
         settings = options.load_settings(
             config, listen=listen, data=data, node_id=None if node_id is None else str(node_id), advertised=advertised,
-            assignments=assignments,
+            profile=profile, assignments=assignments,
         )  # fmt: skip
     except ConfigError as error:
         note(f"pylogd broker: {error}")

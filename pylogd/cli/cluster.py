@@ -6,23 +6,30 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, json_option
 from pylogd.cli.output import note, print_json, print_line, print_table
 from pylogd.client import Admin
-from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Topic, TopicPartition
+from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
 from pylogd.config.storage import ALL_DIRECTORIES
-from pylogd.errors import ErrorCode, UnsupportedByBroker
+from pylogd.errors import ErrorCode, KafkaError, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
 #: How often `up` checks that its brokers still run.
 _CHECK_SECONDS = 0.2
 _NOT_ELIGIBLE = EligibleReplicas((), ())
+
+
+class _Labels(NamedTuple):
+    """The labels of live brokers, by id, and the one of each topic, by name; "" for none."""
+
+    brokers: dict[int, tuple[str, ...]]
+    topics: dict[str, str]
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,6 +48,7 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
     pylogd cluster elect                        let the preferred replicas lead again
     pylogd cluster reopen 2 /data/b             use a repaired log directory again
     pylogd cluster cordon 2                     place no new replicas on broker 2
+    pylogd cluster label 2 online ssd           broker 2 carries these labels
     pylogd cluster up -n 3 --data /tmp/cluster  run a test cluster on this machine
     """
     if ctx.invoked_subcommand is not None:
@@ -71,20 +79,25 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
 
 @cluster.command()
 @click.option("--under-replicated", is_flag=True, help="Show only partitions with replicas that are not in sync.")
+@click.option("--misplaced", is_flag=True, help="Show only partitions with replicas on brokers without the topic's "
+              "label.")  # fmt: skip
 @json_option
 @bootstrap_option
-def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
-    """Show controller, leaders and replicas that are not in sync.
+def describe(under_replicated: bool, misplaced: bool, as_json: bool, bootstrap: str) -> None:
+    """Show controller, leaders, labels, and replicas that are not in sync or not where their topic's label is.
 
     In a pipe, a line for each partition with replicas that are not in sync: topic, partition, leader, replicas, in-sync
-    replicas, eligible replicas, last known eligible replicas.
+    replicas, eligible replicas, last known eligible replicas. With --misplaced, a line for each partition with replicas
+    on brokers without the topic's label: topic, partition, label, replicas, misplaced replicas.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
+        labels = _labels(admin, topics)
+        outside = _outside(topics, labels, admin.reassignments() if any(labels.topics.values()) else {})
         lagging = [(topic, one) for topic in topics for one in topic.partitions if len(one.isr) < len(one.replicas)]
         eligible = _eligible(admin, {topic.name for topic, _ in lagging})
-    summary = [_summary(broker, topics) for broker in found.brokers]
+    summary = [_summary(broker, topics, labels) for broker in found.brokers]
     if as_json:
         print_json(
             {
@@ -93,13 +106,19 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
                 "brokers": summary,
                 "leaderless": sum(one.leader < 0 for topic in topics for one in topic.partitions),
                 "under_replicated": [_partition(topic, one, eligible) for topic, one in lagging],
+                "misplaced": outside,
             }
         )
         return
+    if outside and (misplaced or (sys.stdout.isatty() and not under_replicated)):
+        cells = ([_cell(value) for value in row.values()] for row in outside)
+        print_table(["topic", ">partition", "label", "replicas", "misplaced"], cells)
+    if misplaced:
+        return
     if sys.stdout.isatty() and not under_replicated:
         print_line(f"cluster {found.cluster_id}, controller is broker {found.controller}")
-        columns = [">broker", "address", "rack", ">replicas", ">leads", ">should lead", ">not in sync"]
-        print_table(columns, [list(one.values()) for one in summary])
+        columns = [">broker", "address", "rack", "labels", ">replicas", ">leads", ">should lead", ">not in sync"]
+        print_table(columns, [[_cell(value) for value in one.values()] for one in summary])
         if not lagging:
             print_line("all replicas are in sync")
             return
@@ -178,8 +197,23 @@ def uncordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
     note(f"broker {broker}: {where} may get new partitions again")
 
 
+@cluster.command()
+@click.argument("broker", type=int)
+@click.argument("labels", nargs=-1, metavar="[LABEL]...")
+@bootstrap_option
+def label(broker: int, labels: Sequence[str], bootstrap: str) -> None:
+    """Let BROKER carry these LABELs, and no others; without any, none.
+
+    Topics with the placement.label of a broker get replicas there. Replicas of a label that the broker loses stay, and
+    `pylogd cluster describe` lists them as misplaced.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        admin.alter_configs("broker", str(broker), {"broker.labels": ",".join(labels)})
+    note(f"broker {broker} carries {', '.join(labels) or 'no label'}")
+
+
 def _cordon(admin: Admin, broker: int, directories: Sequence[str], cordoned: bool) -> str:
-    """Cordon data directories of a broker, or uncordon them, without any all of them. Return which, in words."""
+    """Cordon or uncordon data directories of a broker, all of them if none is named. Return which, in words."""
     found = {one.path: one.cordoned for one in admin.describe_log_dirs([broker])}
     chosen = [os.path.normpath(path) for path in directories] or list(found)
     if unknown := [path for path in chosen if path not in found]:
@@ -276,13 +310,51 @@ def _ids(nodes: tuple[int, ...]) -> str:
     return ",".join(map(str, nodes))
 
 
-def _summary(broker: Broker, topics: Sequence[Topic]) -> dict[str, Any]:
+def _cell(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _labels(admin: Admin, topics: Sequence[Topic]) -> _Labels:
+    """Return the labels of brokers and topics; none where this client may not read settings."""
+    try:
+        return _Labels(admin.broker_labels(), admin.topic_labels(topic.name for topic in topics))
+    except KafkaError as error:
+        if error.code not in (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+            raise
+        note("labels are not shown: that needs DESCRIBE_CONFIGS on the cluster and the topics")
+        return _Labels({}, {})
+
+
+def _outside(
+    topics: Sequence[Topic], labels: _Labels, moving: Mapping[TopicPartition, Reassignment]
+) -> list[dict[str, Any]]:
+    """Return the partitions with replicas on live brokers that do not carry the label of their topic.
+
+    moving: the reassignments in progress; replicas that they remove are not counted.
+    """
+    rows = []
+    for topic in topics:
+        label = labels.topics.get(topic.name)
+        for one in topic.partitions if label else ():
+            move = moving.get(TopicPartition(topic.name, one.index))
+            staying = [node for node in one.replicas if move is None or node not in move.removing]
+            nodes = [node for node in staying if node in labels.brokers and label not in labels.brokers[node]]
+            if nodes:
+                rows.append({
+                    "topic": topic.name, "partition": one.index, "label": label, "replicas": list(one.replicas),
+                    "misplaced": nodes,
+                })  # fmt: skip
+    return rows
+
+
+def _summary(broker: Broker, topics: Sequence[Topic], labels: _Labels) -> dict[str, Any]:
     node = broker.node_id
     held = [one for topic in topics for one in topic.partitions if node in one.replicas]
     return {
         "broker": str(node),
         "address": f"{broker.host}:{broker.port}",
         "rack": broker.rack or "",
+        "labels": list(labels.brokers.get(node, ())),
         "replicas": len(held),
         "leads": sum(one.leader == node for one in held),
         "should_lead": sum(one.replicas[0] == node for one in held),

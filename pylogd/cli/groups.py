@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from pylogd.cli import throttled
 from pylogd.cli.common import bootstrap_option, connect, format_time, json_option, parse_time
 from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
 from pylogd.client import Admin, TopicPartition
@@ -65,12 +66,15 @@ def describe(names: Sequence[str], members: bool, as_json: bool, bootstrap: str)
 
     In a pipe, a line for each partition: group, topic, partition, committed offset, end, lag, member, client, host.
     With --members: group, member, instance, client, host, number of partitions, partitions.
+    Members that had to wait for a busy disk are named with the time (docs/lagging-consumers.md); in a pipe, on standard
+    error.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         described = [(admin.describe_group(name), _Lag(admin, name)) for name in names]
         rows = {group.group_id: lag.rows(group) for group, lag in described}
+        waited = throttled.throttled_clients(admin)
     if as_json:
-        print_json([_as_json(group, rows[group.group_id]) for group, _ in described])
+        print_json([_as_json(group, rows[group.group_id], waited) for group, _ in described])
         return
     for group, _ in described:
         if sys.stdout.isatty():
@@ -79,6 +83,8 @@ def describe(names: Sequence[str], members: bool, as_json: bool, bootstrap: str)
             print_line(group.group_id, bold=True)
             print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
                        f"{len(group.members)} members, lag {lag:,}")  # fmt: skip
+        for client in throttled.of_group(group, waited):
+            (print_line if sys.stdout.isatty() else note)(throttled.line(client))
         table = _member_rows(group) if members else rows[group.group_id]
         if sys.stdout.isatty():
             print_table(_MEMBER_COLUMNS if members else _OFFSET_COLUMNS, table)
@@ -153,7 +159,7 @@ def _member_rows(group: GroupDescription) -> list[list[Any]]:
     ]
 
 
-def _as_json(group: GroupDescription, rows: list[list[Any]]) -> dict[str, Any]:
+def _as_json(group: GroupDescription, rows: list[list[Any]], waited: list[dict[str, Any]]) -> dict[str, Any]:
     names = [column.lstrip(">") for column in _OFFSET_COLUMNS]
     return {
         "group": group.group_id,
@@ -175,6 +181,7 @@ def _as_json(group: GroupDescription, rows: list[list[Any]]) -> dict[str, Any]:
         "offsets": [
             {name: None if cell == _NONE else cell for name, cell in zip(names, row, strict=True)} for row in rows
         ],
+        "throttled": throttled.of_group(group, waited),
     }
 
 

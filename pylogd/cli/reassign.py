@@ -18,6 +18,7 @@ from pylogd.cli.output import note, print_json, print_table
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.admin.replica_plan import Placement, plan
+from pylogd.client.core.model import Topic
 from pylogd.errors import KafkaError
 
 #: Time between two requests for the progress.
@@ -52,23 +53,25 @@ def reassign() -> None:
 def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootstrap: str) -> None:
     """Print a plan that spreads the replicas of TOPICs, or of all topics, with few moves. Nothing is changed.
 
-    To empty a broker, name all others. To use new brokers, name them too.
+    Replicas of a topic with a placement.label are planned only on brokers that carry it, and are moved there from
+    others. To empty a broker, name all others. To use new brokers, name them too.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         alive = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
         found = [admin.describe_topic(name) for name in topics] if topics else admin.list_topics(internal=True)
+        within = _within(admin, found)
     wanted = _numbers(brokers) if brokers else list(alive)
     if missing := set(wanted) - alive.keys():
         raise click.ClickException(f"broker {min(missing)} is not alive")
     current = {TopicPartition(topic.name, one.index): one.replicas for topic in found for one in topic.partitions}
     try:
-        planned = plan(current, {node: alive[node] for node in wanted}, factor)
+        planned = plan(current, {node: alive[node] for node in wanted}, factor, within)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
     moves = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
     note(f"{len(changed)} of {len(current)} partitions change, {moves} replicas are copied")
-    print_json({"version": 1, "partitions": [_entry(*item) for item in sorted(changed.items())]}, indented=True)
+    print_json(plan_document(changed), indented=True)
 
 
 @reassign.command()
@@ -87,19 +90,19 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
     Interrupting this command does not stop the moves; `cancel` does.
     """
     targets = _read(file)
-    seconds = None if wait is None else _seconds(wait)
+    seconds = None if wait is None else seconds_of(wait)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         if seconds is not None:
-            _check_from_latest(admin, {place.topic for place in targets})
+            check_from_latest(admin, {place.topic for place in targets})
         if throttle is not None:
-            _throttle(admin, targets, throttle)
+            throttle_moves(admin, targets, throttle)
         begins = {} if seconds is None else admin.offsets(dict.fromkeys(targets, LATEST))
         wanted: dict[tuple[str, int], Sequence[int] | None] = {(p.topic, p.partition): r for p, r in targets.items()}
-        _check(admin.reassign(wanted, latest_wait=seconds), "moves could not start")
+        check_outcome(admin.reassign(wanted, latest_wait=seconds), "moves could not start")
         note(f"started to move {len(targets)} partitions")
         if not no_wait:
-            _follow(admin, targets)
-            _unthrottle(admin, targets)
+            follow(admin, targets)
+            unthrottle(admin, targets)
             note_late_groups(admin, {place: one.offset for place, one in begins.items()})
 
 
@@ -118,7 +121,7 @@ def verify(file: Path, as_json: bool, bootstrap: str) -> None:
         rows = _progress(admin, targets)
         done = all(row["state"] == "done" for row in rows)
         if done:
-            _unthrottle(admin, targets)
+            unthrottle(admin, targets)
     if as_json:
         print_json(rows)
     else:
@@ -135,12 +138,20 @@ def cancel(file: Path | None, bootstrap: str) -> None:
     """Cancel the moves of a plan, or all moves: the partitions keep the replicas that they had before."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         moving = admin.reassignments(list(_read(file)) if file is not None else None)
-        _check(admin.reassign(dict.fromkeys(moving)), "moves could not be cancelled")
-        _unthrottle(admin, moving)
+        check_outcome(admin.reassign(dict.fromkeys(moving)), "moves could not be cancelled")
+        unthrottle(admin, moving)
     note(f"{len(moving)} moves cancelled")
 
 
-def _follow(admin: Admin, targets: Placement) -> None:
+def _within(admin: Admin, topics: Sequence[Topic]) -> dict[str, list[int]]:
+    """Return which brokers carry the label of a topic, for those topics that have one."""
+    named = {name: label for name, label in admin.topic_labels(topic.name for topic in topics).items() if label}
+    carried = admin.broker_labels() if named else {}
+    return {name: [node for node, labels in carried.items() if label in labels] for name, label in named.items()}
+
+
+def follow(admin: Admin, targets: Placement) -> None:
+    """Show the progress of moves on a terminal until all are done. Raises ClickException if some have other targets."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -194,7 +205,7 @@ def _progress(admin: Admin, targets: Placement) -> list[dict[str, Any]]:
     return rows
 
 
-def _check_from_latest(admin: Admin, topics: Collection[str]) -> None:
+def check_from_latest(admin: Admin, topics: Collection[str]) -> None:
     """Raise for topics whose old records are still needed, before any move starts."""
     needed = []
     for name in sorted(topics):
@@ -208,15 +219,16 @@ def _check_from_latest(admin: Admin, topics: Collection[str]) -> None:
         )
 
 
-def _throttle(admin: Admin, targets: Placement, rate: int) -> None:
+def throttle_moves(admin: Admin, targets: Placement, rate: int) -> None:
+    """Limit what each broker copies for the topics of a plan to `rate` bytes per second."""
     for broker in admin.describe_cluster().brokers:
         admin.alter_configs("broker", str(broker.node_id), dict.fromkeys(_RATES, str(rate)))
     for topic in {place.topic for place in targets}:
         admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, "*"))
 
 
-def _unthrottle(admin: Admin, partitions: Mapping[TopicPartition, object]) -> None:
-    """Remove the throttles that `_throttle` set, where there are any."""
+def unthrottle(admin: Admin, partitions: Mapping[TopicPartition, object]) -> None:
+    """Remove the throttles that `throttle_moves` set, where there are any."""
     for topic in {partition.topic for partition in partitions}:
         if any(entry.source == "topic" for entry in admin.describe_configs("topic", topic, _THROTTLED)):
             admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED))
@@ -226,7 +238,8 @@ def _unthrottle(admin: Admin, partitions: Mapping[TopicPartition, object]) -> No
             admin.alter_configs("broker", name, dict.fromkeys(_RATES))
 
 
-def _check(outcome: Mapping[TopicPartition, KafkaError | None], what: str) -> None:
+def check_outcome(outcome: Mapping[TopicPartition, KafkaError | None], what: str) -> None:
+    """Print errors, and raise ClickException with their number and `what` if there are any."""
     errors = [f"{place}: {error}" for place, error in outcome.items() if error is not None]
     for error in errors:
         note(f"Error: {error}")
@@ -250,8 +263,15 @@ def _read(file: Path) -> Placement:
     return found
 
 
-def _entry(place: TopicPartition, nodes: Sequence[int]) -> dict[str, Any]:
-    return {"topic": place.topic, "partition": place.partition, "replicas": list(nodes)}
+def plan_document(targets: Placement) -> dict[str, Any]:
+    """Return a plan in the format of Kafka's tool."""
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": place.topic, "partition": place.partition, "replicas": list(nodes)}
+            for place, nodes in sorted(targets.items())
+        ],
+    }
 
 
 def _text(value: object) -> str:
@@ -265,7 +285,8 @@ def _numbers(text: str) -> list[int]:
         raise click.BadParameter(f"{text!r} is not a list of broker ids") from None
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """Return a time such as 90s, 15m, 2h or 3d in seconds. Raises BadParameter."""
     number, unit = text[:-1], text[-1:]
     if not number.isdigit() or unit not in _UNITS:
         raise click.BadParameter(f"{text!r} is not a time such as 90s, 15m, 2h or 3d")

@@ -9,16 +9,18 @@ from typing import Any
 import click
 
 from pylogd.cli.common import json_option
-from pylogd.cli.output import print_json, print_line, print_table
-from pylogd.config import SETTINGS, TOPIC_SETTINGS, Setting
+from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.config import PROFILES, SETTINGS, TOPIC_SETTINGS, Profile, Setting
+from pylogd.config.profiles import choices_of
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--topic", is_flag=True, help="Show settings of topics instead of brokers.")
+@click.option("--profile", metavar="NAME", help=f"Show what a profile sets, and why: {', '.join(PROFILES)}.")
 @json_option
-def settings(names: Sequence[str], topic: bool, as_json: bool) -> None:
-    """List the settings with their defaults, or explain the named ones.
+def settings(names: Sequence[str], topic: bool, profile: str | None, as_json: bool) -> None:
+    """List the settings with their defaults, or explain the named ones. The last column names profiles that set it.
 
     Set them in the settings file or with `pylogd broker --set`; those of topics with `pylogd topics create --config`.
     Names are Kafka's.
@@ -27,7 +29,11 @@ def settings(names: Sequence[str], topic: bool, as_json: bool) -> None:
     pylogd settings
     pylogd settings log.segment.bytes
     pylogd settings --topic
+    pylogd settings --profile online
     """
+    if profile is not None:
+        _show_profile(_profile(profile), names, as_json)
+        return
     table = TOPIC_SETTINGS if topic else SETTINGS
     chosen = [_find(name, topic) for name in names] or list(table.values())
     if as_json:
@@ -36,7 +42,31 @@ def settings(names: Sequence[str], topic: bool, as_json: bool) -> None:
         for setting in chosen:
             _explain(setting)
     else:
-        print_table(["name", "default", "what it is"], ([s.name, _default(s), _first(s.doc)] for s in chosen))
+        columns = ["name", "default", "what it is", "profiles"]
+        print_table(columns, ([s.name, _default(s), _first(s.doc), ",".join(choices_of(s.name))] for s in chosen))
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise click.ClickException(f'there is no profile "{name}": the profiles are {", ".join(PROFILES)}')
+    return PROFILES[name]
+
+
+def _show_profile(profile: Profile, names: Sequence[str], as_json: bool) -> None:
+    """Print what a profile sets, of all settings or of the named ones."""
+    for name in names:
+        _find(name, False)
+    rows = [
+        {"name": name, "value": SETTINGS[name].format(SETTINGS[name].parse(value)) or "",
+         "default": _default(SETTINGS[name]), "why": why}
+        for name, value, why in profile.choices if not names or name in names
+    ]  # fmt: skip
+    if as_json:
+        print_json({"profile": profile.name, "purpose": profile.purpose, "settings": rows})
+        return
+    for line in click.wrap_text(profile.purpose, width=100).splitlines():
+        note(line)
+    print_table(["name", "value", "default", "why"], [list(row.values()) for row in rows])
 
 
 def _find(name: str, topic: bool) -> Setting:
@@ -62,8 +92,10 @@ def _explain(setting: Setting) -> None:
     for line in click.wrap_text(setting.doc, width=100, initial_indent="  ", subsequent_indent="  ").splitlines():
         print_line(line)
     for label, value in _as_json(setting).items():
-        if label not in ("name", "doc") and value not in (None, [], ""):
+        if label not in ("name", "doc", "profiles") and value not in (None, [], ""):
             print_line(f"  {label.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}")
+    for name, choice in choices_of(setting.name).items():
+        print_line(f"  profile {name}: {setting.format(setting.parse(choice.value))} ({choice.why.rstrip('.')})")
 
 
 def _as_json(setting: Setting) -> dict[str, Any]:
@@ -75,4 +107,7 @@ def _as_json(setting: Setting) -> dict[str, Any]:
         "accepts": setting.allowed,
         "or_else": [name for name, _ in setting.synonyms],
         "takes_effect": setting.mode.value,
+        "profiles": {
+            name: setting.format(setting.parse(choice.value)) for name, choice in choices_of(setting.name).items()
+        },
     }

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import assignments, bootstrap_option, connect, json_option
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, json_option
 from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
+from pylogd.cli.relabel import relabel
 from pylogd.client import Admin, NewTopic
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
@@ -24,6 +25,7 @@ def topics() -> None:
     pylogd topics list
     pylogd topics describe events
     pylogd topics alter events --partitions 8 --config max.message.bytes=2000000
+    pylogd topics relabel events online
     pylogd topics delete events --yes
     """
 
@@ -98,12 +100,43 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
         print_json([_as_json(topic, settings[topic.name]) for topic in found])
     elif sys.stdout.isatty():
         for topic in found:
-            print_line(f"{topic.name}  id {topic.topic_id.hex()}", bold=True)
+            label = settings[topic.name].get("placement.label")
+            on = f"  on brokers with the label {label}" if label else ""
+            print_line(f"{topic.name}  id {topic.topic_id.hex()}{on}", bold=True)
             for name, value in settings[topic.name].items():
                 print_line(f"  {name} = {value}")
             print_table([">partition", ">leader", "replicas", "in sync"], _rows(topic))
     else:
         print_table([], ([topic.name, *row] for topic in found for row in _rows(topic)))
+
+
+@topics.command()
+@click.argument("name")
+@json_option
+@bootstrap_option
+def producers(name: str, as_json: bool, bootstrap: str) -> None:
+    """Show which idempotent producers write to a topic: their ids, epochs and last records.
+
+    A partition forgets a producer that wrote nothing for `producer.id.expiration.ms`.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        partitions = [(name, partition.index) for partition in admin.describe_topic(name).partitions]
+        found = admin.describe_producers(partitions)
+    if as_json:
+        print_json([{"partition": at.partition, **one._asdict()} for at in sorted(found) for one in found[at]])
+        return
+    rows = [
+        [
+            str(at.partition),
+            str(one.producer_id),
+            str(one.epoch),
+            str(one.last_sequence),
+            format_time(one.last_timestamp),
+        ]
+        for at in sorted(found)
+        for one in found[at]
+    ]
+    print_table([">partition", ">producer id", ">epoch", ">last sequence", "last record"], rows)
 
 
 @topics.command()
@@ -150,6 +183,9 @@ def alter(name: str, partitions: int | None, configs: dict[str, str], deleted: S
             admin.alter_configs("topic", name, {**configs, **dict.fromkeys(deleted)})
         if partitions:
             admin.create_partitions(name, partitions)
+
+
+topics.add_command(relabel)
 
 
 def _report(outcome: dict[str, KafkaError | None], ignored: ErrorCode | None) -> None:

@@ -8,6 +8,7 @@ Reading guide: `broker` and `topic` are the tables; `values` is what one setting
 from pylogd.config.broker import SETTINGS
 from pylogd.config.listeners import Listener, SecurityProtocol, parse_listeners
 from pylogd.config.lookup import ListenerValues, broker_setting
+from pylogd.config.profiles import PROFILES, Profile
 from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym, Replaced, Settings
 from pylogd.config.source import parse_assignments
 from pylogd.config.tls import TlsOptions
@@ -15,6 +16,7 @@ from pylogd.config.topic import TOPIC_SETTINGS
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
 
 __all__ = [
+    "PROFILES",
     "SETTINGS",
     "TOPIC_SETTINGS",
     "ConfigEntry",
@@ -25,6 +27,7 @@ __all__ = [
     "Listener",
     "ListenerValues",
     "Mode",
+    "Profile",
     "Replaced",
     "SecurityProtocol",
     "Setting",

@@ -15,9 +15,13 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.isolation import ISOLATION_SETTINGS
+from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
+from pylogd.config.lagging import LAGGING_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
+from pylogd.config.profiles import PROFILE
 from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.sasl import SASL_SETTINGS
@@ -105,6 +109,8 @@ _IDENTITY_SETTINGS: Final = [
         _IDENTITY,
         nullable=True,
     ),
+    BROKER_LABELS,
+    PROFILE,
 ]
 
 _METADATA_SETTINGS: Final = [
@@ -157,6 +163,7 @@ _TOPIC_SETTINGS: Final = [
         _TOPICS,
         minimum=1,
     ),
+    DEFAULT_LABEL,
 ]
 
 _NETWORK_SETTINGS: Final = [
@@ -189,8 +196,12 @@ _NETWORK_SETTINGS: Final = [
     Setting(
         "socket.listen.backlog.size",
         _INT,
-        50,
-        "Connections that the kernel queues before they are accepted.",
+        1024,
+        "Connections of a listener that the kernel queues before they are accepted; the kernel takes the lesser of "
+        "this and `net.core.somaxconn`, 4096 since Linux 5.4. When the queue is full, the kernel drops what a new "
+        "client sends, which tries again after 1, 3, 7 and 15 s. (Kafka's default is 50: too few when all clients of "
+        "a broker that was restarted return at once, and one thread both accepts and serves. A place in the queue "
+        "takes memory only while a connection is in it.)",
         _NETWORK,
         minimum=1,
     ),
@@ -425,11 +436,13 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *REQUEST_LIMITS,
             *AUTHORIZATION_SETTINGS,
             *STORAGE_SETTINGS,
+            *ISOLATION_SETTINGS,
             *SASL_SETTINGS,
             *_IN_SYNC_SETTINGS,
             *PRODUCER_LIMITS,
             *REPLICATION_SETTINGS,
             *QUOTA_SETTINGS,
+            *LAGGING_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
             *_THREAD_SETTINGS,

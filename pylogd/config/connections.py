@@ -21,6 +21,9 @@ PER_IP: Final = "max.connections.per.ip"
 OVERRIDES: Final = "max.connections.per.ip.overrides"
 NETWORKS: Final = "proxy.protocol.networks"
 
+#: The least that may be set at run time where it could keep operators out: a client needs several connections.
+LEAST_AT_RUN_TIME: Final = 10
+
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CONNECTION_SETTINGS: Final = [
@@ -31,8 +34,9 @@ CONNECTION_SETTINGS: Final = [
         "Most client connections of the broker at a time; further ones wait until others end, in their order. For a "
         "single listener, `listener.name.<listener>.max.connections` is a limit in addition. The inter-broker listener "
         "is exempt from the broker's limit if there are other listeners: the connections of those that have been idle "
-        "for longest are closed for it. (Kafka accepts 0, with which nobody can change it back. If a value set at run "
-        "time shuts operators out, start the broker with `--set ignored.dynamic.settings=max.connections`.)",
+        "for longest are closed for it. Where there are none, a value set at run time has to be at least 10. (Kafka "
+        "accepts 0, with which nobody can change it back. If a value set at run time shuts operators out, start the "
+        "broker with `--set ignored.dynamic.settings=max.connections`.)",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,
@@ -43,7 +47,7 @@ CONNECTION_SETTINGS: Final = [
         _INT,
         INT_MAX,
         "Most client connections at a time from one address; further ones are closed at once. 0 refuses all addresses "
-        "that `max.connections.per.ip.overrides` does not name.",
+        "that `max.connections.per.ip.overrides` does not name. A value set at run time has to be at least 10. (Ours.)",
         _GROUP,
         minimum=0,
         mode=_DYNAMIC,
@@ -117,7 +121,9 @@ CONNECTION_SETTINGS: Final = [
         "Memory for large requests (64 KiB and more) that have arrived in part, or wait for earlier ones of their "
         "connection, over all connections. When it is used up, connections in the middle of a large request are not "
         "read from until there is room, in the order in which they came; one of them always continues, and all others "
-        "read at most 16 KiB at a time. -1: no limit. "
+        "read at most 16 KiB at a time. The first one with 1/32 of this memory is left room for its whole length; the "
+        "others share the rest, at least a quarter. So requests take at most the larger of this, and a quarter of it "
+        "and `socket.request.max.bytes`. -1: no limit. "
         "(Kafka's default is -1, and it can't be changed at run time.)",
         _GROUP,
         minimum=-1,
@@ -161,6 +167,21 @@ CONNECTION_SETTINGS: Final = [
         _GROUP,
     ),
 ]
+
+
+def check_way_in(dynamic: Mapping[str, str], listeners: int) -> None:
+    """Raise ConfigError if limits that are set at run time could keep out the operator who wants to change them back.
+
+    listeners: how many the broker has. With several, the one between brokers is exempt from `max.connections`.
+    """
+    for name in ("max.connections", PER_IP):
+        exempt = listeners > 1 and name != PER_IP
+        if not exempt and int(dynamic.get(name, INT_MAX)) < LEAST_AT_RUN_TIME:
+            raise ConfigError(
+                f"{name} has to be at least {LEAST_AT_RUN_TIME} where it is set at run time, or nobody might get in to "
+                "change it back; a smaller one can be set in the configuration file",
+                name,
+            )
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, int]:

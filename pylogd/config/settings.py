@@ -1,9 +1,9 @@
 """The effective settings: layers of values over the tables' defaults.
 
-Strategy: there are four layers, and the first that has a value decides: dynamic for this broker, dynamic for all
-brokers, static (command line over file), default. The effective values are computed once, at load and at each dynamic
-change, so that a look-up is one dict access. A setting that is unset takes the value of its synonym, converted to its
-unit (`log.retention.ms` is `log.retention.hours` in milliseconds).
+Strategy: there are five layers, and the first that has a value decides: dynamic for this broker, dynamic for all
+brokers, static (command line over file), the profile, default. The effective values are computed once, at load and at
+each dynamic change, so that a look-up is one dict access. A setting that is unset takes the value of its synonym,
+converted to its unit (`log.retention.ms` is `log.retention.hours` in milliseconds).
 
 Rules: all values are checked before any is used; a change that fails leaves the settings unchanged. The file may be
 reloaded while the broker runs (`read_again`, `replace_static`); this applies only settings that may change at run time.
@@ -22,6 +22,8 @@ from typing import Any, Final, TypeAlias
 from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
 from pylogd.config.connections import check_connections
+from pylogd.config.labels import PLACEMENT_LABEL, check_label, check_labels
+from pylogd.config.lagging import check_lagging
 from pylogd.config.listeners import (
     PROTOCOL_MAP,
     Listener,
@@ -31,6 +33,7 @@ from pylogd.config.listeners import (
     parse_protocols,
 )
 from pylogd.config.lookup import ListenerValues, TypedValues, known, known_broker_setting
+from pylogd.config.profiles import PROFILE, PROFILES
 from pylogd.config.source import read_file
 from pylogd.config.storage import check_cordoned, cordoned_directories
 from pylogd.config.tls import TlsOptions, check_tls_values, tls_options
@@ -112,7 +115,8 @@ class Settings(TypedValues):
         static = _parse_all(file or {})
         self._from_command_line = frozenset(overrides or {})
         static.update(_parse_all(overrides or {}))
-        self._layers: Layers = _stack({}, {}, static)
+        self._profile = _profile_of(static)
+        self._layers: Layers = _stack({}, {}, static, self._profile)
         self._static = static
         self._subscribers: list[ChangeListener] = []
         self._effective = _resolve(self._layers)
@@ -181,10 +185,12 @@ class Settings(TypedValues):
 
     def origin(self, name: str) -> str:
         """Return the source of the effective value, in words for a user."""
-        source = self._candidates(known_broker_setting(name))[0].source
-        if source is ConfigSource.STATIC_BROKER:
-            return "command line" if name in self._from_command_line else "configuration file"
-        return "default" if source is ConfigSource.DEFAULT else "changed at run time"
+        found = self._candidates(known_broker_setting(name))[0]
+        if found.source is ConfigSource.STATIC_BROKER:
+            if found.name not in self._static:
+                return f"profile {self.text(PROFILE.name)}"
+            return "command line" if found.name in self._from_command_line else "configuration file"
+        return "default" if found.source is ConfigSource.DEFAULT else "changed at run time"
 
     # -- topics
 
@@ -197,6 +203,8 @@ class Settings(TypedValues):
         for name, raw in overrides.items():
             setting = known(TOPIC_SETTINGS.get, TOPIC_SETTINGS, name, "topic setting")
             checked[name] = setting.format(setting.parse(raw)) or ""
+        if checked.get(PLACEMENT_LABEL.name):
+            check_label(checked[PLACEMENT_LABEL.name], PLACEMENT_LABEL.name)
         values = self.topic_config(checked)
         _check_lag(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
         return checked
@@ -284,7 +292,7 @@ class Settings(TypedValues):
         static.update((name, value) for name, value in fresh._static.items() if name in dynamic)
         before, old = self._effective, self._static
         (_, own), (_, shared) = self._layers[:2]
-        layers, effective = _checked_layers(own, shared, static)
+        layers, effective = _checked_layers(own, shared, static, self._profile)
         self._static = static
         changed = self._apply(layers, effective)
         moved = {name for name in dynamic if static.get(name) != old.get(name)}
@@ -325,7 +333,7 @@ class Settings(TypedValues):
             {name: value for name, value in _parse_all(self.check_dynamic(layer)).items() if name not in ignored}
             for layer in (this_broker, all_brokers)
         )
-        return _checked_layers(own, shared, self._static)
+        return _checked_layers(own, shared, self._static, self._profile)
 
     def _candidates(self, setting: Setting) -> list[ConfigSynonym]:
         names = [setting.name, *(name for name, _ in setting.synonyms)]
@@ -362,6 +370,8 @@ def _check_values(values: Mapping[str, Any]) -> None:
     check_connections(values)
     check_tls_values(values)
     check_cordoned(values)
+    check_lagging(values)
+    check_labels(values)
     for listener in _listeners(values):
         if listener.protocol.tls:
             tls_options(ListenerValues(values, listener.name).__getitem__, listener.name)
@@ -371,19 +381,34 @@ def _parse_all(raw: Mapping[str, object]) -> dict[str, Value]:
     return {name: known_broker_setting(name).parse(value) for name, value in raw.items()}
 
 
-def _stack(broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static: Mapping[str, Value]) -> Layers:
+def _profile_of(static: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the values of the profile that the static settings name."""
+    name = static.get(PROFILE.name)
+    return _parse_all(PROFILES[name].values) if isinstance(name, str) else {}
+
+
+def _stack(
+    broker: Mapping[str, Value],
+    all_brokers: Mapping[str, Value],
+    static: Mapping[str, Value],
+    profile: Mapping[str, Value],
+) -> Layers:
     return [
         (ConfigSource.DYNAMIC_BROKER, broker),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER, all_brokers),
         (ConfigSource.STATIC_BROKER, static),
+        (ConfigSource.STATIC_BROKER, profile),
         (ConfigSource.DEFAULT, {name: setting.default for name, setting in SETTINGS.items()}),
     ]
 
 
 def _checked_layers(
-    broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static: Mapping[str, Value]
+    broker: Mapping[str, Value],
+    all_brokers: Mapping[str, Value],
+    static: Mapping[str, Value],
+    profile: Mapping[str, Value],
 ) -> tuple[Layers, dict[str, Value]]:
-    layers = _stack(broker, all_brokers, static)
+    layers = _stack(broker, all_brokers, static, profile)
     effective = _resolve(layers)
     _check_values(effective)
     return layers, effective
@@ -396,7 +421,7 @@ def _resolve_one(setting: Setting, layers: Layers) -> Value:
             value = values.get(name)
             if value is not None:
                 return fallback_value(factor, value)
-    return None
+    return setting.default
 
 
 def _resolve(layers: Layers) -> dict[str, Value]:

@@ -183,6 +183,16 @@ _LOG_SETTINGS: Final = [
         choices=CODECS,
         mode=_DYNAMIC,
     ),
+    Setting(
+        "log.block.cache.bytes",
+        _LONG,
+        0,
+        "Memory for the block cache, which keeps what producers appended last for consumers and followers, and which "
+        "neither followers' writes nor consumers who lag can push out: see `docs/block-cache.md`. 0: there is none, "
+        "and the kernel's page cache alone decides. (Kafka has no such setting.)",
+        _LOG,
+        minimum=0,
+    ),
 ]
 
 _RETENTION_SETTINGS: Final = [

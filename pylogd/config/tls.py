@@ -113,6 +113,23 @@ TLS_SETTINGS: Final = [
         "no.",
         choices=("https", ""),
     ),
+    Setting(
+        "password.encoder.secret",
+        _PASSWORD,
+        None,
+        "The secret that private keys and passwords set at run time are encrypted with in the metadata store, the same "
+        "for all brokers. Unset: they can't be set at run time.",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "password.encoder.old.secret",
+        _PASSWORD,
+        None,
+        "The former `password.encoder.secret`, while brokers get a new one: what it encrypted is still read.",
+        _GROUP,
+        nullable=True,
+    ),
 ]
 
 

@@ -2,7 +2,8 @@
 
 Strategy: a topic setting has no default of its own. Its default, type, bounds and choices are those of its broker
 synonym, so nothing is written twice; if a synonym is in coarser units, `Setting.synonyms` has the factor
-(Kafka's `ServerTopicConfigSynonyms`).
+(Kafka's `ServerTopicConfigSynonyms`). The exception is `placement.label`, on which all brokers have to agree: it is
+what the topic says, and has no synonym.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pylogd.config.broker import SETTINGS
+from pylogd.config.labels import PLACEMENT_LABEL
 from pylogd.config.values import Mode, Setting, Value
 
 
@@ -140,6 +142,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 "In-sync replicas that must have a message before acks=all is answered (all of them if a partition "
                 "has fewer replicas).",
             ),
+            PLACEMENT_LABEL,
             _topic(
                 "preallocate",
                 "log.preallocate",

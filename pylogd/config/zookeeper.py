@@ -155,7 +155,7 @@ class ZooKeeperSecurity:
     set_acl: bool = False
 
     def kazoo_arguments(self) -> dict[str, Any]:
-        """Return the same as arguments for `KazooClient`, without the ACL."""
+        """Return the arguments for `KazooClient` that credentials and TLS need. ACLs are no part of them."""
         arguments: dict[str, Any] = {}
         if self.digest is not None:
             arguments["auth_data"] = [("digest", self.digest)]
@@ -224,7 +224,7 @@ def zookeeper_security(values: Mapping[str, Any]) -> ZooKeeperSecurity:
 def parse_security(texts: Mapping[str, object]) -> ZooKeeperSecurity:
     """Return the security of a client's connection from settings by name, as text. Raises ConfigError.
 
-    Those that are missing have the broker's defaults.
+    Missing settings have the broker's defaults.
     """
     known = {setting.name: setting for setting in ZOOKEEPER_SETTINGS}
     if unknown := sorted(texts.keys() - known.keys()):

@@ -5,7 +5,9 @@ it knows. If the metadata has changed since, the write fails, the broker catches
 doesn't matter which broker does it, and no request is forwarded. If this broker did not know yet that another one had
 failed, the controller corrects the state, since it looks at every topic that changes.
 
-Rules: each partition of a request has its own outcome. A reassignment is answered once it has begun.
+Rules: each partition of a request has its own outcome. A reassignment is answered once it has begun. Replicas are moved
+only to brokers that carry the topic's label (`metadata.labels`). A request may change the label of a topic and move its
+replicas there: that is one write, and is done for all of the topic's partitions or for none.
 
 Must not know: requests, who the controller is.
 """
@@ -14,9 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
+from pylogd.config import ConfigError
+from pylogd.config.labels import PLACEMENT_LABEL, check_label
 from pylogd.controller import decisions
 from pylogd.controller.decisions import Snapshot
 from pylogd.errors import PylogdError
@@ -28,22 +33,27 @@ from pylogd.metadata.errors import (
     EligibleLeadersNotAvailable,
     IneligibleReplica,
     InvalidChange,
+    InvalidConfig,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    NodeExists,
     NoNode,
     NoReassignmentInProgress,
+    OutsideLabel,
     PreferredLeaderNotAvailable,
     StalePartition,
     TopicError,
     UnknownTopic,
 )
 from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.labels import check_within, label_of, with_label
+from pylogd.metadata.together import Pause, without_pause
 from pylogd.metadata.topics import TopicRegistry
 
 #: (topic name, partition)
 Key = tuple[str, int]
 Outcomes = dict[Key, PylogdError | None]
-_Change = Callable[[PartitionState, Snapshot], PartitionState]
+_Change = Callable[[Topic, PartitionState, Snapshot], PartitionState]
 
 
 class PartitionAdmin:
@@ -62,11 +72,13 @@ class PartitionAdmin:
         self._room_on = room_on
         self._now_ms = now_ms
 
-    def elect(self, partitions: Sequence[Key] | None, *, unclean: bool) -> Deferred[Outcomes]:
+    def elect(
+        self, partitions: Sequence[Key] | None, *, unclean: bool, pause: Pause = without_pause
+    ) -> Deferred[Outcomes]:
         """Elect the preferred leaders; with `unclean`, any live replica of partitions without a leader.
 
-        partitions: None for all that need it. Fires with an outcome for each: None, `ElectionNotNeeded`,
-        `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
+        partitions: None for all that need it. pause: awaited for each partition. Fires with an outcome for each: None,
+        `ElectionNotNeeded`, `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
         """
         change = self._elect_unclean if unclean else self._elect_preferred
         if partitions is None:
@@ -76,7 +88,7 @@ class PartitionAdmin:
                 for state in topic.partitions
                 if (state.leader == NO_LEADER if unclean else state.leader != state.replicas[0])
             ]
-        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, change)))
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, change), pause))
 
     def move(
         self,
@@ -84,31 +96,55 @@ class PartitionAdmin:
         *,
         latest_wait_ms: int | None = None,
         keep_factor: bool = False,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        pause: Pause = without_pause,
     ) -> Deferred[Outcomes]:
         """Begin to move each partition to other replicas, or cancel its reassignment if the target is None.
 
         latest_wait_ms: for a smooth expansion: added replicas begin with the latest offset, and join the in-sync set
         when every group has read that far, or after this time. Refused for internal and compacted topics, whose state
-        would be lost. keep_factor: refuse to change the number of replicas.
+        would be lost. keep_factor: refuse to change the number of replicas. labels: new labels of topics, by name; ""
+        for none. The topic's setting `placement.label` is changed in the same write. All of its partitions must then be
+        on, or be moved to, brokers that carry the new label; otherwise none is moved and the label stays.
+        pause: awaited for each partition.
 
-        Fires with an outcome for each: None, `InvalidReplicaAssignment`, `IneligibleReplica` for a cordoned broker,
-        `InvalidReplicationFactor`, `NoReassignmentInProgress`, `UnknownTopic` or `InvalidChange`.
+        Fires with an outcome for each: None, `InvalidReplicaAssignment` (also for a broker without the topic's label),
+        `IneligibleReplica` for a cordoned broker, `InvalidReplicationFactor`, `NoReassignmentInProgress`,
+        `OutsideLabel` for a cancellation that would put replicas back outside the topic's label, `UnknownTopic`,
+        `InvalidConfig` for what can't be a label, or `InvalidChange`.
         """
+        for label in filter(None, labels.values()):
+            try:
+                check_label(label, PLACEMENT_LABEL.name)
+            except ConfigError as error:
+                return succeed(dict.fromkeys(targets, InvalidConfig(str(error))))
         until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
-        needed = {name for name, _ in targets if until is not None and self._needs_all(name)}
-        refused = {
-            (name, index): InvalidChange(
-                f'topic "{name}" is internal or compacted: replicas that begin with the latest offset would lose its '
-                "state; move it without that"
-            )
-            for (name, index), target in targets.items()
-            if name in needed and target is not None
-        }
-        changes = {
-            key: self._mover(target, until, keep_factor) for key, target in targets.items() if key not in refused
-        }
-        done: Deferred[Outcomes] = Deferred.fromCoroutine(self._change(changes))
-        return done.addCallback(lambda outcomes: {**outcomes, **refused})
+        return Deferred.fromCoroutine(self._move(targets, until, keep_factor, labels, pause))
+
+    async def _move(
+        self,
+        targets: Mapping[Key, Sequence[int] | None],
+        until: int | None,
+        keep_factor: bool,
+        labels: Mapping[str, str],
+        pause: Pause,
+    ) -> Outcomes:
+        refused: Outcomes = {}
+        changes: dict[Key, _Change] = {}
+        needs_all: dict[str, bool] = {}
+        for key, target in targets.items():
+            await pause()
+            name = key[0]
+            if until is not None and name not in needs_all:
+                needs_all[name] = self._needs_all(name)
+            if until is not None and target is not None and needs_all[name]:
+                refused[key] = InvalidChange(
+                    f'topic "{name}" is internal or compacted: replicas that begin with the latest offset would lose '
+                    "its state; move it without that"
+                )
+            else:
+                changes[key] = self._mover(target, until, keep_factor, labels.get(name))
+        return await self._change(changes, pause, labels) | refused
 
     def _needs_all(self, name: str) -> bool:
         topic = self._topics.get(name)
@@ -116,56 +152,106 @@ class PartitionAdmin:
 
     def release(self, partitions: Iterable[Key]) -> Deferred[Outcomes]:
         """Let replicas that began with the latest offset join the in-sync set; fires with an outcome for each."""
-        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release)))
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release), without_pause))
 
-    async def _change(self, changes: Mapping[Key, _Change]) -> Outcomes:
+    async def _change(
+        self, changes: Mapping[Key, _Change], pause: Pause, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> Outcomes:
         outcomes: Outcomes = dict.fromkeys(changes)
         left = list(changes)
         for _ in range(ATTEMPTS):
-            left, updates = self._compute(left, changes, outcomes)
-            if not left:
+            left, updates = await self._compute(left, changes, outcomes, labels, pause)
+            if not updates:
                 return outcomes
+            labelled = [topic for topic, _ in updates if topic.name in labels]
+            configs = {topic.name: with_label(topic.configs, labels[topic.name]) for topic in labelled}
             try:
-                await self._topics.write_states(updates)
+                await self._topics.write_states(updates, configs=configs)
                 return outcomes
-            except (BadVersion, NoNode, StalePartition):
+            except (BadVersion, NodeExists, NoNode, StalePartition):
                 await self._topics.catch_up()
         late = InvalidChange("the topic is being changed by others, try again")
         return {**outcomes, **dict.fromkeys(left, late)}
 
-    def _compute(
-        self, keys: Sequence[Key], changes: Mapping[Key, _Change], outcomes: Outcomes
+    async def _compute(
+        self,
+        keys: Sequence[Key],
+        changes: Mapping[Key, _Change],
+        outcomes: Outcomes,
+        labels: Mapping[str, str],
+        pause: Pause,
     ) -> tuple[list[Key], list[TopicUpdate]]:
-        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`."""
+        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`.
+
+        A topic that changes during a pause is no longer the one of its update, so that `write_states` refuses it.
+        """
         found: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
         left = []
         for key in keys:
+            await pause()
             name, index = key
-            topic = self._topics.get(name)
+            topic = found[name][0] if name in found else self._topics.get(name)
             try:
                 if topic is None or not 0 <= index < len(topic.partitions):
                     raise UnknownTopic(f"there is no partition {name[:249]}-{index}")
                 if name in self._topics.unreadable:
                     raise InvalidChange(f"the topic can't be changed: {self._topics.unreadable[name]}")
                 before = topic.partitions[index]
-                after = changes[key](before, self._snapshot.of(topic.topic_id, index))
+                after = changes[key](topic, before, self._snapshot.of(topic.topic_id, index))
             except TopicError as error:
                 outcomes[key] = error
                 continue
-            if after is not before:
+            if after is not before or name in labels:
                 found.setdefault(name, (topic, {}))[1][index] = after
                 left.append(key)
         updates = [
             TopicUpdate(topic, tuple(states.get(state.index, state) for state in topic.partitions))
             for topic, states in found.values()
         ]
-        return left, updates
+        refused = await self._refused_labels(updates, labels, keys, outcomes, pause) if labels else set()
+        left = [key for key in left if key[0] not in refused]
+        return left, [update for update in updates if update.before.name not in refused]
+
+    async def _refused_labels(
+        self,
+        updates: Sequence[TopicUpdate],
+        labels: Mapping[str, str],
+        keys: Sequence[Key],
+        outcomes: Outcomes,
+        pause: Pause,
+    ) -> set[str]:
+        """Return the topics that can't get their new label. Put errors into `outcomes`."""
+        by_topic: dict[str, list[Key]] = {}
+        for key in keys:
+            by_topic.setdefault(key[0], []).append(key)
+        refused = set()
+        for update in updates:
+            await pause()
+            name = update.before.name
+            if name in labels and self._refuses_label(update, labels[name], by_topic[name], outcomes):
+                refused.add(name)
+        return refused
+
+    def _refuses_label(self, update: TopicUpdate, label: str, own: Sequence[Key], outcomes: Outcomes) -> bool:
+        """Return whether a topic can't get a label together with an update. Then all outcomes of `own` are errors."""
+        error = next(filter(None, map(outcomes.get, own)), None)
+        for state in update.after:
+            try:
+                check_within(state.target, label, self._cluster.brokers, self._cluster.known)
+            except InvalidReplicaAssignment as outside:
+                error = error or InvalidReplicaAssignment(f"partition {state.index}: {outside}")
+        if error is not None:
+            for key in own:
+                outcomes[key] = outcomes[key] or InvalidReplicaAssignment(
+                    f'the label stays "{label_of(update.before.configs)}", and no partition is moved: {error}'
+                )
+        return error is not None
 
     @property
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._cluster.brokers, self._cluster.acknowledged)
 
-    def _elect_preferred(self, state: PartitionState, snapshot: Snapshot) -> PartitionState:
+    def _elect_preferred(self, _: Topic, state: PartitionState, snapshot: Snapshot) -> PartitionState:
         if state.leader == state.replicas[0]:
             raise ElectionNotNeeded(f"broker {state.leader}, the preferred leader, leads already")
         after = decisions.prefer(state, snapshot)
@@ -173,7 +259,7 @@ class PartitionAdmin:
             raise PreferredLeaderNotAvailable(f"broker {state.replicas[0]} is not alive and in sync")
         return after
 
-    def _elect_unclean(self, state: PartitionState, snapshot: Snapshot) -> PartitionState:
+    def _elect_unclean(self, _: Topic, state: PartitionState, snapshot: Snapshot) -> PartitionState:
         after = decisions.elect_unclean(state, snapshot)
         if after is state:
             raise ElectionNotNeeded(f"broker {state.leader} leads")
@@ -181,14 +267,22 @@ class PartitionAdmin:
             raise EligibleLeadersNotAvailable("no replica is alive")
         return after
 
-    def _mover(self, target: Sequence[int] | None, until: int | None, keep_factor: bool) -> _Change:
-        def move(state: PartitionState, snapshot: Snapshot) -> PartitionState:
+    def _mover(
+        self, target: Sequence[int] | None, until: int | None, keep_factor: bool, new_label: str | None
+    ) -> _Change:
+        """Return what moves a partition. new_label: the label that the topic gets with it, None to keep its label."""
+
+        def move(topic: Topic, state: PartitionState, snapshot: Snapshot) -> PartitionState:
             before = decisions.origin(state)
+            label = label_of(topic.configs) if new_label is None else new_label
             if target is None:
                 if not state.moving:
                     raise NoReassignmentInProgress("no replica of the partition is being moved")
+                self._check_cancellation(topic, label, [node for node in before if node not in state.target])
             else:
                 self._check(target, state)
+                added = [node for node in target if node not in state.target]
+                check_within(added, label, self._cluster.brokers, self._cluster.known)
                 if keep_factor and len(target) != len(before):
                     raise InvalidReplicationFactor(f"the partition has {len(before)} replicas, not {len(target)}")
             after = decisions.move(state, before if target is None else target, snapshot, until)
@@ -197,6 +291,16 @@ class PartitionAdmin:
             return after
 
         return move
+
+    def _check_cancellation(self, topic: Topic, label: str, back: Sequence[int]) -> None:
+        """Raise `OutsideLabel` if brokers that get their replicas back do not carry the label."""
+        try:
+            check_within(back, label, self._cluster.brokers, self._cluster.known)
+        except InvalidReplicaAssignment as error:
+            raise OutsideLabel(
+                f'topic "{topic.name}" would have replicas outside its label again: {error}. To undo a change of the '
+                f"label, change it back: pylogd topics relabel {topic.name} FORMER-LABEL"
+            ) from error
 
     def _check(self, target: Sequence[int], state: PartitionState) -> None:
         if not target or len(set(target)) < len(target):
@@ -215,7 +319,7 @@ class PartitionAdmin:
                 )
 
 
-def _release(state: PartitionState, _: Snapshot) -> PartitionState:
+def _release(_: Topic, state: PartitionState, __: Snapshot) -> PartitionState:
     if not state.latest_until_ms:
         return state
     return replace(state, latest_until_ms=0, partition_epoch=state.partition_epoch + 1)

@@ -30,6 +30,7 @@ from pylogd.controller import decisions, internal
 from pylogd.controller.decisions import Snapshot
 from pylogd.controller.election import RETRY_SECONDS, Election
 from pylogd.controller.machines import WORK, WorkEvent, WorkState
+from pylogd.controller.misplaced import MisplacedReport
 from pylogd.controller.timers import Timers
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.eligibility import min_insync_of
@@ -74,6 +75,7 @@ class Controller:
         self._known_unreadable = False
         self._dirty: dict[str, None] = {}  # names of topics to decide on, in order
         self._all_dirty = False
+        self._misplaced = MisplacedReport()
         self._undo: list[Callable[[], object]] = []
         self._leaving: list[Deferred[None]] = []
 
@@ -214,6 +216,8 @@ class Controller:
         self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
         snapshot = self._snapshot()
+        if everything:
+            self._misplaced.look(topics, snapshot.brokers)
         unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))
         updates = decisions.settle_all(snapshot, topics, unclean, partial(min_insync_of, self._settings))
         settled = {update.before.name for update in updates}  # these come again when they have been written

@@ -5,6 +5,7 @@ then, so that a single broker works. Whenever brokers or the topic change, the c
 as many as the topic's setting asks for, or as there are brokers. It does so by a reassignment like any other.
 
 Rules:
+- New replicas are on brokers that carry the topic's label and are not cordoned; the number of these brokers counts.
 - Replicas are only added. If there are more than the setting asks for, an operator wanted them.
 - A partition with a reassignment in progress, or without a leader, is looked at again after its next change.
 - The replicas, of which the first is the preferred leader, get the order that they would have in a new topic, so that
@@ -23,6 +24,7 @@ from pylogd.controller import decisions
 from pylogd.controller.decisions import Snapshot
 from pylogd.metadata.assignment import assign_replicas
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.labels import label_of, racks_within
 
 #: The setting that says how many replicas an internal topic should have.
 FACTORS: Final = {OFFSETS_TOPIC: "offsets.topic.replication.factor"}
@@ -38,7 +40,8 @@ def grow(snapshot: Snapshot, topics: Iterable[Topic], settings: Settings) -> lis
 
 
 def _grow(snapshot: Snapshot, topic: Topic, factor: int) -> list[TopicUpdate]:
-    racks = {node: snapshot.brokers[node].rack for node in snapshot.open}
+    open_brokers = {node: snapshot.brokers[node] for node in sorted(snapshot.open)}
+    racks = racks_within(open_brokers, label_of(topic.configs))
     factor = min(factor, len(racks))
     if not any(_is_small(state, factor) for state in topic.partitions):
         return []

@@ -45,7 +45,6 @@ from pylogd.groups.states import GroupState
 from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
 from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.limits.names import MAX_GROUP_ID, MAX_INSTANCE_ID
-from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
@@ -81,19 +80,18 @@ class GroupCoordinator:
         replicas: Replicas,
         topics: TopicRegistry,
         topic_admin: TopicAdmin,
-        cluster: Cluster,
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
     ) -> None:
         """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
         self._partitions = replicas.partitions
-        self._in_thread = replicas.manager.in_thread
+        self._disk_calls = replicas.disk_calls
         self._topics = topics
         self._settings = settings
         self._clock = clock
         self._now_ms = now_ms
-        self._topic = OffsetsTopic(replicas, topics, topic_admin, cluster, settings, now_ms)
+        self._topic = OffsetsTopic(replicas, topics, topic_admin, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, ClassicGroup] = {}
         self._membership = Membership(
@@ -164,7 +162,7 @@ class GroupCoordinator:
         def wanted() -> bool:
             return self._shards.get(shard.partition.index) is shard
 
-        done = Deferred.fromCoroutine(loader.run(self._in_thread, wanted))
+        done = Deferred.fromCoroutine(loader.run(partial(self._disk_calls.at, shard.partition.log.directory), wanted))
         done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
 
     def _loaded(self, groups: dict[str, ClassicGroup] | None, shard: Shard, loader: GroupLoader) -> None:
@@ -387,7 +385,8 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
-        answers = {partition: may_delete(group, partition[0]) for partition in partitions}
+        errors = {topic: may_delete(group, topic) for topic in {partition[0] for partition in partitions}}
+        answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
         to_delete = [partition for partition, error in answers.items() if not error and partition in group.offsets]

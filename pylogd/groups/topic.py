@@ -22,7 +22,6 @@ from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.log.errors import RecordListTooLarge, RecordTooLarge, StorageError
-from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import OFFSETS_TOPIC, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -58,7 +57,6 @@ class OffsetsTopic:
         replicas: Replicas,
         topics: TopicRegistry,
         topic_admin: TopicAdmin,
-        cluster: Cluster,
         settings: Settings,
         now_ms: Callable[[], int],
     ) -> None:
@@ -66,7 +64,6 @@ class OffsetsTopic:
         self._hosting = replicas.hosting
         self._topics = topics
         self._topic_admin = topic_admin
-        self._cluster = cluster
         self._settings = settings
         self._now_ms = now_ms
         self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
@@ -97,12 +94,11 @@ class OffsetsTopic:
         return waiting
 
     async def _create(self) -> None:
-        copies = self._settings.integer("offsets.topic.replication.factor")
         with suppress(TopicExists):
             await self._topic_admin.create_topic(
                 OFFSETS_TOPIC,
                 partitions=self._settings.integer("offsets.topic.num.partitions"),
-                replication_factor=max(1, min(copies, len(self._cluster.brokers))),
+                replication_factor=self._settings.integer("offsets.topic.replication.factor"),
                 configs={
                     "cleanup.policy": "compact",
                     "segment.bytes": str(self._settings.integer("offsets.topic.segment.bytes")),
@@ -123,13 +119,27 @@ class OffsetsTopic:
         now_ms = self._now_ms()
         try:
             batch = encode_batch([(key, value, now_ms, ()) for key, value in records])
+            if partition in self._replicas.append_queues:
+                return Deferred.fromCoroutine(self._append_in_turn(partition, batch))
             result = self._replicas.append(partition, batch, True, own=True)
         except PylogdError as error:
             return _why_refused(partition, error)
-        if partition.high_watermark > result.last_offset:
+        return self._appended(partition, result.last_offset)
+
+    async def _append_in_turn(self, partition: Partition, batch: bytes) -> ErrorCode:
+        try:
+            result = await self._replicas.append_in_turn(partition, batch, True, own=True)
+        except PylogdError as error:
+            return _why_refused(partition, error)
+        outcome = self._appended(partition, result.last_offset)
+        return await outcome if isinstance(outcome, Deferred) else outcome
+
+    def _appended(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
+        """Return NONE if appended records are committed, or a Deferred of the outcome."""
+        if partition.high_watermark > last_offset:
             return ErrorCode.NONE
         return self._replicas.wait_for_replicas(
-            [PendingAppend(partition, result.last_offset + 1, None)],
+            [PendingAppend(partition, last_offset + 1, None)],
             self._settings.integer("offsets.commit.timeout.ms"),
         ).addCallback(_outcome)
 

@@ -1,4 +1,4 @@
-"""Log lines that a flood of bad connections can't multiply: at most so many of a kind in a while.
+"""Bound how many log lines a flood of bad connections can cause: at most `MOST_LINES` of a kind in `SECONDS`.
 
 What is not logged is counted: `COUNTS` has how often each kind of event happened since the process began, and the
 broker logs once a minute what has been added (`listening.py`).

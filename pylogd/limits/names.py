@@ -13,7 +13,7 @@ from typing import Final
 MAX_GROUP_ID: Final = 1024
 #: Group instance ids and the names of assignment protocols, as Kafka: they follow the rules of topic names.
 MAX_INSTANCE_ID: Final = 249
-#: Racks of consumers. A longer one is that of no broker, and is ignored.
+#: Racks of consumers. No broker has a longer one, so it is ignored.
 MAX_RACK: Final = 249
 #: How many characters of a client id are kept with a group's member, and become part of its id.
 MAX_CLIENT_ID: Final = 255

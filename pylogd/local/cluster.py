@@ -34,8 +34,9 @@ class LocalBrokers:
         racks: Sequence[str] = (),
         prefix: Sequence[str] = (),
         port: int = 0,
+        labels: Sequence[str] = (),
     ) -> None:
-        """`racks`: the rack of each broker in turn. `prefix`: see `BrokerProcess`.
+        """`racks`, `labels`: the rack and the labels of each broker in turn. `prefix`: see `BrokerProcess`.
 
         `port` is that of broker 1; the others have the following ones. 0 picks free ports.
         """
@@ -45,6 +46,7 @@ class LocalBrokers:
             "zookeeper.connect": connect, "default.replication.factor": str(min(size, 3)), **(settings or {}),
         }  # fmt: skip
         self.racks = dict(enumerate(racks, 1))
+        self.labels = dict(enumerate(labels, 1))
         self.ports = dict(enumerate(range(port, port + size) if port else free_ports(size), 1))
         self.brokers: dict[int, BrokerProcess] = {}
         self.paused: set[int] = set()
@@ -61,6 +63,8 @@ class LocalBrokers:
         more = {**self.settings, "node.id": str(node)}
         if node in self.racks:
             more["broker.rack"] = self.racks[node]
+        if node in self.labels:
+            more["broker.labels"] = self.labels[node]
         broker = self.launch(node, {**more, **(settings or {})})
         if wait:
             try:

@@ -190,9 +190,13 @@ class SecureCluster(LocalCluster):
         }  # fmt: skip
         return BrokerProcess(
             self.folder / f"broker{node}", self.folder / f"broker{node}.log", {**secure, **settings},
-            ["--config", str(self._brokers_file), "--listen", f"SASL_SSL://{HOST}:{self.sasl_ports[node]}"],
+            ["--config", str(self._brokers_file), *self.listen(node)],
             port=self.ports[node], prefix=self.prefix, host=f"SSL://{HOST}", wait=False,
         )  # fmt: skip
+
+    def listen(self, node: int) -> list[str]:
+        """Return the arguments for the listeners of a broker beside its first. A subclass may add some."""
+        return ["--listen", f"SASL_SSL://{HOST}:{self.sasl_ports[node]}"]
 
     def _make(self, name: str, hosts: tuple[str, ...]) -> Path:
         path = self.tls / f"{name}.pem"

@@ -18,25 +18,46 @@ from pylogd.log.log_directory import LogDirectory
 from pylogd.log.registry import LogRegistry
 
 
+class _DirectoryState:
+    """What is written in one data directory, of which one thread at a time writes.
+
+    lock: of all checkpoints but the cleaner's. truncations: how many there were; truncations_written: how many of them
+    the checkpoints reflect.
+    """
+
+    __slots__ = ("cleaner_lock", "lock", "truncations", "truncations_written")
+
+    def __init__(self) -> None:
+        self.lock, self.cleaner_lock = threading.Lock(), threading.Lock()
+        self.truncations = self.truncations_written = 0
+
+
 class CheckpointWriter:
     """See the module."""
 
     def __init__(self, registry: LogRegistry, directories: LogDirectories) -> None:
         self._registry = registry
         self._directories = directories
-        self._lock = threading.Lock()  # of all checkpoints but the cleaner's
-        self._cleaner_lock = threading.Lock()  # of the cleaner's checkpoint
-        self._count_lock = threading.Lock()  # of the count of truncations
-        self._truncations = 0
-        self._truncations_written = 0  # how many of them the checkpoints reflect
+        self._states: dict[str, _DirectoryState] = {}
+        self._states_lock = threading.Lock()
 
-    def write(self) -> None:
-        """Write recovery points and log start offsets.
+    def _state(self, entry: LogDirectory) -> _DirectoryState:
+        with self._states_lock:
+            return self._states.setdefault(entry.path, _DirectoryState())
+
+    def write(self, path: str | None = None) -> None:
+        """Write recovery points and log start offsets, of all data directories or of the one at `path`.
 
         A data directory that fails goes offline. Raises StorageFailure for other failures, such as a full disk.
         """
-        with self._lock:
-            self._write_all()
+        failed: StorageFailure | None = None
+        for entry in self._directories.entries:
+            if path is None or entry.path == path:
+                state = self._state(entry)
+                with state.lock:
+                    failed = self._write(entry, state) or failed
+        if failed is not None:
+            raise failed
 
     def write_truncated(self, log: Log, cleaned_before: int) -> None:
         """Write the checkpoints after a log was truncated: a recovery point after its end would be wrong.
@@ -45,30 +66,30 @@ class CheckpointWriter:
 
         cleaned_before: `log.cleaned_offset` before the truncation.
         """
-        with self._count_lock:
-            self._truncations += 1
-            own = self._truncations
-        with self._lock:
-            if self._truncations_written < own:
-                included = self._truncations
-                self._write_all()
-                self._truncations_written = included
+        entry = self._directories.directory_of(log)
+        state = self._state(entry)
+        with self._states_lock:
+            state.truncations += 1
+            own = state.truncations
+        with state.lock:
+            failed = self._write(entry, state) if state.truncations_written < own else None
+        if failed is not None:
+            raise failed
         if log.cleaned_offset < cleaned_before:
             self.write_cleaned(log)
 
-    def _write_all(self) -> None:
-        failed: StorageFailure | None = None
-        for entry in self._directories.entries:
-            try:
-                if entry.failure is None:
-                    self._write(entry)
-            except StorageFailure as error:
-                if not self._directories.storage_failed(error):
-                    failed = error
-        if failed is not None:
-            raise failed
+    def _write(self, entry: LogDirectory, state: _DirectoryState) -> StorageFailure | None:
+        """Write the checkpoints of a directory; return the failure if that does not take it offline."""
+        included = state.truncations
+        try:
+            if entry.failure is None:
+                self._write_offsets(entry)
+        except StorageFailure as error:
+            return None if self._directories.storage_failed(error) else error
+        state.truncations_written = included
+        return None
 
-    def _write(self, entry: LogDirectory) -> None:
+    def _write_offsets(self, entry: LogDirectory) -> None:
         registry = self._registry
         logs = [(key, log) for key, log in list(registry.logs.items()) if entry.holds(log)]
         unopened = registry.unopened()
@@ -79,11 +100,13 @@ class CheckpointWriter:
         starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
         entry.write_offsets(checkpoints.LOG_STARTS, starts)
 
-    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks of replicated partitions. Raises StorageFailure as `write`."""
-        with self._lock:
-            logs = [(key, offset, self._registry.logs.get(key)) for key, offset in offsets.items()]
-            for entry in self._directories.entries:
+    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int], path: str | None = None) -> None:
+        """Write the high watermarks of replicated partitions. Raises StorageFailure; path: as for `write`."""
+        logs = [(key, offset, self._registry.logs.get(key)) for key, offset in offsets.items()]
+        for entry in self._directories.entries:
+            if path is not None and entry.path != path:
+                continue
+            with self._state(entry).lock:
                 found = {key: offset for key, offset, log in logs if log is not None and entry.holds(log)}
                 if entry.failure is None and (found or checkpoints.HIGH_WATERMARKS in entry.checkpointed):
                     try:
@@ -94,9 +117,9 @@ class CheckpointWriter:
 
     def write_cleaned(self, log: Log) -> None:
         """Write how far the logs in the data directory of `log` were compacted. Raises StorageFailure."""
-        with self._cleaner_lock:
-            for entry in self._directories.entries:
-                if entry.holds(log) and entry.failure is None:
-                    logs = [(key, other) for key, other in list(self._registry.logs.items()) if entry.holds(other)]
-                    offsets = {key: other.cleaned_offset for key, other in logs if other.cleaned_offset}
-                    entry.write_offsets(checkpoints.CLEANER_OFFSETS, offsets)
+        entry = self._directories.directory_of(log)
+        with self._state(entry).cleaner_lock:
+            if entry.failure is None:
+                logs = [(key, other) for key, other in list(self._registry.logs.items()) if entry.holds(other)]
+                offsets = {key: other.cleaned_offset for key, other in logs if other.cleaned_offset}
+                entry.write_offsets(checkpoints.CLEANER_OFFSETS, offsets)

@@ -180,10 +180,13 @@ class LogDirectories:
         if self.on_full is not None:
             self.on_full()
 
-    def check(self, write: bool) -> None:
-        """Find directories that are gone, can't be written to (tried only with `write`), or have free space again."""
+    def check(self, write: bool, path: str | None = None) -> None:
+        """Find directories that are gone, can't be written to (tried only with `write`), or have free space again.
+
+        path: of the only one to check; None for all.
+        """
         for entry in self.entries:
-            if entry.failure is not None:
+            if entry.failure is not None or path not in (None, entry.path):
                 continue
             try:
                 entry.probe(write and not entry.full)

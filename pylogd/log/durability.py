@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pylogd.log.checkpoints import write_leader_epochs
@@ -30,7 +31,7 @@ class DurableLog(Protocol):
     storage: Storage
     epochs: LeaderEpochs
     producers: Producers
-    lock: threading.Lock
+    lock: threading.RLock
     abandoned: bool
     log_end_offset: int
     recovery_point: int
@@ -43,6 +44,8 @@ class DurableLog(Protocol):
 
     @property
     def active(self) -> Segment: ...
+
+    def exclude_appends(self) -> AbstractContextManager[object]: ...
 
 
 def seal_segments(log: DurableLog) -> None:
@@ -57,8 +60,9 @@ def seal_segments(log: DurableLog) -> None:
         base = log.active.base_offset
     fs = log.storage.fs
     try:
-        with log.lock:
-            log.active.truncate_torn()
+        if log.active.torn:
+            with log.exclude_appends():
+                log.active.truncate_torn()
         for segment in sealed:
             segment.persist()
         for offset, data in snapshots:

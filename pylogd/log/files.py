@@ -23,6 +23,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from pylogd.log.residency import missing_bytes
+
 _log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
@@ -65,6 +67,9 @@ class FileSystem(Protocol):
 
     def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], position: int, flags: int = 0) -> int:
         """Read into the buffers; return how many bytes were read. With `NOWAIT`: EAGAIN instead of waiting."""
+
+    def missing(self, fd: int, position: int, length: int) -> int:
+        """Return how many bytes of a range of a file are not in memory; 0 if that can't be told."""
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write the buffers one after another at `position`; return how many bytes were written."""
@@ -124,6 +129,7 @@ class RealFileSystem:
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
     preadv = staticmethod(os.preadv)
+    missing = staticmethod(missing_bytes)
     pwritev = staticmethod(os.pwritev)
     fsync = staticmethod(os.fdatasync if hasattr(os, "fdatasync") else os.fsync)
     ftruncate = staticmethod(os.ftruncate)
@@ -231,6 +237,9 @@ class FileSlice:
 
     __slots__ = ("file", "length", "position")
 
+    #: Whether a block cache may hold the bytes: see `pylogd.cache.ranges.BlockSlice`.
+    in_blocks = False
+
     def __init__(self, file: SegmentFile, position: int, length: int) -> None:
         self.file = file
         self.position = position
@@ -241,6 +250,10 @@ class FileSlice:
 
     def __repr__(self) -> str:
         return f"FileSlice({self.file.path!r}, {self.position}, {self.length})"
+
+    def head(self, length: int) -> FileSlice:
+        """Return the first `length` bytes of it."""
+        return FileSlice(self.file, self.position, length)
 
     def fileno(self) -> int:
         """Return the descriptor, which is valid as long as this object exists."""
@@ -259,7 +272,7 @@ class FileSlice:
             left -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def copy(self) -> bytearray | None:
+    def copy(self) -> bytes | bytearray | None:
         """Return a copy of the bytes; None if that would wait for the disk, or if the file was truncated."""
         data = self.file.read_warm(self.position, self.length)
         return data if data is not None and len(data) == self.length else None
@@ -267,10 +280,16 @@ class FileSlice:
     def is_warm(self, position: int, length: int) -> bool:
         """Return whether `length` bytes at `position` of the file are in the page cache.
 
-        Only the first and the last byte are tried, by reads that do not wait. If the file system can't tell, True.
+        Trying the ends would not do: look-ups read them, and a read that does not wait has the kernel read ahead from
+        its place, so that the next one finds it there, but nothing behind.
         """
-        read_warm = self.file.read_warm
-        return bool(read_warm(position, 1)) and (length <= 1 or bool(read_warm(position + length - 1, 1)))
+        file = self.file
+        return not file.fs.missing(file.fd, position, length)
+
+    def missing(self, position: int, length: int) -> int:
+        """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""
+        file = self.file
+        return file.fs.missing(file.fd, position, length)
 
 
 V = TypeVar("V")

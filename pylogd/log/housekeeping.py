@@ -6,6 +6,7 @@ Everything here waits for the disk: call it in a thread.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 
 from pylogd.log.checkpoint_writer import CheckpointWriter
@@ -44,13 +45,19 @@ class Housekeeping:
         self._now_ms = now_ms
         self._seconds = seconds
         self._checkpoint_seconds = checkpoint_ms / 1000
-        self._next_checkpoint = 0.0
+        self._next_checkpoint: dict[str | None, float] = {}  # by path
 
-    def tick(self) -> list[TopicPartition]:
-        """Do what is due; return the partitions whose log start offset has moved."""
+    def tick(self, path: str | None = None) -> list[TopicPartition]:
+        """Do what is due; return the partitions whose log start offset has moved.
+
+        path: of the only data directory to do it for; None for all of them. Each is always done the same way, since the
+        times are kept by path.
+        """
         now_ms, now = self._now_ms(), self._seconds()
         moved = []
         for key, log in list(self._registry.logs.items()):
+            if path is not None and os.path.dirname(log.directory) != path:
+                continue
             start = log.log_start_offset
             try:
                 _maintain(log, now_ms, now)
@@ -60,11 +67,12 @@ class Housekeeping:
             if log.log_start_offset != start:
                 moved.append(key)
         for entry in self._directories.entries:
-            self._remove_deleted(entry, now)
-        if now >= self._next_checkpoint:
-            self._next_checkpoint = now + self._checkpoint_seconds
+            if path is None or entry.path == path:
+                self._remove_deleted(entry, now)
+        if now >= self._next_checkpoint.get(path, 0.0):
+            self._next_checkpoint[path] = now + self._checkpoint_seconds
             try:
-                self._checkpoints.write()
+                self._checkpoints.write(path)
             except StorageError as error:
                 _log.error("Could not write the checkpoints, will try again: %s", error)
         return moved

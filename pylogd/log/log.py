@@ -19,43 +19,35 @@ only truncation holds it during a sync. Reads take no lock, since the list of se
 
 from __future__ import annotations
 
-import os
-import struct
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
+from pylogd.log.accepting import (
+    IOV_MAX,
+    NO_TIMESTAMP,
+    PREFIX_SIZE,
+    Accepted,
+    accept,
+    pack_prefix,
+    repeated,
+)
 from pylogd.log.append_result import AppendResult, new_append_result
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
-from pylogd.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, RecordListTooLarge, StorageFailure
+from pylogd.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, StorageFailure
 from pylogd.log.fast_accept import FastAccept
 from pylogd.log.files import Buffer, FileSlice
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
-from pylogd.log.producers import Producers, WrittenBatch
+from pylogd.log.producers import Producers
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage
-from pylogd.log.validator import (
-    AppendOrigin,
-    Checked,
-    Inspections,
-    check_batches,
-    check_epochs,
-    inspect,
-    wants_inspection,
-    with_log_append_time,
-)
+from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
 from pylogd.log.write_failures import WriteFailures
 from pylogd.wire.records import LENGTH_OVERHEAD
 
-NO_TIMESTAMP = -1
-
-_PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the broker writes into a batch
-_PREFIX_SIZE = _PREFIX.size
 _COPIED_BYTES = 4096  # smaller batches are copied to be written together: that is cheaper than many small buffers
-_IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
-
-_pack_prefix = _PREFIX.pack
 
 
 class Log:
@@ -87,10 +79,8 @@ class Log:
         producers: Producers,
         clean: bool = False,
     ) -> None:
-        self.directory = directory
+        self.directory, self.storage, self.now_ms = directory, storage, now_ms
         self.topic, self.partition, self.topic_id = topic, partition, topic_id
-        self.storage = storage
-        self.now_ms = now_ms
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
         self.recovery_point = recovery_point
         self.epochs, self.producers = epochs, producers
@@ -101,16 +91,17 @@ class Log:
         self.closed = self.abandoned = False
         self.last_flush = storage.seconds()
         self.pending_unlinks: list[tuple[float, list[str]]] = []  # files renamed to .deleted, when to unlink them
-        self.lock = threading.Lock()  # held by whatever changes the log
+        self.lock = threading.RLock()  # held by whatever changes the log
+        self.writing = threading.Lock()  # held during a staged append, or what excludes it; taken before `lock`
         self.maintenance = threading.Lock()  # held by flush, truncation and removal; taken before `lock`
         self.unwritten_snapshots: list[tuple[int, bytes]] = []  # (offset, content), made at a roll
         self.names_synced = clean  # whether the name of the log's directory is durable
         self._closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
-        self._write_failures = WriteFailures()
+        self.write_failures = WriteFailures()
         self._config = config
-        self._create_time = True
+        self.stamps = False  # whether records get the broker's time
         self._roll_ms = 0
-        self._fast_accept = FastAccept()
+        self.fast_accept = FastAccept()
         self.replace_segments(segments)
         self.config = config
 
@@ -126,11 +117,11 @@ class Log:
     def config(self, config: LogConfig) -> None:
         with self.lock:
             self._config = config
-            self._create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+            self.stamps = config.message_timestamp_type is not TimestampType.CREATE_TIME
             self._roll_ms = config.roll_ms(self.topic_id, self.partition)
-            self._index_interval = config.index_interval_bytes
+            self.index_interval = config.index_interval_bytes
             self.producers.most = config.producer_ids_max
-            self._set_limits()
+            self.set_limits()
 
     @property
     def size(self) -> int:
@@ -152,7 +143,7 @@ class Log:
         self._view = SegmentsView(segments)
         self._active = segments[-1]
         self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # where the last read ended
-        self._set_limits()
+        self.set_limits()
 
     # Appending -----------------------------------------------------------------------------------------------------
 
@@ -174,15 +165,15 @@ class Log:
             try:
                 now_ms = self.now_ms()
                 if origin is AppendOrigin.CLIENT and inspections is None and leader_epoch == self.epochs.latest:
-                    fields = self._fast_accept.check(records, self._active.size, self.log_end_offset, now_ms)
+                    fields = self.fast_accept.check(records, self._active.size, self.log_end_offset, now_ms)
                     if fields is not None:
                         return self._append_one(memoryview(records), leader_epoch, *fields)
                 return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
             except StorageFailure as failure:
-                self._write_failures.note(failure, self.log_end_offset, self.storage.seconds())
+                self.write_failures.note(failure, self.log_end_offset, self.storage.seconds())
                 raise
             except OutOfOrderSequence as gap:
-                self._write_failures.explain(gap, self.log_end_offset, self.storage.seconds())
+                self.write_failures.explain(gap, self.log_end_offset, self.storage.seconds())
                 raise
 
     def wants_inspection(self, records: Buffer) -> bool:
@@ -200,14 +191,17 @@ class Log:
         if producer_id >= 0:
             duplicate = self.producers.check(producer_id, epoch, sequence, delta)
             if duplicate is not None:
-                return self._duplicate(duplicate)
+                return repeated(self, duplicate)
         size = len(view)
         base = self.log_end_offset
         last = base + delta
         segment = self._active
-        segment.write((_pack_prefix(base, size - LENGTH_OVERHEAD, leader_epoch), view[_PREFIX_SIZE:]), size)
-        if segment.note_batch(size, last, newest, self._index_interval):
-            self._set_limits()
+        parts = pack_prefix(base, size - LENGTH_OVERHEAD, leader_epoch), view[PREFIX_SIZE:]
+        segment.write(parts, size)
+        if segment.cached is not None:
+            segment.note_cached(parts, size)
+        if segment.note_batch(size, last, newest, self.index_interval):
+            self.set_limits()
         if producer_id >= 0:
             self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
         self.log_end_offset = last + 1
@@ -222,7 +216,7 @@ class Log:
             segment = self._active
             if leader_epoch != self.epochs.latest or not segment.has_entries_for(len(batches)):
                 return []
-            accepted = self._fast_accept.check_all(
+            accepted = self.fast_accept.check_all(
                 batches, segment.size, self.log_end_offset, self.now_ms(), self.producers
             )
             if not accepted:
@@ -231,17 +225,19 @@ class Log:
             size = 0
             for records, base, _ in accepted:
                 length = len(records)
-                parts += (_pack_prefix(base, length - LENGTH_OVERHEAD, leader_epoch), records[_PREFIX_SIZE:])
+                parts += (pack_prefix(base, length - LENGTH_OVERHEAD, leader_epoch), records[PREFIX_SIZE:])
                 size += length
-            if size < len(accepted) * _COPIED_BYTES or len(parts) > _IOV_MAX:
+            if size < len(accepted) * _COPIED_BYTES or len(parts) > IOV_MAX:
                 parts = [b"".join(parts)]
             try:
                 segment.write(parts, size)
             except StorageFailure as failure:
-                self._write_failures.note(failure, self.log_end_offset, self.storage.seconds())
+                self.write_failures.note(failure, self.log_end_offset, self.storage.seconds())
                 raise
+            if segment.cached is not None:
+                segment.note_cached(parts, size)
             for records, base, (delta, newest, producer_id, epoch, sequence) in accepted:
-                segment.note_batch(len(records), base + delta, newest, self._index_interval)
+                segment.note_batch(len(records), base + delta, newest, self.index_interval)
                 if producer_id >= 0:
                     self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
             self.log_end_offset = base + delta + 1
@@ -257,74 +253,50 @@ class Log:
         may_inspect: bool,
     ) -> AppendResult:
         """Append any number of batches of any origin: the general path."""
-        if self.closed:
-            raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
-        checked = check_batches(records, origin, self._config, now_ms, self.log_end_offset, inspections, may_inspect)
-        if len(records) > self._config.segment_bytes and origin is not AppendOrigin.REPLICATION:
-            raise RecordListTooLarge(
-                f"the batches have {len(records)} bytes together, more than segment.bytes, {self._config.segment_bytes}"
-            )
-        stamp = NO_TIMESTAMP
-        if origin is AppendOrigin.REPLICATION:
-            check_epochs([header for header, _ in checked], self.epochs.latest, leader_epoch)
-        else:
-            duplicate = self.producers.check_all([header for header, _ in checked])
-            if duplicate is not None:
-                return self._duplicate(duplicate)
-            if not self._create_time:
-                stamp = now_ms
-                checked = [with_log_append_time(batch, now_ms) for _, batch in checked]
-            checked = self._with_offsets(checked, leader_epoch)
-        self._write_checked(checked, records if origin is AppendOrigin.REPLICATION else None, len(records), now_ms)
-        first, last = checked[0][0], checked[-1][0]
-        return AppendResult(first.base_offset, last.last_offset, stamp, self.log_start_offset)
-
-    def _with_offsets(self, checked: list[Checked], leader_epoch: int) -> list[Checked]:
-        """Return the batches with the next offsets of this log."""
-        offset = self.log_end_offset
-        numbered = []
-        for header, batch in checked:
-            numbered.append((header._replace(base_offset=offset, leader_epoch=leader_epoch), batch))
-            offset += header.last_offset_delta + 1
-        return numbered
-
-    def _write_checked(self, checked: list[Checked], as_is: memoryview | None, size: int, now_ms: int) -> None:
-        """Write batches to the active segment or a new one. `as_is`: their bytes, if these have offsets and epochs."""
-        first, last_offset = checked[0][0], checked[-1][0].last_offset
-        newest = max(header.max_timestamp for header, _ in checked)
-        segment = self._active
-        if last_offset - segment.base_offset > MAX_RELATIVE or (
-            segment.size
-            and (segment.size + size > self._config.segment_bytes or segment.full or self._is_due(newest, now_ms))
-        ):
-            self.roll(first.base_offset, now_ms)
-            segment = self._active
+        accepted = accept(
+            self, records, leader_epoch, origin, now_ms, inspections, may_inspect, end=self.log_end_offset
+        )
+        if isinstance(accepted, AppendResult):
+            return accepted
+        if self.needs_roll(accepted, now_ms):
+            self.roll(accepted.base_offset, now_ms)
             if self.on_roll is not None:
                 self.on_roll()
-        buffers: list[Buffer] = [] if as_is is None else [as_is]
-        for header, batch in checked if as_is is None else ():
-            buffers += (
-                _pack_prefix(header.base_offset, header.batch_length, header.leader_epoch),
-                batch[_PREFIX_SIZE:],
+        buffers = accepted.buffers()
+        segment = self._active
+        segment.write(buffers if len(buffers) <= IOV_MAX else [b"".join(buffers)], accepted.size)
+        segment.note_cached(buffers, accepted.size, keep=accepted.as_is is None)
+        self.wrote(accepted)
+        return accepted.result
+
+    def needs_roll(self, accepted: Accepted, now_ms: int) -> bool:
+        """Return whether these batches go to a new segment."""
+        segment = self._active
+        return accepted.last_offset - segment.base_offset > MAX_RELATIVE or bool(
+            segment.size
+            and (
+                segment.size + accepted.size > self._config.segment_bytes
+                or segment.full
+                or self._is_due(accepted.newest, now_ms)
             )
-        segment.write(buffers if len(buffers) <= _IOV_MAX else [b"".join(buffers)], size)
-        for header, batch in checked:
-            segment.note_batch(len(batch), header.last_offset, header.max_timestamp, self._index_interval)
+        )
+
+    def wrote(self, accepted: Accepted) -> None:
+        """Take over batches that were written at the end of the active segment. The caller holds `lock`."""
+        segment = self._active
+        for header, batch in accepted.checked:
+            segment.note_batch(len(batch), header.last_offset, header.max_timestamp, self.index_interval)
             self.producers.note(header)
             self.epochs.assign(header.leader_epoch, header.base_offset)
-        self._set_limits()
-        self.log_end_offset = last_offset + 1
+        self.set_limits()
+        self.log_end_offset = accepted.last_offset + 1
 
-    def _duplicate(self, batch: WrittenBatch) -> AppendResult:
-        stamp = NO_TIMESTAMP if self._create_time else batch.timestamp
-        return AppendResult(batch.base_offset, batch.last_offset, stamp, self.log_start_offset, True)
-
-    def _set_limits(self) -> None:
+    def set_limits(self) -> None:
         """Work out which batches `fast_accept` may accept until the segment is looked at again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
-        usable = self._create_time and segment.size and not (segment.full or self.closed or config.compacts)
-        self._fast_accept.set_limits(config, segment, self._roll_ms, bool(usable))
+        usable = segment.size and not self.stamps and not (segment.full or self.closed or config.compacts)
+        self.fast_accept.set_limits(config, segment, self._roll_ms, bool(usable))
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
         """Return whether the active segment is older than `segment.ms`: by time stamps if it has any, as in Kafka."""
@@ -334,16 +306,31 @@ class Log:
         return now_ms - segment.created_ms > self._roll_ms
 
     def roll(self, base_offset: int, now_ms: int) -> None:
-        """Start a new segment. The next `flush` or `seal` makes the old one durable. The caller holds `lock`."""
+        """Start a new segment. The next `flush` or `seal` makes the old one durable. The caller excludes appends."""
+        self.rolled(self.make_segment(base_offset, now_ms))
+
+    def make_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """Create the segment that comes after the active one. Raises StorageFailure. The caller excludes appends."""
         try:
             self._active.truncate_torn()
             if self._active.reopened:
                 self._active.drop_index_files()
-            segment = Segment.create(self.storage, self.directory, base_offset, created_ms=now_ms)
+            return Segment.create(self.storage, self.directory, base_offset, created_ms=now_ms)
         except OSError as error:
             raise StorageFailure(self.directory, error) from error
-        self.unwritten_snapshots.append((self.log_end_offset, self.producers.to_snapshot()))
-        self.replace_segments([*self.segments, segment])
+
+    def rolled(self, segment: Segment) -> None:
+        """Append to `segment` from now on, which `make_segment` has made."""
+        with self.lock:
+            self.unwritten_snapshots.append((self.log_end_offset, self.producers.to_snapshot()))
+            self.replace_segments([*self.segments, segment])
+
+    def exclude_appends(self) -> AbstractContextManager[object]:
+        """Exclude appends, for whoever changes the files of the active segment. Waits for a write under way.
+
+        Where appends are staged the reactor takes `lock`, which therefore must not be held while a disk is waited for.
+        """
+        return self.writing if self.storage.staged_appends else self.lock
 
     # Reading -------------------------------------------------------------------------------------------------------
 
@@ -402,7 +389,8 @@ class Log:
         if segment is self._active and position + length == segment.size:
             with self.lock:
                 self._tail = self.log_end_offset, self._active, self._active.size
-        return FileSlice(segment.reader(allow_cold=allow_cold), position, length)
+        file, cached = segment.reader(allow_cold=allow_cold), segment.cached
+        return FileSlice(file, position, length) if cached is None else cached.slice(file, position, length)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, leader epoch) of the first record with at least this time stamp, None if none.
@@ -468,11 +456,11 @@ class Log:
     def close(self) -> None:
         """Flush the log, write indexes and the producer snapshot, and close its files. Raises StorageFailure."""
         with self.maintenance:
-            with self.lock:
+            with self.exclude_appends(), self.lock:
                 if self.closed:
                     return
                 self.closed = True
-                self._set_limits()
+                self.set_limits()
             flush_log(self)
             if self.log_end_offset != self._closed_at or self._active.torn:
                 write_closing_state(self)
@@ -487,7 +475,7 @@ class Log:
         """Refuse appends and look-ups from now on. The files stay open and as they are."""
         with self.lock:
             self.closed = self.abandoned = True
-            self._set_limits()
+            self.set_limits()
 
     def forget(self) -> None:
         """Close files and drop indexes. Slices that are still being sent keep their file open."""

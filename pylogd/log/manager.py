@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pylogd.log import checkpoints
 from pylogd.log.bulk_loader import INTERNAL_PREFIX, BulkLoader, ConfigOf, Progress
+from pylogd.log.caching import BlockCache
 from pylogd.log.checkpoint_writer import CheckpointWriter
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.config import LogConfig
@@ -58,6 +59,8 @@ class LogManager:
     boot_id: that of the machine, see `log_directory.open_directory`.
     partition_limit: how many logs may be open. May be changed until `load`.
     cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
+    cache: holds what producers append; None for no such cache.
+    staged_appends: whether all appends are made by `staged_append`, so that their writes can be made in threads.
     """
 
     def __init__(
@@ -75,9 +78,11 @@ class LogManager:
         boot_id: str | None = None,
         partition_limit: int = sys.maxsize,
         cordoned: Callable[[], frozenset[str]] = frozenset,
+        cache: BlockCache | None = None,
+        staged_appends: bool = False,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
-        self.storage = Storage(self.fs, seconds=seconds)
+        self.storage = Storage(self.fs, seconds=seconds, cache=cache, staged_appends=staged_appends)
         self.config = LogConfig() if config is None else config
         self.partition_limit = partition_limit
         self._cordoned = cordoned
@@ -85,6 +90,8 @@ class LogManager:
         self._seconds = seconds
         self._reopening = threading.Lock()
         self._registry = LogRegistry()
+        self._made = threading.Condition(self._registry.lock)  # notified when one of `_being_made` is made, or is not
+        self._being_made: set[TopicPartition] = set()
         self._directories = LogDirectories(
             directories, self._registry, fs=self.fs, node_id=node_id, cluster_id=cluster_id, boot_id=boot_id
         )
@@ -148,6 +155,11 @@ class LogManager:
         """Return the id of the data directory that has a partition's log; None if there is no such log."""
         log = self.logs.get(key)
         return None if log is None else self._directories.directory_of(log).properties.directory_id
+
+    def path_of(self, key: TopicPartition) -> str | None:
+        """Return the path of a partition's log; None if there is no such log."""
+        log = self.logs.get(key)
+        return None if log is None else log.directory
 
     @property
     def suspect(self) -> frozenset[str]:
@@ -238,47 +250,80 @@ class LogManager:
 
     # Partitions ----------------------------------------------------------------------------------------------------
 
-    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None) -> Log:
+    def choose_directories(self, count: int) -> Sequence[str | None]:
+        """Return in which data directories to create so many logs; None if all are offline. Never waits for a disk."""
+        if not self._directories.online:
+            return [None] * count
+        added: dict[str, int] = {}
+        chosen = []
+        for _ in range(count):
+            entry = self._best_directory(added)
+            added[entry.path] = added.get(entry.path, 0) + 1
+            chosen.append(entry.path)
+        return chosen
+
+    def create(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None, directory: str | None = None
+    ) -> Log:
         """Create an empty log and return it; if there is an open one, return that.
 
-        Raises TooManyPartitions, NoLogDirectory, StorageFailure, and the error of a log that is offline.
+        directory: the data directory, if it was chosen already. Raises TooManyPartitions, NoLogDirectory,
+        StorageFailure, and the error of a log that is offline.
         """
         try:
-            return self._create(topic, partition, topic_id, config)
+            return self._create(topic, partition, topic_id, config, directory)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
 
-    def _create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None) -> Log:
+    def _create(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None, directory: str | None
+    ) -> Log:
         key = topic, partition
-        with self._registry.lock:
+        with self._made:
+            while key in self._being_made:
+                self._made.wait()
             known = self.logs.get(key)
             if known is not None:
                 return known
             offline = self._registry.offline.get(key)
             if offline is not None:
                 raise offline.error
-            if len(self.logs) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
+            if len(self.logs) + len(self._being_made) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
                 raise TooManyPartitions(self.partition_limit)
-            entry = self._choose_directory(topic, partition)
-            path = os.path.join(entry.path, f"{topic}-{partition}")
-            try:
-                if self.fs.islink(path):
-                    raise OSError(errno.ELOOP, LINK, path)
-                self.fs.mkdir(path)
-                checkpoints.write_partition_metadata(self.fs, path, topic_id)
-            except OSError as error:
-                raise StorageFailure(path, error) from error
-            log = create_log(
-                path, topic, partition, topic_id, self.config if config is None else config,
-                storage=self.storage, now_ms=self._now_ms,
-            )  # fmt: skip
-            self.logs[key] = log
+            entry = self._choose_directory(topic, partition, directory)
             entry.open_logs += 1
-            return log
+            self._being_made.add(key)
+        log = None
+        try:
+            log = self._make(entry, topic, partition, topic_id, self.config if config is None else config)
+        finally:
+            with self._made:  # the lock was not held meanwhile: others must not wait for a disk that hangs
+                self._being_made.discard(key)
+                self._made.notify_all()
+                if log is None:
+                    entry.open_logs -= 1
+                elif entry.failure is None:
+                    self.logs[key] = log
+        if entry.failure is not None:
+            log.abandon()
+            raise entry.failure
+        return log
 
-    def _choose_directory(self, topic: str, partition: int) -> LogDirectory:
-        """Return the directory for a new partition. Raises NoLogDirectory.
+    def _make(self, entry: LogDirectory, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """Create the files of an empty log. Raises StorageFailure."""
+        path = os.path.join(entry.path, f"{topic}-{partition}")
+        try:
+            if self.fs.islink(path):
+                raise OSError(errno.ELOOP, LINK, path)
+            self.fs.mkdir(path)
+            checkpoints.write_partition_metadata(self.fs, path, topic_id)
+        except OSError as error:
+            raise StorageFailure(path, error) from error
+        return create_log(path, topic, partition, topic_id, config, storage=self.storage, now_ms=self._now_ms)
+
+    def _best_directory(self, added: Mapping[str, int]) -> LogDirectory:
+        """Return the directory for a new partition, if so many are about to be `added`. Raises NoLogDirectory.
 
         A cordoned one is taken only if there is no other: the replica was assigned before the cluster heard of it.
         """
@@ -286,8 +331,15 @@ class LogManager:
         if not online:
             raise NoLogDirectory("all data directories are offline")
         cordoned = self._cordoned()
-        entry = min(online, key=lambda entry: (entry.path in cordoned, entry.full, entry.open_logs))
-        if entry.path in cordoned:
+        return min(
+            online,
+            key=lambda entry: (entry.path in cordoned, entry.full, entry.open_logs + added.get(entry.path, 0)),
+        )
+
+    def _choose_directory(self, topic: str, partition: int, path: str | None) -> LogDirectory:
+        chosen = [entry for entry in self._directories.online if entry.path == path]
+        entry = chosen[0] if chosen else self._best_directory({})
+        if entry.path in self._cordoned():
             _log.warning(
                 "%s-%d is created in %s although that is cordoned: all data directories that are not offline are "
                 "(cordoned.log.dirs), and the replica was assigned to this broker before the others knew",
@@ -307,7 +359,8 @@ class LogManager:
         log, entry = removed
         try:
             with log.maintenance:
-                log.abandon()
+                with log.exclude_appends():  # a roll must not fail because the directory has another name
+                    log.abandon()
                 self._delete_later(entry, log.directory, log.config)
             self._drop_cleaned(log)
         except StorageFailure as error:
@@ -406,9 +459,9 @@ class LogManager:
         """Take a data directory offline if the error calls for it; see `LogDirectories.storage_failed`."""
         return self._directories.storage_failed(error)
 
-    def check_directories(self, write: bool = True) -> None:
+    def check_directories(self, write: bool = True, path: str | None = None) -> None:
         """Look for data directories that failed or have free space again; see `LogDirectories.check`."""
-        self._directories.check(write)
+        self._directories.check(write, path)
 
     def trust(self) -> None:
         """Write to each directory that it is in use under this boot id: none is `suspect` from then on.
@@ -428,17 +481,20 @@ class LogManager:
 
     # Housekeeping --------------------------------------------------------------------------------------------------
 
-    def tick(self) -> list[TopicPartition]:
-        """Do the maintenance that is due; return the partitions whose log start offset has moved."""
-        return self._housekeeping.tick()
+    def tick(self, path: str | None = None) -> list[TopicPartition]:
+        """Do the maintenance that is due; return the partitions whose log start offset has moved.
+
+        path: as for `Housekeeping.tick`.
+        """
+        return self._housekeeping.tick(path)
 
     def checkpoint(self) -> None:
         """Write recovery points and log start offsets; see `CheckpointWriter.write`."""
         self._checkpoints.write()
 
-    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int], path: str | None = None) -> None:
         """Write high watermarks; see `CheckpointWriter.write_high_watermarks`."""
-        self._checkpoints.write_high_watermarks(offsets)
+        self._checkpoints.write_high_watermarks(offsets, path)
 
     def checkpoint_cleaned(self, log: Log) -> None:
         """Write how far logs were compacted; see `CheckpointWriter.write_cleaned`."""

@@ -152,12 +152,17 @@ class Producers:
         producer = self.by_id.get(producer_id)
         return producer is not None and (producer.epoch, producer.next_sequence) == (epoch, base_sequence)
 
-    def check_all(self, headers: list[BatchHeader]) -> WrittenBatch | None:
+    def check_all(
+        self, headers: list[BatchHeader], sequences: dict[int, tuple[int, int]] | None = None
+    ) -> WrittenBatch | None:
         """Do as `check` for batches that are appended together; each must continue those before it.
+
+        sequences: by producer id, the epoch and sequence number that must come next, for producers of which batches are
+        still being written.
 
         If one of them is a duplicate, the whole append is: a client repeats requests unchanged.
         """
-        next_of: dict[int, tuple[int, int]] = {}  # by producer id: epoch and sequence number
+        next_of = {} if sequences is None else dict(sequences)  # by producer id: epoch and sequence number
         for header in headers:
             if header.producer_id < 0 or header.is_control:
                 continue

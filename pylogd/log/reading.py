@@ -127,6 +127,6 @@ def before_codec(records: FileSlice, codec: int) -> FileSlice:
                 raise UnsupportedCompressionType(
                     f"the batch at offset {header.base_offset} is compressed with codec {codec}"
                 )
-            return FileSlice(file, start, at - start)
+            return records.head(at - start)
         at += header.batch_length + LENGTH_OVERHEAD
     return records

@@ -32,7 +32,7 @@ def retain(log: Log, now_ms: int) -> int:
             segments, end = log.segments, log.log_end_offset
         reasons = _expired(log, segments, end, now_ms)
         if len(reasons) == len(segments):
-            with log.lock:
+            with log.exclude_appends():
                 if log.log_end_offset != end:
                     reasons.pop()  # the active segment was appended to meanwhile
                 else:

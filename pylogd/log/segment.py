@@ -22,7 +22,8 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
+from pylogd.log.caching import BlockCache, CachedRange
+from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, replace_file, sync_file
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
 from pylogd.log.scan import BadBatch, scan
@@ -48,15 +49,21 @@ _replacements = itertools.count(1)
 class Storage:
     """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
-    __slots__ = ("files", "fs", "indexes", "seconds")
+    __slots__ = ("cache", "files", "fs", "indexes", "seconds", "staged_appends")
 
     def __init__(
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
-        seconds: Callable[[], float] = time.monotonic,
+        seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
     ) -> None:  # fmt: skip
-        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays."""
+        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
+
+        cache: holds what producers append; None for no such cache. staged_appends: whether all appends are made by
+        `staged_append`.
+        """
         self.fs = fs
+        self.cache = cache
         self.seconds = seconds
+        self.staged_appends = staged_appends
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 
@@ -86,13 +93,13 @@ class Segment:
     first_timestamp: the largest time stamp of the first batch, -1 if unknown.
     file, indexes: set while the segment is active or pinned, else None.
     torn: whether a failed write left bytes after the end. reopened: whether there are index files of an earlier stop.
-    full: whether the indexes have `max_entries`.
+    full: whether the indexes have `max_entries`. cached: what the block cache holds; None without a block cache.
     """
 
     __slots__ = (
-        "_max_timestamp", "_max_timestamp_offset", "base_offset", "bytes_since_index", "created_ms", "directory",
-        "file", "first_timestamp", "full", "indexes", "key", "max_entries", "path", "reopened", "size", "storage",
-        "torn",
+        "_max_timestamp", "_max_timestamp_offset", "base_offset", "bytes_since_index", "cached", "created_ms",
+        "directory", "file", "first_timestamp", "full", "indexes", "key", "max_entries", "path", "reopened", "size",
+        "storage", "torn",
     )  # fmt: skip
 
     def __init__(self, storage: Storage, directory: str, base_offset: int, size: int, *, created_ms: int = 0) -> None:
@@ -102,6 +109,7 @@ class Segment:
         self.path = segment_path(directory, base_offset)
         self.key = self.path
         self.size = size
+        self.cached: CachedRange | None = None if storage.cache is None else storage.cache.new_range()
         self.created_ms = created_ms
         self.first_timestamp = -1
         self.file: SegmentFile | None = None
@@ -147,20 +155,23 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = scanned._max_timestamp, scanned._max_timestamp_offset
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write `size` bytes at the end, all or none. `note_batch` has to be called then. Raises StorageFailure."""
-        assert self.file is not None
+        """Write `size` bytes at the end, all or none. `note_batch` has to be called then.
+
+        Raises StorageFailure, and LogClosed if another thread has just abandoned the log.
+        """
         storage, file, position = self.storage, self.file, self.size
+        if file is None:
+            raise LogClosed(f"{self.path} is closed")
         try:
             written = storage.fs.pwritev(file.fd, buffers, position)
             if written != size:
-                self._write_rest(buffers, written)
+                self._write_rest(file, buffers, written)
         except OSError as error:
             self._undo_write()
             raise StorageFailure(self.path, error) from error
 
-    def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
+    def _write_rest(self, file: SegmentFile, buffers: Sequence[Buffer], written: int) -> None:
         """Write what a short write left. Raises OSError if that is not possible."""
-        assert self.file is not None
         rest = memoryview(b"".join(buffers))
         position = self.size
         while True:
@@ -170,7 +181,7 @@ class Segment:
             rest = rest[written:]
             if not rest:
                 return
-            written = self.storage.fs.pwritev(self.file.fd, [rest], position)
+            written = self.storage.fs.pwritev(file.fd, [rest], position)
 
     def _undo_write(self) -> None:
         self.torn = True
@@ -198,6 +209,11 @@ class Segment:
         self.bytes_since_index += size
         self.size = position + size
         return self.full
+
+    def note_cached(self, buffers: Sequence[Buffer], size: int, *, keep: bool = True) -> None:
+        """Tell the block cache, if any, of a write, before `note_batch`. keep: whether a producer appended it."""
+        if self.cached is not None and self.file is not None:
+            self.cached.wrote(self.file, self.size, buffers, size, keep)
 
     def has_entries_for(self, batches: int) -> bool:
         """Return whether the indexes have space for an entry for each of `batches` more batches."""
@@ -265,6 +281,7 @@ class Segment:
         if found is None:
             return 0
         dropped = self.size - found.position
+        self.drop_cached()
         try:
             self.drop_index_files()
             self.storage.fs.ftruncate(self.file.fd, found.position)
@@ -368,6 +385,8 @@ class Segment:
 
     def read_at(self, file: SegmentFile, position: int, length: int, allow_cold: bool) -> Buffer:
         """Return exactly `length` bytes, which the file should have. Raises ColdRead, CorruptLog, StorageFailure."""
+        if self.cached is not None and (held := self.cached.copy(position, length)) is not None:
+            return held
         try:
             data = file.read(position, length) if allow_cold else file.read_warm(position, length)
         except OSError as error:
@@ -455,6 +474,12 @@ class Segment:
         self.indexes = None
         self.storage.files.discard(self.key)
         self.storage.indexes.discard(self.key)
+        self.drop_cached()
+
+    def drop_cached(self) -> None:
+        """Have the block cache hold nothing of this segment."""
+        if self.cached is not None:
+            self.cached = self.cached.drop()
 
     def file_paths(self) -> list[str]:
         """Return the paths of the files of this segment, whether they exist or not."""

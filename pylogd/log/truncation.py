@@ -19,7 +19,7 @@ from pylogd.log.snapshots import restore_producers, snapshot_offsets
 
 def truncate_to(log: Log, offset: int) -> int:
     """Remove the batches that contain or follow `offset`, durably; return the new log end offset."""
-    with log.maintenance, log.lock:
+    with log.maintenance, log.exclude_appends():
         if offset >= log.log_end_offset:
             return log.log_end_offset
         kept = [segment for segment in log.segments if segment.base_offset <= offset]
@@ -33,7 +33,8 @@ def truncate_to(log: Log, offset: int) -> int:
         first = segment.locate(offset, allow_cold=True)
         segment.truncate(offset)
         segment.sync()
-        log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
+        with log.lock:
+            log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
         _make_durable(log)
         return log.log_end_offset
 
@@ -43,7 +44,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
 
     For a replica whose leader has already deleted the records that the replica lacks.
     """
-    with log.maintenance, log.lock:
+    with log.maintenance, log.exclude_appends():
         _restart_at(log, offset)
 
 
@@ -54,8 +55,9 @@ def _restart_at(log: Log, offset: int) -> int:
     for segment in reversed(log.segments):
         _unlink(log, segment)
     segment = Segment.create(log.storage, log.directory, offset, created_ms=log.now_ms())
-    log.log_start_offset = offset
-    log.truncated_to([segment], offset, restarted=True)
+    with log.lock:
+        log.log_start_offset = offset
+        log.truncated_to([segment], offset, restarted=True)
     _make_durable(log)
     return offset
 

@@ -18,12 +18,13 @@ Replicas = tuple[int, ...]
 
 
 def assign_replicas(
-    racks: Mapping[int, str | None], partitions: int, factor: int, *, start: int = 0, first: int = 0
+    racks: Mapping[int, str | None], partitions: int, factor: int, *, start: int = 0, first: int = 0, label: str = ""
 ) -> list[Replicas]:
     """Return the replicas of partitions `first` to `first + partitions - 1`, each with the preferred leader first.
 
     racks: the rack of each broker that may get replicas, by id; ignored unless all have one. factor: the number of
-    replicas. start: the index of the broker of partition 0. Raises `InvalidPartitions` or `InvalidReplicationFactor`.
+    replicas. start: the index of the broker of partition 0. label: the label that all of these brokers carry, for the
+    error. Raises `InvalidPartitions` or `InvalidReplicationFactor`.
     """
     if partitions < 1:
         raise InvalidPartitions(f"a topic has at least 1 partition, not {partitions}")
@@ -31,8 +32,8 @@ def assign_replicas(
         raise InvalidReplicationFactor(f"the replication factor is at least 1, not {factor}")
     if factor > len(racks):
         raise InvalidReplicationFactor(
-            f"replication factor {factor} is more than the {len(racks)} brokers that are alive "
-            "and take new partitions (those with cordoned.log.dirs = * do not)"
+            f"replication factor {factor} is more than the {len(racks)} brokers that are alive"
+            f"{_labelled(racks, label)} and take new partitions (those with cordoned.log.dirs = * do not)"
         )
     aware = all(rack is not None for rack in racks.values())
     order = _alternate_racks(racks) if aware else sorted(racks)
@@ -76,6 +77,13 @@ def check_assignment(
             if broker in cordoned:
                 raise InvalidReplicaAssignment(f"partition {index}: broker {broker} is cordoned (cordoned.log.dirs)")
     return replicas
+
+
+def _labelled(racks: Mapping[int, str | None], label: str) -> str:
+    if not label:
+        return ""
+    which = f": {', '.join(map(str, sorted(racks)))}" if racks else ""
+    return f', carry the label "{label}" (broker.labels{which})'
 
 
 def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:

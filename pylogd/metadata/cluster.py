@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -60,6 +60,7 @@ NO_CONTROLLER: Final = -1
 _LOOK_SECONDS: Final = 0.5
 
 ClusterListener = Callable[[], None]
+T = TypeVar("T")
 
 
 class Cluster:
@@ -88,6 +89,8 @@ class Cluster:
         self._id_lock = DeferredLock()
         self._clock = clock
         self._patience = patience
+        self._label_writes = 0  # under way
+        self._label_waiters: list[Deferred[None]] = []
         self._listeners: list[ClusterListener] = []
         self._forget: Callable[[], None] | None = None
         self.cluster_id = ""
@@ -164,9 +167,35 @@ class Cluster:
         """Tell the cluster that this broker is stopping; fires when that was read back. Fails with `NoNode`."""
         assert self._self is not None
         self._self = replace(self._self, stopping=True)
-        path = f"{BROKERS}/{self.node_id}"
-        write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
-        return Deferred.fromCoroutine(write).addCallback(lambda _: None)
+        return Deferred.fromCoroutine(self._publish(self._self))
+
+    def set_labels(self, labels: tuple[str, ...]) -> Deferred[None]:
+        """Tell the cluster which labels this broker carries from now on (`broker.labels`).
+
+        Fires when that was read back. Fails with the store's errors. If the connection to the store is lost meanwhile,
+        the labels are written again when it is restored.
+        """
+        if self._self is None or self._self.labels == labels:
+            return succeed(None)
+        self._self = replace(self._self, labels=labels)
+        self._label_writes += 1
+        return Deferred.fromCoroutine(self._publish(self._self)).addBoth(self._labels_written)
+
+    def _labels_written(self, result: T) -> T:
+        self._label_writes -= 1
+        if not self._label_writes:
+            waiting, self._label_waiters = self._label_waiters, []
+            for one in waiting:
+                one.callback(None)
+        return result
+
+    def labels_settled(self) -> Deferred[None]:
+        """Return a Deferred that fires when no change of this broker's labels is being written; it never fails."""
+        if not self._label_writes:
+            return succeed(None)
+        done: Deferred[None] = Deferred()
+        self._label_waiters.append(done)
+        return done
 
     def report_outages(self, outages: Outages) -> Deferred[None]:
         """Tell the cluster which replicas of this broker are offline or full, now and after every loss of the session.
@@ -176,9 +205,12 @@ class Cluster:
         if self._self is None:
             return succeed(None)  # another broker has this node id
         self._self = replace(self._self, outages=outages)
+        return Deferred.fromCoroutine(self._publish(self._self))
+
+    async def _publish(self, broker: Broker) -> None:
+        """Replace the content of this broker's registration."""
         path = f"{BROKERS}/{self.node_id}"
-        write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
-        return Deferred.fromCoroutine(write).addCallback(lambda _: None)
+        await self._feed.write([SetData(path, encode_broker(broker))], [path])
 
     @property
     def accepted(self) -> bool:
@@ -378,8 +410,15 @@ class Cluster:
         registered = self._registering or self._registered_in == self._store.session_id
         again = self._self is not None and not registered
         # No clock: another broker that registered this node id meanwhile is not waited for.
-        work = self._register(self._self, None) if again and self._self is not None else self._reload()
+        work = self._register(self._self, None) if again and self._self is not None else self._resume()
         Deferred.fromCoroutine(work).addErrback(self._failed)
+
+    async def _resume(self) -> None:
+        """Read the brokers after the connection was restored, and write our labels again if their write was lost."""
+        await self._reload()
+        found = self._brokers.get(self.node_id) if self._registered_in == self._store.session_id else None
+        if found is not None and self._self is not None and found.labels != self._self.labels:
+            await self._publish(self._self)
 
     def _oust(self, error: NodeIdInUse) -> None:
         log.error("{error}", error=str(error))

@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.config import ConfigError, ConfigType, Setting, Settings, Value, broker_setting
+from pylogd.config.connections import check_way_in
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
@@ -28,6 +29,7 @@ from pylogd.metadata.layout import (
     decode_configs,
     encode_configs,
 )
+from pylogd.metadata.passwords import PasswordEncoder
 
 log = Logger()
 
@@ -106,6 +108,9 @@ class BrokerConfigs:
         self._all: dict[str, str] = {}
         self._mine: dict[str, str] = {}
         self.check = _accept
+        self._passwords = PasswordEncoder(
+            lambda: (settings.text("password.encoder.secret"), settings.text("password.encoder.old.secret"))
+        )
         feed.add(self)
 
     def replace(self, broker: int | None, configs: Mapping[str, str], *, validate_only: bool = False) -> Deferred[None]:
@@ -146,8 +151,15 @@ class BrokerConfigs:
         except CorruptMetadata as error:
             log.error("{error}. The settings stay as they were; delete the node and set them again", error=str(error))
             return before
+        decoded, failed = self._passwords.decode(stored)
+        for name in failed:
+            log.error(
+                "Ignoring {name} in {path}: password.encoder.secret is not the one that it was encrypted with. Set it "
+                "again, or set password.encoder.old.secret",
+                name=name, path=path,
+            )  # fmt: skip
         usable = {}
-        for name, value in stored.items():
+        for name, value in decoded.items():
             try:
                 usable.update(self._settings.check_dynamic({name: value}))
             except ConfigError as error:
@@ -161,14 +173,20 @@ class BrokerConfigs:
         path = broker_config_path(broker)
         await self._store.ensure(BROKER_CONFIGS)
         for _ in range(ATTEMPTS):
-            current, version = await read_configs(self._store, path)
+            stored, version = await read_configs(self._store, path)
+            current, failed = self._passwords.decode(stored)
             after = await self._checked(
                 broker, configs if changes is None else apply_changes(current, changes, broker_setting)
             )
+            kept = {} if changes is None else {name: stored[name] for name in failed if name not in after}
+            try:
+                encoded = self._passwords.encode({**kept, **after}, stored)
+            except ConfigError as error:
+                raise InvalidConfig(str(error)) from error
             if dry:
                 return
             try:
-                await self._feed.write([write_configs(path, after, version)], [path])
+                await self._feed.write([write_configs(path, encoded, version)], [path])
             except (BadVersion, NodeExists, NoNode):
                 continue
             return
@@ -177,6 +195,7 @@ class BrokerConfigs:
     async def _checked(self, broker: int | None, configs: Mapping[str, str]) -> dict[str, str]:
         try:
             checked = self._settings.check_dynamic(configs)
+            check_way_in(checked, len(self._settings.listeners))
             if broker is None or broker == self._node_id:
                 layers = (checked, self._mine) if broker is None else (self._all, checked)
                 await self.check(self._settings.try_dynamic(*layers)[1])

@@ -49,6 +49,11 @@ class Entry:
         return self.nodes[0][1]
 
     @property
+    def configs_version(self) -> int:
+        """The version of the settings' node, -1 if there is none."""
+        return self.nodes[2][1]
+
+    @property
     def state_version(self) -> int:
         """The version of the state node."""
         return self.nodes[1][1]

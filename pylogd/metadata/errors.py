@@ -188,6 +188,12 @@ class InvalidConfig(TopicError):
     code = ErrorCode.INVALID_CONFIG
 
 
+class OutsideLabel(TopicError):
+    """A change would leave replicas on brokers that do not carry the topic's label."""
+
+    code = ErrorCode.POLICY_VIOLATION
+
+
 class InvalidChange(TopicError):
     """A request contradicts itself or the state of its topic."""
 

@@ -171,7 +171,7 @@ class Broker:
 
     incarnation: differs for each registration of a node id; 0 before the first. stopping: the broker is shutting down,
     and leads nothing that another can lead. directory_id: of its first data directory; a process that holds the lock of
-    that directory may replace the registration.
+    that directory may replace the registration. labels: those of `broker.labels`; see `metadata.labels`.
     epoch: grows with each registration (KIP-903): the version of the broker's node below `BROKER_EPOCHS`, -1 before
     the first. directories: ids of the data directories in use. fenced: the broker is still finding out which of its
     copies are lost, and is not live. outages: what it can't be used for. partition_limit: the most partitions that it
@@ -191,6 +191,7 @@ class Broker:
     outages: Outages = field(default_factory=Outages)
     partition_limit: int | None = None
     proof: str | None = None
+    labels: tuple[str, ...] = ()
 
     @property
     def host(self) -> str:

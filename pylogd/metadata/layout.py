@@ -248,6 +248,7 @@ def encode_broker(broker: Broker) -> bytes:
             "host": broker.host,
             "port": broker.port,
             "rack": broker.rack,
+            "labels": broker.labels,
             "endpoints": [f"{e.listener}://{_bracket(e.host)}:{e.port}" for e in broker.endpoints],
             "listener_security_protocol_map": {e.listener: e.protocol for e in broker.endpoints},
             "stopping": broker.stopping,
@@ -290,6 +291,7 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
             ),
             partition_limit=None if document.get("partition_limit") is None else int(document["partition_limit"]),
             proof=None if document.get("proof") is None else str(document["proof"]),
+            labels=tuple(map(str, document.get("labels", ()))),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error

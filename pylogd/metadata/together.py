@@ -1,13 +1,20 @@
-"""Waits for several store operations that run concurrently, so that they share a commit or a round trip."""
+"""Wait for several store operations that run concurrently, so that they share a commit or a round trip; or pause."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList
 
 T = TypeVar("T")
+
+#: Awaited for each step of a long loop. It may wait for a later turn of the reactor, in which others have theirs.
+Pause: TypeAlias = Callable[[], Awaitable[None]]
+
+
+async def without_pause() -> None:
+    """Wait for nothing."""
 
 
 async def all_of(deferreds: Iterable[Deferred[T]]) -> list[T]:

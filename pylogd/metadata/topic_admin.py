@@ -30,10 +30,12 @@ from pylogd.metadata.errors import (
     InvalidConfig,
     InvalidNode,
     InvalidPartitions,
+    InvalidReplicaAssignment,
     InvalidTopicName,
     NodeExists,
     NoNode,
     NotEmpty,
+    OutsideLabel,
     TopicDeletionDisabled,
     TopicExists,
     UnknownTopic,
@@ -48,7 +50,8 @@ from pylogd.metadata.image import (
     collision_key,
     new_id,
 )
-from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Operation
+from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation
+from pylogd.metadata.labels import check_within, label_of, racks_within, with_label
 from pylogd.metadata.layout import (
     Assignment,
     encode_configs,
@@ -122,13 +125,17 @@ class TopicAdmin:
     def set_topic_configs(
         self, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> Deferred[Topic]:
-        """Replace the topic's own settings. Fails with `UnknownTopic` or `InvalidConfig`."""
+        """Replace the topic's own settings. Fails with `UnknownTopic`, `InvalidConfig` or `OutsideLabel`."""
         return Deferred.fromCoroutine(self._write_configs(name, None, configs, validate_only))
 
     def alter_topic_configs(
         self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> Deferred[Topic]:
-        """Change the topic's own settings. Fails with `UnknownTopic`, `InvalidConfig` or `InvalidChange`."""
+        """Change the topic's own settings.
+
+        Fails with `UnknownTopic`, `InvalidConfig`, `InvalidChange`, or `OutsideLabel` for a label that brokers
+        with replicas of the topic do not carry.
+        """
         return Deferred.fromCoroutine(self._write_configs(name, changes, {}, validate_only))
 
     # -- creating
@@ -149,8 +156,9 @@ class TopicAdmin:
         other = self._collisions.get(key, name)
         if other != name:
             raise InvalidTopicName(f'topic "{name}" collides with "{other}": they differ only in "." and "_"')
-        checked = self._check_configs(configs)
-        replicas = self._assign(name, partitions, factor, assignment)
+        default = self._settings.text("default.placement.label")
+        checked = self._check_configs({**with_label({}, default or ""), **configs})
+        replicas = self._assign(name, partitions, factor, assignment, label_of(checked))
         self._check_room(name, replicas)
         topic = Topic(name, new_id(), _initial(replicas), checked)
         if dry:
@@ -182,27 +190,31 @@ class TopicAdmin:
             raise InvalidPartitions("the topic has too many partitions or settings for one node") from error
 
     def _assign(
-        self, name: str, partitions: int | None, factor: int | None, assignment: Mapping[int, Sequence[int]] | None
-    ) -> list[Replicas]:
-        live = self._cluster.brokers
+        self, name: str, partitions: int | None, factor: int | None, assignment: Mapping[int, Sequence[int]] | None,
+        label: str,
+    ) -> list[Replicas]:  # fmt: skip
         if assignment:
             if partitions not in (None, -1) or factor not in (None, -1):
                 raise InvalidChange("give either an assignment or numbers of partitions and replicas, not both")
             self._check_count(len(assignment))
-            return check_assignment(assignment, live, cordoned=self._cordoned())
+            return self._check_assignment(assignment, label)
         count = self._settings.integer("num.partitions") if partitions in (None, -1) else partitions
         copies = self._settings.integer("default.replication.factor") if factor in (None, -1) else factor
         assert count is not None and copies is not None
         if name not in INTERNAL_TOPICS:  # the limit is for requests; brokers create these
             self._check_count(count)
-        return assign_replicas(self._racks(), count, copies, start=_start(name))
+        racks = racks_within(self._cluster.brokers, label)
+        if name in INTERNAL_TOPICS:  # a group must not wait for brokers to join; the controller adds replicas then
+            copies = min(copies, max(len(racks), 1))
+        return assign_replicas(racks, count, copies, start=_start(name), label=label)
 
-    def _racks(self) -> dict[int, str | None]:
-        """Return the racks of the brokers that may get new replicas, by id."""
-        return {node: broker.rack for node, broker in self._cluster.brokers.items() if not broker.outages.cordoned}
-
-    def _cordoned(self) -> set[int]:
-        return {node for node, broker in self._cluster.brokers.items() if broker.outages.cordoned}
+    def _check_assignment(self, assignment: Mapping[int, Sequence[int]], label: str, first: int = 0) -> list[Replicas]:
+        """Return a client's assignment as a list. Raises `InvalidReplicaAssignment`."""
+        live = self._cluster.brokers
+        cordoned = {node for node, broker in live.items() if broker.outages.cordoned}
+        replicas = check_assignment(assignment, live, first=first, cordoned=cordoned)
+        check_within(sorted({node for nodes in replicas for node in nodes}), label, live, {})
+        return replicas
 
     def _check_count(self, count: int) -> None:
         most = self._settings.integer("max.partitions.per.request")
@@ -249,7 +261,7 @@ class TopicAdmin:
     ) -> Topic:
         for _ in range(ATTEMPTS):
             topic = self._current(name)
-            more = self._assign_more(name, [state.target for state in topic.partitions], total, assignment)
+            more = self._assign_more(topic, total, assignment)
             self._check_room(name, more)
             after = topic.partitions + _initial(more, first=len(topic.partitions))
             if dry:
@@ -264,24 +276,24 @@ class TopicAdmin:
             return self._current(name)
         raise InvalidChange("the topic is being changed by others, try again")
 
-    def _assign_more(
-        self, name: str, replicas: Sequence[Replicas], total: int, assignment: Sequence[Sequence[int]] | None
-    ) -> list[Replicas]:
+    def _assign_more(self, topic: Topic, total: int, assignment: Sequence[Sequence[int]] | None) -> list[Replicas]:
+        name, label = topic.name, label_of(topic.configs)
+        replicas = [state.target for state in topic.partitions]
         have = len(replicas)
         if total <= have:
             raise InvalidPartitions(f'topic "{name}" has {have} partitions; {total} would not be more')
         self._check_count(total - have)
-        live = self._cluster.brokers
         if assignment is not None:
             if len(assignment) != total - have:
                 raise InvalidChange(f"{total - have} partitions are added, but {len(assignment)} are assigned")
-            assigned = check_assignment(dict(enumerate(assignment, have)), live, first=have, cordoned=self._cordoned())
+            assigned = self._check_assignment(dict(enumerate(assignment, have)), label, have)
             if len(assigned[0]) != len(replicas[0]):
                 raise InvalidChange(
                     f"partitions of this topic have {len(replicas[0])} replicas, not {len(assigned[0])}"
                 )
             return assigned
-        return assign_replicas(self._racks(), total - have, len(replicas[0]), start=_start(name), first=have)
+        racks = racks_within(self._cluster.brokers, label)
+        return assign_replicas(racks, total - have, len(replicas[0]), start=_start(name), first=have, label=label)
 
     async def _write_configs(
         self, name: str, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str | None], dry: bool
@@ -293,14 +305,32 @@ class TopicAdmin:
             after = self._check_configs(
                 configs if changes is None else apply_changes(current, changes, TOPIC_SETTINGS.get)
             )
+            relabels = label_of(after) != label_of(current)
+            if relabels:
+                self._check_label(topic, label_of(after))
             if dry:
                 return Topic(name, topic.topic_id, topic.partitions, after)
+            entry = self._topics.entry(name)
+            checks = [Check(topic_path(name), entry.assignment_version)] if relabels and entry is not None else []
             try:
-                await self._feed.write([write_configs(path, after, version)], [path])
+                await self._feed.write([*checks, write_configs(path, after, version)], [path])
             except (BadVersion, NodeExists, NoNode):
+                if relabels:
+                    await self._feed.catch_up()  # the topic's replicas may have changed
                 continue
             return self._current(name)
         raise InvalidChange("the topic is being changed by others, try again")
+
+    def _check_label(self, topic: Topic, label: str) -> None:
+        """Raise `OutsideLabel` if the topic has replicas on brokers that do not carry its new label."""
+        nodes = sorted({node for state in topic.partitions for node in state.target})
+        try:
+            check_within(nodes, label, self._cluster.brokers, self._cluster.known)
+        except InvalidReplicaAssignment as error:
+            raise OutsideLabel(
+                f'topic "{topic.name}" has replicas on brokers {", ".join(map(str, nodes))}, and {error}; '
+                f"`pylogd topics relabel {topic.name} {label}` moves them and changes the label"
+            ) from error
 
     def _current(self, name: str) -> Topic:
         topic = self._topics.get(name)

@@ -14,6 +14,7 @@ Must not know: requests, logs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -21,6 +22,7 @@ from twisted.logger import Logger
 
 from pylogd.config import ConfigError, Settings
 from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.configs import write_configs
 from pylogd.metadata.entries import NO_NODE, Entry, read_entries, read_nodes
 from pylogd.metadata.errors import NodeExists, NoNode, StalePartition
 from pylogd.metadata.image import PartitionState, Topic, TopicChange, TopicUpdate
@@ -35,6 +37,7 @@ from pylogd.metadata.layout import (
     encode_states,
     encode_topic,
     state_path,
+    topic_config_path,
     topic_of_path,
     topic_path,
 )
@@ -129,11 +132,13 @@ class TopicRegistry:
         controller_epoch: int | None = None,
         guards: Sequence[Operation] = (),
         last: Sequence[Operation] = (),
+        configs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> Deferred[None]:
         """Write partitions' states and assignments: each topic at once, many topics in few writes.
 
         controller_epoch: to write with the states, None to keep it. guards: operations that are put before each write.
-        last: operations that are done with the last write.
+        last: operations that are done with the last write. configs: new settings of topics, by name, each to be written
+        together with the topic's states.
 
         Fires once the look-ups have it all. Fails as `multi` does, with `BadVersion` or `NoNode` if a topic, or what a
         guard checks, has changed since the call; what was written before that stays. Topics that can't be read are
@@ -143,7 +148,7 @@ class TopicRegistry:
         for update in updates:
             if update.before.name in self.unreadable:  # writing it would fail, and with it the others of its batch
                 continue
-            operations, news = self._update(update, controller_epoch)
+            operations, news = self._update(update, controller_epoch, configs.get(update.before.name))
             size = sum(len(one.data) for one in operations if isinstance(one, SetData))
             if len(batches[-1].paths) == _BATCH_TOPICS or (batches[-1].size + size > _BATCH_BYTES and batches[-1].size):
                 batches.append(_Batch())
@@ -184,23 +189,35 @@ class TopicRegistry:
             except (NodeExists, NoNode):
                 await self._feed.catch_up()  # another broker does the same
 
-    def _update(self, update: TopicUpdate, controller_epoch: int | None) -> tuple[list[Operation], News | None]:
-        """Return what writes a topic's states, and what readers are told: None if the topic's node changes too."""
+    def _update(
+        self, update: TopicUpdate, controller_epoch: int | None, configs: Mapping[str, str] | None
+    ) -> tuple[list[Operation], News | None]:
+        """Return what writes a topic's states, and what readers are told: None if one of its other nodes changes too.
+
+        configs: the topic's new settings, None to keep them.
+        """
         before, after = update
         entry = self._entries.get(before.name)
         if entry is None or entry.topic is not before:
             raise StalePartition(f'topic "{before.name}" has changed')
-        path = topic_path(before.name)
+        path, config_path = topic_path(before.name), topic_config_path(before.name)
         assignment = Assignment.of(before.topic_id, after)
         # The topic's node is checked too, since the update was worked out from both nodes.
-        first: Operation = Check(path, entry.assignment_version)
+        operations: list[Operation] = [Check(path, entry.assignment_version)]
         moves = assignment != entry.assignment
         if moves:
-            first = SetData(path, encode_topic(assignment), entry.assignment_version)
+            operations = [SetData(path, encode_topic(assignment), entry.assignment_version)]
+        if configs is not None:
+            there = entry.nodes[2] != NO_NODE
+            operations.append(write_configs(config_path, configs, entry.configs_version if there else None))
+        elif moves and entry.nodes[2] != NO_NODE:
+            operations.append(Check(config_path, entry.configs_version))  # new replicas have to fit the label in it
         epoch = entry.controller_epoch if controller_epoch is None else controller_epoch
         data = encode_states(epoch, after)
-        news = None if moves else News(entry.assignment_version, entry.state_version + 1, data)
-        return [first, SetData(state_path(before.name, before.topic_id), data, entry.state_version)], news
+        operations.append(SetData(state_path(before.name, before.topic_id), data, entry.state_version))
+        if moves or configs is not None:
+            return operations, None
+        return operations, News(entry.assignment_version, entry.state_version + 1, data)
 
     # -- the change feed's side
 

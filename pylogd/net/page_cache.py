@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
-from pylogd.net.sender import Slice
+from pylogd.net.sender import BlockSlice, Slice
 
 _CHUNK_BYTES = 1 << 17
+
+
+def read_ahead(source: Slice, position: int, length: int) -> None:
+    """Read a chunk of a slice as `Sender` asks for. Waits for the disk: run it in a thread."""
+    if source.in_blocks:
+        cast(BlockSlice, source).load(position, length)
+    else:
+        read_into_page_cache(source, position, length)
 
 
 def read_into_page_cache(source: Slice, position: int, length: int) -> None:

@@ -17,6 +17,8 @@ congested; the transport stops reading then, so a peer that does not read its re
 served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
 `hangups` watches for the end of the connection. A client over its quota is muted in the same way, for a given time.
 
+Fairness: a connection starts a few of its requests at once. If it has sent more, `turns` says how many, and when.
+
 State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; `_follow` is the only
 place that changes it. Beside it are `_running` (a loop is on the stack: whoever is called from it leaves the next step
 to it), `_congested` (what the sender last said) and `_batching` (what the last request was); none of them depends on
@@ -31,8 +33,7 @@ Must not know: any single API.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -44,64 +45,29 @@ from pylogd.limits.log_lines import LimitedLog
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.net.receiving import RECEIVE_BYTES, Receiver
-from pylogd.net.request_memory import MemoryShare
+from pylogd.net.request_handler import Connection, Event, RequestHandler
 from pylogd.net.sender import Sender
+from pylogd.net.turns import Turns
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.framing import TlsReceived
 from pylogd.wire.schema import Part
-from pylogd.wire.session import BatchReply, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
 _limited = LimitedLog(log)
 
 #: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
-_GATHERED_REPLIES = 256
+_GATHERED_REPLIES = 64
 _LARGE_REPLY_BYTES = 4096
 
 #: The answer to a client that begins with TLS: text, by which its TLS library sees at once that there is no TLS here.
 _NO_TLS = b"This listener does not use TLS.\n"
 _MAX_BATCH = 256  # requests that are answered together
 
-_READING, _PAUSED, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
-_OPEN = (_READING, _PAUSED, _MUTED)
+_READING, _PAUSED, _WAITING, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
+_OPEN = (_READING, _PAUSED, _WAITING, _MUTED)
 _ENDING = (_FINISHING, _DRAINING)
 _ENDED = (_DRAINING, _CLOSED)
-
-Event = RequestReceived | UnsupportedRequest
-
-
-class Connection(Protocol):
-    """A connection, as the pipeline uses it and hands it to the handler.
-
-    request_memory: a new share of the memory for large requests; None if there is no bound.
-    """
-
-    transport: Any
-
-    @property
-    def request_memory(self) -> MemoryShare | None: ...
-
-
-class RequestHandler(Protocol):
-    """Answers the requests of all connections.
-
-    versions: the lowest and highest version that is served, by API key.
-    overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
-    batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
-    """
-
-    @property
-    def versions(self) -> Mapping[int, tuple[int, int]]: ...
-    @property
-    def overlapping(self) -> Container[int]: ...
-    @property
-    def batched(self) -> Container[int]: ...
-
-    def handle(self, connection: Any, event: Event) -> Any:
-        """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
-
-    def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
-        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
 
 
 class _Slot:
@@ -126,7 +92,7 @@ class Pipeline:
 
     __slots__ = (
         "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_max_in_flight",
-        "_muted", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state",
+        "_muted", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_turns",
     )  # fmt: skip
 
     def __init__(
@@ -137,6 +103,7 @@ class Pipeline:
         sender: Sender,
         max_in_flight: int,
         hangups: HangupWatch,
+        turns: Turns,
     ) -> None:
         self._connection = connection
         self._session = session
@@ -146,6 +113,7 @@ class Pipeline:
         connection.transport.bufferSize = RECEIVE_BYTES
         self._max_in_flight = max_in_flight
         self._hangups = hangups
+        self._turns = turns
         self._held: Event | None = None  # starts when all slots are cleared
         self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
@@ -289,12 +257,16 @@ class Pipeline:
         state = self._state
         if state is not _READING and state is not _PAUSED:
             return
-        self._running = True
-        self._congested = self._sender.congested
+        self._running, self._congested = True, self._sender.congested
+        left, until = self._turns.at_once, 0.0
         try:
             session, slots, most = self._session, self._slots, self._max_in_flight
             next_frame = session.next_frame
             while self._state is state:
+                if not left:
+                    left, until = self._ask_for_more(until)
+                    continue  # unless the state has changed
+                left -= 1
                 if self._congested or (slots and len(slots) >= most):
                     self._flush()
                     if self._congested or len(slots) >= most:
@@ -321,12 +293,27 @@ class Pipeline:
                 if self._start(event):
                     self._batching = event.api_key << 16 | event.version in self._handler.batched
         except RemoteProtocolError as error:
-            if isinstance(error, TlsReceived) and not self._slots:
-                self._gather([_NO_TLS])
-            self._end(str(error), None)
+            self._end_with(error)
         finally:
             self._running = False
         self._flush()
+
+    def _ask_for_more(self, until: float) -> tuple[int, float]:
+        """Do as `Turns.more`, unless there is no request left. The connection waits if it may not start any."""
+        if self._held is None and not self._session.complete:
+            return 1, until
+        granted = self._turns.more(self, until)
+        if not granted[0]:
+            if self._state is _READING:
+                self._stop_reading()
+            self._follow(PipelineEvent.WAIT)
+        return granted
+
+    def turn(self) -> None:
+        """Go on with the requests received: it is the turn of this connection."""
+        if self._state is _WAITING:
+            self._follow(PipelineEvent.TURN)
+            self._run()
 
     def _may_overlap(self, event: Event) -> bool:
         """Return whether a request may start while the slots, which are of one API, wait."""
@@ -334,6 +321,12 @@ class Pipeline:
         if event.api_key != first.api_key or event.api_key not in self._handler.overlapping:
             return False
         return type(event) is not LargeRequest and type(first) is not LargeRequest
+
+    def _end_with(self, error: RemoteProtocolError) -> None:
+        """Take no further request: what was received is none."""
+        if isinstance(error, TlsReceived) and not self._slots:
+            self._gather([_NO_TLS])
+        self._end(str(error), None)
 
     def _end(self, reason: str, event: Event | None) -> None:
         """Take no further request, and close the connection once all requests before `event` are answered."""

@@ -12,6 +12,7 @@ class PipelineState(Enum):
 
     READING = "Requests are taken, and the connection is read from."
     PAUSED = "The connection is not read from until a reply has left: too many requests wait, or one has to be held."
+    WAITING = "As PAUSED, until its next turn: it has sent more requests than are started at once."
     MUTED = "As PAUSED, until a time that a handler has set, since the client is over its quota."
     FINISHING = "No further request is taken; earlier ones are still being answered."
     DRAINING = "No further reply is made; those made are being sent."
@@ -23,6 +24,8 @@ class PipelineEvent(Enum):
 
     PAUSE = "No further request may be started for now."
     RESUME = "Everything received has been taken."
+    WAIT = "Other connections have their turn."
+    TURN = "It is the turn of this one."
     MUTE = "A client has used more than its quota."
     UNMUTE = "The client has waited long enough."
     FINISH = "The broker stops, or a request can't be answered: no request behind it is taken."
@@ -40,6 +43,7 @@ PIPELINE = MachineTable(
     {
         _S.READING: {
             _E.PAUSE: _S.PAUSED,
+            _E.WAIT: _S.WAITING,
             _E.MUTE: _S.MUTED,
             _E.FINISH: _S.FINISHING,
             _E.CLOSE: _S.DRAINING,
@@ -47,6 +51,13 @@ PIPELINE = MachineTable(
         _S.PAUSED: {
             _E.PAUSE: _S.PAUSED,
             _E.RESUME: _S.READING,
+            _E.WAIT: _S.WAITING,
+            _E.MUTE: _S.MUTED,
+            _E.FINISH: _S.FINISHING,
+            _E.CLOSE: _S.DRAINING,
+        },
+        _S.WAITING: {
+            _E.TURN: _S.PAUSED,
             _E.MUTE: _S.MUTED,
             _E.FINISH: _S.FINISHING,
             _E.CLOSE: _S.DRAINING,

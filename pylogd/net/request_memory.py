@@ -5,6 +5,10 @@ memory that the read may need. While the bound leaves no room, it is not read fr
 first: none gets memory while an older one waits. Should nobody else be receiving, the oldest one that waits continues
 in any case, so that a request larger than the room that is left, or than the bound, is served in the end.
 
+The first request that has become large may become as long as it says. So the others leave it room for that, but share
+at least a part of the bound (`LEAST_PART`), which a request that does not progress cannot keep from them. Otherwise
+many large requests would fill the bound together, and then one of them would go on to its whole length beyond it.
+
 What one read brings of a request is there before anybody can ask. So while memory is scarce, connections read
 `LEAST_BYTES` at a time: from when the bound is reached until half of it is free and nobody waits.
 
@@ -16,7 +20,7 @@ Must not know: frames, transports; `Holder` pauses and resumes a connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
@@ -27,8 +31,18 @@ from twisted.internet.interfaces import IReactorTime
 LEAST_BYTES: Final = 1 << 14
 
 
+#: A request with this part of the bound is given room for its whole length.
+LARGE_PART: Final = 1 / 32
+#: The part of the bound that the other requests may take in any case.
+LEAST_PART: Final = 1 / 4
+
+
 class Holder(Protocol):
     """A connection."""
+
+    @property
+    def announced_bytes(self) -> int:
+        """The length of a request that has arrived in part; 0 if there is none."""
 
     @property
     def partial_bytes(self) -> int:
@@ -65,6 +79,11 @@ class MemoryShare:
         held = self._holder.partial_bytes
         more = min(max(held, LEAST_BYTES), most)
         return more if self._memory.extend(self, held, held + more) else 0
+
+    @property
+    def most(self) -> int:
+        """The memory that the request may come to take."""
+        return max(self._holder.announced_bytes, self.charged)
 
     def chunk(self, most: int) -> int:
         """Return how much one read may bring while no large request is there in part."""
@@ -114,6 +133,7 @@ class RequestMemory:
         self._numbers = count(1)
         self._shares: dict[MemoryShare, None] = {}  # of requests that are there in part or wait, the oldest first
         self._going: dict[MemoryShare, None] = {}  # of these, those that do not wait
+        self._large: dict[MemoryShare, None] = {}  # those that have become large, the first ones first
         self._waiting: dict[MemoryShare, int] = {}  # the bytes wanted
         self._turns: dict[int, MemoryShare] = {}  # those that wait, by number
         self._order: list[int] = []  # a heap of their numbers, and of some that no longer wait
@@ -146,6 +166,7 @@ class RequestMemory:
         del self._going[share]
         self._turns[share.number] = share
         heappush(self._order, share.number)
+        self._look()
         share.pause()
         self._serve()
         return share not in self._waiting
@@ -172,17 +193,21 @@ class RequestMemory:
             return
         first = self._oldest_waiting()
         assert first is not None
-        needed = self.used - first.charged + self._waiting[first] - self.limit
+        wanted, gone = self._waiting[first], set[MemoryShare]()
         for slow in [one for one in self._shares if one.receiving and now - one.began >= self.patience]:
-            if needed <= 0:
+            if self._fits(first, wanted, gone):
                 break
-            needed -= slow.charged
+            gone.add(slow)
             slow.cut("others wait for memory (queued.max.request.bytes), and its request has not arrived in "
                      f"{self.patience:.0f} s (request.receive.timeout.ms)")  # fmt: skip
 
     def _charge(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.charged
         share.charged = size
+        if size and 0 <= self.limit * LARGE_PART <= size:
+            self._large[share] = None
+        else:
+            self._large.pop(share, None)
         self._look()
 
     def _look(self) -> None:
@@ -190,9 +215,9 @@ class RequestMemory:
         limit = self.limit
         if limit < 0:
             scarce = False
-        elif self.used >= limit:
+        elif self._waiting or self.used >= limit:
             scarce = True
-        elif 2 * self.used <= limit and not self._waiting:
+        elif 2 * self.used <= limit:
             scarce = False
         else:
             return
@@ -203,8 +228,16 @@ class RequestMemory:
     def _others_receive(self, share: MemoryShare) -> bool:
         return any(one.receiving for one in self._going if one is not share)
 
-    def _fits(self, share: MemoryShare, wanted: int) -> bool:
-        return self.limit < 0 or self.used - share.charged + wanted <= self.limit
+    def _fits(self, share: MemoryShare, wanted: int, gone: Set[MemoryShare] = frozenset()) -> bool:
+        """Return whether there is room for `wanted` bytes of a request, once those in `gone` are closed."""
+        if self.limit < 0:
+            return True
+        size = self.used - share.charged + wanted - sum(one.charged for one in gone & self._shares.keys())
+        if size > self.limit:
+            return False
+        first = next((one for one in self._large if one not in gone), share)
+        room = max(self.limit - first.most, int(self.limit * LEAST_PART))
+        return first is share or size - first.charged <= room
 
     def _oldest_waiting(self) -> MemoryShare | None:
         order = self._order

@@ -11,6 +11,9 @@ Before a sendfile the kernel is asked whether the chunk is in the page cache. A 
 (`warm`) while the reactor serves others, and then sent without asking again: the file may be shorter than its slice, or
 its file system may always answer no.
 
+Slices of a log with a block cache (`in_blocks`) are not sent by sendfile: what the cache holds is sent from its blocks,
+in one call, and the rest is read by a thread (`warm`) into the slice, a small chunk at a time.
+
 Encrypted connections: `CopyingSender` reads slices into the process, a chunk at a time, and writes them to the
 transport, which encrypts them. Everything else is the same.
 
@@ -23,7 +26,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPullProducer
@@ -46,6 +49,7 @@ class Slice(Protocol):
 
     position: int
     length: int
+    in_blocks: bool
 
     def __len__(self) -> int: ...
     def fileno(self) -> int: ...
@@ -54,7 +58,21 @@ class Slice(Protocol):
         """Return all of it, or None if that would wait for the disk."""
 
 
-#: Reads a chunk of a slice into the page cache in a thread: (slice, position, length) -> Deferred.
+class BlockSlice(Slice, Protocol):
+    """A slice that a block cache may hold: `in_blocks` is true."""
+
+    def views(self, position: int, length: int) -> list[memoryview]:
+        """Return what is in memory from `position` on, to be used before the caller returns; empty if nothing is."""
+
+    def sent(self, position: int, length: int) -> None:
+        """Count so many bytes as sent, of what `views` has just returned."""
+
+    def load(self, position: int, length: int) -> None:
+        """Read bytes from `position` on for the next `views`, none only at the end of the file. Waits for the disk."""
+
+
+#: Reads a chunk of a slice into the page cache in a thread: (slice, position, length) -> Deferred. Has a slice
+#: that is `in_blocks` load some bytes of it instead.
 Warm = Callable[[Slice, int, int], "Deferred[Any]"]
 
 
@@ -193,6 +211,8 @@ class Sender:
 
     def _send_chunk(self, source: Slice, most: int) -> int:
         """Send a chunk of the slice. Return how many bytes left; 0 if it failed, or has to wait for another call."""
+        if source.in_blocks:
+            return self._send_from_memory(cast(BlockSlice, source), most)
         if self._at == self._warm_to:
             count = min(self._end - self._at, self._max_chunk)
             self._warm_to += count
@@ -219,6 +239,37 @@ class Sender:
             self._transport.startWriting()  # the socket is full
             return 0
         return sent
+
+    def _send_from_memory(self, source: BlockSlice, most: int) -> int:
+        """Send bytes of the slice that are in blocks, or were read by a thread. Return as `_send_chunk`."""
+        views = source.views(self._at, min(self._end - self._at, most))
+        if not views:
+            if self._warm_to > self._at:
+                self._abort(f"a segment file ends at byte {self._at}, before byte {self._end}")
+                return 0
+            self._warm_to = self._end
+            self._waiting = True
+            self._warm(source, self._at, self._end - self._at).addCallbacks(self._warmed, self._failed)
+            return 0
+        sent = self._write_views(views)
+        if not sent:
+            return 0
+        source.sent(self._at, sent)
+        self._at += sent
+        self._warm_to = self._at
+        if self._at == self._end:
+            self._slice = None
+        return sent
+
+    def _write_views(self, views: list[memoryview]) -> int:
+        """Send from memory what the socket takes, and return how much that was; 0 if it takes nothing or is broken."""
+        try:
+            return self._socket.sendmsg(views)
+        except BlockingIOError:
+            self._transport.startWriting()
+        except OSError as error:
+            self._abort(f"sending failed: {error}")
+        return 0
 
     def _warmed(self, _result: object) -> None:
         self._waiting = False
@@ -251,8 +302,15 @@ class CopyingSender(Sender):
         if not self._transport.send_now(data):
             self._unsent += len(data)
 
+    def _write_views(self, views: list[memoryview]) -> int:
+        data = b"".join(views)
+        self._write(data)
+        return len(data)
+
     def _send_chunk(self, source: Slice, most: int) -> int:
         """Write a chunk of the slice. Return its size; 0 if it failed, or has to wait for another call."""
+        if source.in_blocks:
+            return self._send_from_memory(cast(BlockSlice, source), most)
         if self._at == self._warm_to:
             count = min(self._end - self._at, self._max_chunk)
             self._warm_to += count

@@ -29,11 +29,13 @@ from pylogd.net.bare_tokens import BareTokens
 from pylogd.net.connection_quotas import UNLIMITED, Admission, ConnectionQuotas, Verdict, plain_address
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
-from pylogd.net.pipeline import Pipeline, RequestHandler
+from pylogd.net.pipeline import Pipeline
 from pylogd.net.receiving import MEMORY, read_little
+from pylogd.net.request_handler import RequestHandler
 from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
 from pylogd.net.socket_options import descriptors_left, tune
+from pylogd.net.turns import Turns
 from pylogd.net.work_meter import WorkMeter
 from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal
@@ -193,7 +195,9 @@ class BrokerProtocol(Protocol):
             max_chunk=limits.max_sendfile_bytes,
             max_unsent=limits.max_unsent_bytes,
         )
-        self.pipeline = Pipeline(self, self.session, factory.handler, sender, limits.max_in_flight, factory.hangups)
+        self.pipeline = Pipeline(
+            self, self.session, factory.handler, sender, limits.max_in_flight, factory.hangups, factory.turns
+        )
         if factory.memory.scarce:
             read_little(self.transport, True)
         if factory.work_meter is not None:
@@ -311,6 +315,11 @@ class BrokerProtocol(Protocol):
         """The memory that a request takes that has arrived in part; 0 if there is none."""
         return self.session.partial_bytes if self.served else 0
 
+    @property
+    def announced_bytes(self) -> int:
+        """The length of a request that has arrived in part; 0 if there is none."""
+        return self.session.announced_bytes if self.served else 0
+
     def pause_reading(self) -> None:
         """Read nothing more from the peer until `resume_reading`."""
         transport: Any = self.transport
@@ -360,10 +369,11 @@ class BrokerFactory(ServerFactory):
         security: ListenerSecurity | None = None,
         quotas: ConnectionQuotas | None = None,
         memory: RequestMemory | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """`warm`: reads a part of a file into the page cache, as `Sender` asks for. `listener`: its name.
 
-        `quotas` and `memory`: those of the broker, for all listeners.
+        `quotas`, `memory` and `turns`: those of the broker, for all listeners.
         """
         self.clock = clock
         self.handler = handler
@@ -373,6 +383,7 @@ class BrokerFactory(ServerFactory):
         self.security = security or ListenerSecurity()
         self.quotas = quotas or ConnectionQuotas()
         self.memory = memory or RequestMemory(clock)
+        self.turns = turns or Turns(clock)
         self.admission = Admission(
             clock, self.quotas, listener, lambda: (self.limits.max_connections, self.limits.connection_rate)
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from pylogd.config import Settings, parse_assignments
+from pylogd.config import PROFILES, Settings, parse_assignments
 
 CONFIG: Final = "Settings file (TOML)."
 LISTEN: Final = (
@@ -18,6 +18,10 @@ LISTEN: Final = (
 DATA: Final = "Data directory (log.dirs). Repeatable."
 NODE_ID: Final = "Id of this broker, unique in its cluster (node.id)."
 ADVERTISED: Final = "HOST:PORT that clients connect to (advertised.listeners)."
+PROFILE: Final = (
+    f"A ready set of settings: {', '.join(PROFILES)} (broker.profile). The file and --set override it. "
+    "`pylogd settings --profile NAME` lists it."
+)
 SET: Final = "Any setting; overrides the file. Repeatable. `pylogd settings` lists all."
 
 
@@ -28,6 +32,7 @@ def load_settings(
     data: Sequence[str] = (),
     node_id: str | None = None,
     advertised: str | None = None,
+    profile: str | None = None,
     assignments: Iterable[str] = (),
 ) -> Settings:
     """Return the settings of a file, overridden by those of the command line. Raises ConfigError.
@@ -39,6 +44,7 @@ def load_settings(
         "log.dirs": ",".join(data),
         "node.id": node_id,
         "advertised.listeners": advertised,
+        "broker.profile": profile,
     }
     overrides = {**parse_assignments(assignments), **{name: value for name, value in options.items() if value}}
     return Settings.load(config, overrides)

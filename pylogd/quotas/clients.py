@@ -5,8 +5,8 @@ counter for the entity that the quota is counted for, and stays when the quota c
 is false, and nothing is counted.
 
 Rules: a client over its quota is told how long to wait, never refused; only changes of topics may be refused (KIP-599).
-A client that names no client id has the empty one, which only the default quotas match. Counters that know no more than
-new ones are dropped, so clients that invent client ids cost memory for as long as the windows last. Client ids are told
+A client that names no client id has the empty one, which only the default quotas match. Counters with empty windows are
+dropped, so a client that invents client ids costs memory only for as long as the windows last. Client ids are told
 apart by their first `LONGEST_ID` characters.
 
 Must not know: requests, connections.
@@ -147,8 +147,8 @@ class ClientQuotas:
     def change_topics(self, user: str, client_id: str | None, partitions: int, *, strict: bool) -> tuple[bool, float]:
         """Count partitions that a client wants to create or delete.
 
-        Return whether it may, and for how many seconds it has to wait. strict: refuse a client that is over its quota,
-        and let one that is not wait for nothing; otherwise all may, and who is over the quota has to wait.
+        Return whether it may, and for how many seconds it has to wait. strict: a client over its quota is refused,
+        and others need not wait. Otherwise none is refused, and a client over its quota has to wait.
         """
         quotas = self._kinds[QuotaKind.MUTATION]
         now = self.seconds()

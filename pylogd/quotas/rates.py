@@ -74,8 +74,8 @@ class WindowedRate:
 class PacedRate(WindowedRate):
     """The rate of a quantity since the first record in the last windows, but over one window at least.
 
-    What exceeds the quota in a window that is too old to count is owed still: otherwise a client with many connections,
-    each of which may have one request answered before it waits, would get rid of it.
+    What a client used beyond its quota stays owed after its window is too old to count. Otherwise a client with many
+    connections would never pay: each connection may have one request answered before it waits.
     """
 
     __slots__ = ("_owed_until",)

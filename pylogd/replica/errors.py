@@ -6,7 +6,7 @@ from pylogd.errors import PylogdError
 
 
 class NotEnoughReplicas(PylogdError):
-    """Fewer replicas are in sync than `min.insync.replicas` demands for acks=all. Nothing was appended."""
+    """Nothing was appended: fewer are in sync than `min.insync.replicas` demands, or a disk's write queue is full."""
 
 
 class FencedLeaderEpoch(PylogdError):

@@ -7,7 +7,8 @@ are truncated in threads, and partitions that failed or are throttled are left o
 
 Rules:
 - A partition with an error is paused, and the others go on. A connection that fails is opened again.
-- While a log is truncated the partition is not fetched, and the manager defers changes of its state.
+- While a log is truncated the partition is not fetched, and the manager defers changes of its state. It is not fetched
+  either while a write of it, in a thread, takes longer than `_WRITE_SECONDS`: its disk must not hold up the others.
 - A partition that is added again, in another leader epoch, forgets its pauses and positions.
 - A partition that is added need not wait for a long poll to end: a second request in the same session, a nudge, makes
   the leader answer both at once.
@@ -28,10 +29,11 @@ from twisted.python.failure import Failure
 
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import InvalidAppend, StorageError
-from pylogd.replica.errors import PartitionOffline
+from pylogd.replica.errors import FencedLeaderEpoch, PartitionOffline
 from pylogd.replica.fetch_session_handler import FetchSessionHandler, Key, next_epoch
 from pylogd.replica.fetcher_machine import FETCHER, FetcherEvent, FetcherState
 from pylogd.replica.followed_partition import PART_BYTES, FetchPosition, FollowedPartition, Step, StepKind, parts
+from pylogd.replica.late_writes import unfinished
 from pylogd.replica.log_ends import IConnection, ask_log_ends
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.wire.messages.fetch import (
@@ -50,7 +52,9 @@ if TYPE_CHECKING:
 log = Logger()
 
 _FIRST_BACKOFF = 0.05  # seconds, after a connection failed; doubled up to `FetcherConfig.backoff`
-_UNTIL_TRUNCATED = float("inf")  # the end of a pause that lasts as long as the log is truncated
+_THROTTLED_SECONDS = 1.0  # the longest pause of a throttled replica before the quota is looked at again
+_WRITE_SECONDS = 0.05  # how long partitions on other disks wait for a write in a thread
+_UNTIL_DONE = float("inf")  # the end of a pause that lasts as long as the log is truncated, or written to
 _SESSION_LOST = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 Connect = Callable[[int], "Deferred[Any]"]
@@ -118,6 +122,7 @@ class ReplicaFetcher:
         self._wake_call: IDelayedCall | None = None
         self._failures = 0
         self._broker_epoch = NO_EPOCH  # as the leader was told
+        self._unyielded = 0  # bytes appended in this turn of the reactor
         self._ended = Deferred.fromCoroutine(self._run())
 
     def __len__(self) -> int:
@@ -130,7 +135,7 @@ class ReplicaFetcher:
         """Fetch a partition from now on, in its present leader epoch."""
         followed = FollowedPartition(partition, self._config.backoff)
         self._followed[followed.key] = followed
-        if self._paused.get(followed.key) != _UNTIL_TRUNCATED:
+        if self._paused.get(followed.key) != _UNTIL_DONE:
             self._paused.pop(followed.key, None)
         self._lost.pop(followed.key, None)
         if followed.starts_at_latest:
@@ -370,19 +375,21 @@ class ReplicaFetcher:
             over = [key for key, until in self._paused.items() if until <= now]
             for key in over:
                 del self._paused[key]
-            self._changed.update(dict.fromkeys(over))
+                if key in self._followed and self._held_back(self._followed[key]):
+                    continue
+                self._changed[key] = None
 
     def _wake_at_end_of_pause(self) -> None:
         """Have the leader asked again when the first pause is over."""
-        until = min(self._paused.values(), default=_UNTIL_TRUNCATED)
-        if until != _UNTIL_TRUNCATED:
+        until = min(self._paused.values(), default=_UNTIL_DONE)
+        if until != _UNTIL_DONE:
             self._wake_in(max(until - self._clock.seconds(), 0.0))
 
     # -- answers
 
     async def _apply(self, response: FetchResponse) -> None:
         """Apply an answer to the partitions, at most `PART_BYTES` in a turn of the reactor."""
-        unyielded = 0
+        writes: dict[Key, Deferred[None]] = {}
         for topic in response.responses:
             for data in topic.partitions:
                 key = topic.topic_id, data.partition_index
@@ -394,13 +401,27 @@ class ReplicaFetcher:
                 if step.kind is not StepKind.FETCH or data.error_code:
                     self._do(followed, step)
                     continue
-                for part in self._parts(followed, data, asked):
-                    unyielded += len(part)
-                    if unyielded > PART_BYTES and not self._stopped:
-                        await self._turn()
-                        unyielded = len(part)
-                    if not self._append(followed, part, data):
-                        break
+                appended = self._append_all(followed, data, asked)
+                if self._replicas.writes_in_threads:
+                    writes[key] = Deferred.fromCoroutine(appended).addErrback(self._write_failed, followed)
+                else:
+                    await appended
+        for key in await unfinished(writes, self._clock, _WRITE_SECONDS) if writes else ():
+            self._paused[key] = _UNTIL_DONE
+            writes[key].addCallback(self._resume, key)
+
+    async def _append_all(self, followed: FollowedPartition, data: PartitionData, asked: FetchPosition) -> None:
+        for part in self._parts(followed, data, asked):
+            self._unyielded += len(part)
+            if self._unyielded > PART_BYTES and not self._stopped:
+                await self._turn()
+                self._unyielded = len(part)
+            if not await self._append(followed, part, data):
+                break
+
+    def _write_failed(self, failure: Failure, followed: FollowedPartition) -> None:
+        log.failure("Unexpected error while replicating {partition!r}", failure, partition=followed.partition)
+        self._refuse(followed, failure.value)
 
     def _turn(self) -> Deferred[None]:
         """Return a Deferred that fires in the reactor's next turn."""
@@ -422,14 +443,17 @@ class ReplicaFetcher:
             self._refuse(followed, error)
             return []
 
-    def _append(self, followed: FollowedPartition, part: memoryview, data: PartitionData) -> bool:
+    async def _append(self, followed: FollowedPartition, part: memoryview, data: PartitionData) -> bool:
         """Append a part of an answer; return whether the next part may be appended."""
         if self._followed.get(followed.key) is not followed or not followed.current:
             return False
         try:
-            self._replicas.append_fetched(followed.partition, part, data.high_watermark, data.log_start_offset)
-        except (StorageError, PartitionOffline) as error:
-            self._refuse(followed, error)
+            done = self._replicas.append_fetched(followed.partition, part, data.high_watermark, data.log_start_offset)
+            if done is not None:
+                await done
+        except (StorageError, PartitionOffline, FencedLeaderEpoch) as error:
+            if self._followed.get(followed.key) is followed:
+                self._refuse(followed, error)
             return False
         followed.succeeded()
         return True
@@ -450,22 +474,35 @@ class ReplicaFetcher:
                 "Truncating {partition!r} from offset {end} to {offset}: {why}",
                 partition=partition, end=partition.log.log_end_offset, offset=step.offset, why=step.why,
             )  # fmt: skip
-            self._paused[followed.key] = _UNTIL_TRUNCATED
+            self._paused[followed.key] = _UNTIL_DONE
             truncate = self._replicas.truncate if step.kind is StepKind.TRUNCATE else self._replicas.begin_at
             truncate(partition, step.offset).addBoth(self._truncated, followed)
         self._changed[followed.key] = None
 
     def _truncated(self, result: Failure | None, followed: FollowedPartition) -> None:
-        self._paused.pop(followed.key, None)
-        self._changed[followed.key] = None
+        self._resume(None, followed.key)
         if isinstance(result, Failure) and self._followed.get(followed.key) is followed:
             self._refuse(followed, result.value)
+
+    def _resume(self, _: object, key: Key) -> None:
+        """Fetch a partition again after a truncation or a long write."""
+        if self._paused.get(key) == _UNTIL_DONE:
+            del self._paused[key]
+        self._changed[key] = None
         self._wake_in(0)
 
     def _throttle(self, partition: Partition, count: int) -> None:
         """Count the bytes of a throttled replica, and pause it if they exceed the quota."""
         if self._replica_throttle.holds_itself_back(partition):
             self._quota.record(count)
-            wait = self._quota.wait
-            if wait > 0:
-                self._pause(self._followed[partition.topic_id, partition.index], wait)
+            self._held_back(self._followed[partition.topic_id, partition.index])
+
+    def _held_back(self, followed: FollowedPartition) -> bool:
+        """Pause a throttled replica while the quota is exceeded, and return whether it is.
+
+        The pauses are short, so that another rate takes effect soon.
+        """
+        wait = self._quota.wait if self._replica_throttle.holds_itself_back(followed.partition) else 0.0
+        if wait > 0:
+            self._pause(followed, min(wait, _THROTTLED_SECONDS))
+        return wait > 0

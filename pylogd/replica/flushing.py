@@ -16,7 +16,9 @@ It must not know requests, or which thread pool it is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
@@ -26,6 +28,7 @@ from twisted.python.failure import Failure
 
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import LogClosed, StorageError
+from pylogd.replica.disk_calls import DiskCalls
 from pylogd.replica.flusher_machine import FLUSHER, FlusherEvent, FlusherState
 from pylogd.replica.partition import Partition
 
@@ -181,28 +184,30 @@ class Flushers:
     def __init__(
         self,
         clock: IReactorTime,
-        in_thread: InThread,
+        disk_calls: DiskCalls,
         threads: int,
         on_visible: Callable[[Partition], object],
         report: Callable[[StorageError], bool],
     ) -> None:
-        """Flush in at most half of so many `threads`, since reads need the others.
+        """Flush in at most half of so many `threads`, of each disk if it has its own, since reads need the others.
 
         on_visible: told when a high watermark has moved. report: told what storage raised; returns whether the log
         directory is offline, so that nothing is flushed again.
         """
         self.by_key: dict[tuple[str, int], PartitionFlusher] = {}
         self._clock = clock
-        self._in_thread = in_thread
-        self._slots = DeferredSemaphore(max(threads // 2, 1))
+        self._disk_calls = disk_calls
+        self._at_once = max(threads // 2, 1)
+        self._slots: dict[str | None, DeferredSemaphore] = {}  # by data directory, if disks have their own threads
         self._on_visible = on_visible
         self._report = report
 
     def add(self, partition: Partition, config: LogConfig) -> None:
         """Flush a partition, which has a log, as `config` says."""
         self.by_key[partition.key] = PartitionFlusher(
-            partition, config, self._clock, self._in_slot, self._on_visible, self._failed
-        )
+            partition, config, self._clock, partial(self._in_slot, os.path.dirname(partition.log.directory)),
+            self._on_visible, self._failed,
+        )  # fmt: skip
 
     def configure(self, partition: Partition, config: LogConfig) -> None:
         """Use other settings for a partition that was added."""
@@ -219,8 +224,12 @@ class Flushers:
         for flusher in self.by_key.values():
             flusher.close()
 
-    def _in_slot(self, function: Callable[..., Any]) -> Deferred[Any]:
-        return self._slots.run(self._in_thread, function)
+    def _in_slot(self, directory: str, function: Callable[..., Any]) -> Deferred[Any]:
+        key = directory if self._disk_calls.separate else None
+        slots = self._slots.get(key)
+        if slots is None:
+            slots = self._slots[key] = DeferredSemaphore(self._at_once)
+        return slots.run(self._disk_calls.at, key, function)
 
     def _failed(self, partition: Partition, failure: Failure) -> bool:
         error = failure.value

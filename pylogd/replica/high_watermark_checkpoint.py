@@ -9,13 +9,15 @@ Must not know: roles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+from pylogd.replica.disk_calls import DiskCalls
 
 if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
@@ -32,13 +34,13 @@ class HighWatermarkCheckpoint:
         logs: LogManager,
         partitions: Mapping[tuple[str, int], Partition],
         clock: IReactorTime,
-        in_thread: Callable[..., Deferred[Any]],
+        disk_calls: DiskCalls,
         seconds: float,
     ) -> None:
         self._logs = logs
         self._partitions = partitions
         self._clock = clock
-        self._in_thread = in_thread
+        self._disk_calls = disk_calls
         self._seconds = seconds
         self._timer: IDelayedCall | None = None
         self._written: dict[tuple[str, int], int] = {}
@@ -64,7 +66,11 @@ class HighWatermarkCheckpoint:
             done.callback(None)
             return done
         self._written = offsets
-        return self._in_thread(self._logs.checkpoint_high_watermarks, offsets).addErrback(self._failed)
+        writes = [
+            self._disk_calls.at(part, self._logs.checkpoint_high_watermarks, offsets, part).addErrback(self._failed)
+            for part in self._disk_calls.parts
+        ]
+        return writes[0] if len(writes) == 1 else DeferredList(writes).addCallback(lambda _: None)
 
     def _due(self) -> None:
         self.write().addBoth(self._again)

@@ -16,17 +16,20 @@ It must not know requests or error codes.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, DeferredLock, succeed
+from twisted.internet.defer import Deferred, DeferredLock, gatherResults, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import ConfigError, Settings
-from pylogd.log.errors import StorageError
+from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.replica.configs import HostedConfig, hosted_config
-from pylogd.replica.manager import InThread, ReplicaManager
+from pylogd.replica.disk_calls import DiskCalls
+from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import RoleEvent
 from pylogd.replica.strays import StrayLogs
@@ -57,7 +60,7 @@ class PartitionHosting:
         topics: TopicRegistry,
         settings: Settings,
         node_id: int,
-        in_thread: InThread,
+        disk_calls: DiskCalls,
         *,
         registry: PartitionRegistry,
         replicas: ReplicaManager,
@@ -72,7 +75,7 @@ class PartitionHosting:
         self._topics = topics
         self._settings = settings
         self._node_id = node_id
-        self._in_thread = in_thread
+        self._disk_calls = disk_calls
         self._registry = registry
         self._replicas = replicas
         self._isr_updater = isr_updater
@@ -80,7 +83,7 @@ class PartitionHosting:
         self._failures = failures
         self._watermarks = watermarks
         self._configs = configs
-        self._strays = StrayLogs(logs, topics, node_id, in_thread)
+        self._strays = StrayLogs(logs, topics, node_id, disk_calls)
         #: Logs to remove, by topic: deleted where the reason is None, else kept aside as strays.
         self._to_remove: dict[str, list[tuple[tuple[str, int], str | None]]] = {}
         self._locks: dict[str, DeferredLock] = {}
@@ -187,7 +190,7 @@ class PartitionHosting:
 
     async def _delete_log(self, key: tuple[str, int]) -> None:
         try:
-            await self._in_thread(self._logs.delete, *key)
+            await self._disk_calls.at(self._logs.path_of(key), self._logs.delete, *key)
         except StorageError as error:
             log.error("Could not delete the log of {topic}-{index}: {error}", topic=key[0], index=key[1], error=error)
 
@@ -241,10 +244,31 @@ class PartitionHosting:
         elif missing:
             for start in range(0, len(missing), _AT_ONCE):
                 some = missing[start : start + _AT_ONCE]
-                made = await self._in_thread(self._make_logs, topic, some, config)
-                for state, stored in zip(some, made, strict=True):
-                    self._add(topic, state, stored, config)
+                await self._host_new(topic, some, config)
             self._drop_removed(topic.name)  # it may have been deleted meanwhile
+
+    async def _host_new(self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig) -> None:
+        """Host partitions with new logs: of each disk apart, if disks have threads of their own."""
+        chosen: Sequence[str | None] = [None] * len(states)
+        if self._disk_calls.separate:
+            chosen = self._logs.choose_directories(len(states))
+        by_directory: dict[str | None, list[PartitionState]] = {}
+        for state, directory in zip(states, chosen, strict=True):
+            by_directory.setdefault(directory, []).append(state)
+        await gatherResults(
+            Deferred.fromCoroutine(self._host_in(one, topic, some, config)) for one, some in by_directory.items()
+        )
+
+    async def _host_in(
+        self, directory: str | None, topic: Topic, states: Sequence[PartitionState], config: HostedConfig
+    ) -> None:
+        try:
+            made = await self._disk_calls.at(directory, self._make_logs, topic, states, config, directory)
+        except StorageError as error:
+            log.error("Could not create logs of {topic}: {error}", topic=topic.name, error=error)
+            made = [None] * len(states)
+        for state, stored in zip(states, made, strict=True):
+            self._add(topic, state, stored, config)
 
     def _awaits_directory(self, state: PartitionState) -> bool:
         """Return whether only a missing directory of this broker has the partition's records.
@@ -263,12 +287,14 @@ class PartitionHosting:
         self._drop(partition, None)
         self._to_remove[partition.topic].remove((partition.key, None))
 
-    def _make_logs(self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig) -> list[Log | None]:
+    def _make_logs(
+        self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig, directory: str | None
+    ) -> list[Log | None]:
         # Runs in a thread.
         made: list[Log | None] = []
         for state in states:
             try:
-                made.append(self._logs.create(topic.name, state.index, topic.topic_id, config.log))
+                made.append(self._logs.create(topic.name, state.index, topic.topic_id, config.log, directory))
             except StorageError as error:
                 log.error("Could not create the log of {t}-{i}: {error}", t=topic.name, i=state.index, error=error)
                 made.append(None)
@@ -364,7 +390,14 @@ class PartitionHosting:
         return Deferred.fromCoroutine(self._reopen(path))
 
     async def _reopen(self, path: str) -> None:
-        keys = await self._in_thread(self._logs.reopen, path)
+        path = os.path.abspath(path)
+        stuck = self._disk_calls.stuck(path)
+        if stuck:  # they would write into files that others use by then
+            why = f"{stuck} calls to it have not returned yet: its disk still hangs"
+            raise StorageFailure(path, OSError(errno.EBUSY, why))
+        self._disk_calls.reopened(path)
+        own = path if any(entry.path == path for entry in self._logs.directories) else None
+        keys = await self._disk_calls.at(own, self._logs.reopen, path)
         for key in keys:
             partition = self._registry.by_name.get(key)
             if partition is not None:

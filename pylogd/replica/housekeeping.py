@@ -1,7 +1,7 @@
 """Periodic work on all logs: retention, rolling by age, flushing and checkpoints.
 
 A round does all that is due, in a thread; the next one does not start before it has ended. The most frequent of the
-settings below says how often rounds are.
+settings below says how often rounds are. Where disks have threads of their own, each data directory has its own rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
+from pylogd.log.errors import StorageError
+from pylogd.replica.disk_calls import DiskCalls
 from pylogd.replica.partition import Partition
 
 if TYPE_CHECKING:
@@ -43,30 +45,33 @@ class Housekeeping:
         log_start_moved: Callable[[Partition], object],
         settings: Settings,
         clock: IReactorTime,
-        in_thread: Callable[..., Deferred[Any]],
+        disk_calls: DiskCalls,
     ) -> None:
         self._logs = logs
         self._partitions = partitions
         self._log_start_moved = log_start_moved
         self._settings = settings
-        self._in_thread = in_thread
-        self._rounds = LoopingCall(self._round)
-        self._rounds.clock = clock
-        self._ended: Deferred[LoopingCall] | None = None
+        self._disk_calls = disk_calls
+        self._rounds = [LoopingCall(self._round, part) for part in disk_calls.parts]
+        for rounds in self._rounds:
+            rounds.clock = clock
+        self._ended: list[Deferred[LoopingCall]] = []
 
     def start(self) -> None:
         """Have the first round after one interval."""
         interval_ms = min(self._settings.integer(name) for name in _INTERVALS)
-        self._ended = self._rounds.start(interval_ms / 1000, now=False)
+        self._ended = [rounds.start(interval_ms / 1000, now=False) for rounds in self._rounds]
 
     async def stop(self) -> None:
-        """Have no more rounds; return when the present one has ended."""
-        if self._rounds.running and self._ended is not None:
-            self._rounds.stop()
-            await self._ended
+        """Have no more rounds; return when the present ones have ended."""
+        for rounds in self._rounds:
+            if rounds.running:
+                rounds.stop()
+        for ended in self._ended:
+            await ended
 
-    def _round(self) -> Deferred[Any]:
-        return self._in_thread(self._logs.tick).addCallback(self.moved).addErrback(self._failed)
+    def _round(self, part: str | None) -> Deferred[Any]:
+        return self._disk_calls.at(part, self._logs.tick, part).addCallback(self.moved).addErrback(self._failed)
 
     def moved(self, keys: Sequence[tuple[str, int]]) -> None:
         """Announce that the log starts of these partitions have moved."""
@@ -76,4 +81,5 @@ class Housekeeping:
                 self._log_start_moved(partition)
 
     def _failed(self, failure: Failure) -> None:
-        log.failure("Unexpected error in housekeeping (retention, checkpoints)", failure)
+        if not failure.check(StorageError):  # of a data directory that was given up
+            log.failure("Unexpected error in housekeeping (retention, checkpoints)", failure)

@@ -21,11 +21,14 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.python.failure import Failure
 
 from pylogd.log.errors import StorageError, StorageFailure
-from pylogd.replica.inspecting import InspectedAppends
+from pylogd.replica.append_queues import AppendQueues
+from pylogd.replica.disk_calls import DiskCalls, InThread
 from pylogd.replica.partition import Partition
+from pylogd.replica.staged_writes import StagedWrites
 from pylogd.replica.waiting import LogStartWait, PartitionWaits, PendingAppend, ReplicationWait
 
 if TYPE_CHECKING:
+    from pylogd.isolation.disks import Disks
     from pylogd.log.append_result import AppendResult
     from pylogd.log.manager import LogManager
     from pylogd.log.validator import Inspections
@@ -35,8 +38,6 @@ if TYPE_CHECKING:
     from pylogd.replica.storage_failures import StorageFailures
     from pylogd.wire.records import Buffer
 
-InThread = Callable[..., "Deferred[Any]"]
-
 _LOOK_UPS = 2  # of which each may have a batch of up to 128 MB decompressed
 
 
@@ -45,10 +46,13 @@ class ReplicaManager:
 
     fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
-    in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
+    in_thread: runs a function in a thread and returns a Deferred of its result. disk_calls: does so for functions that
+        may wait for a disk. seconds: a monotonic clock.
     look_ups: held while a thread searches logs for a client, so that such searches leave threads and memory to others.
-    append_in_turn: `append` for batches that have to be inspected, or that come after such; see `inspecting`.
-    append_queues: what waits there, by partition; only partitions with appends that wait are in it.
+    append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
+        `append_queues`.
+    writes_in_threads: whether appends are written in threads.
+    append_queues: the partitions of which further appends are for `append_in_turn`.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
     """
 
@@ -61,11 +65,14 @@ class ReplicaManager:
         failures: StorageFailures,
         in_thread: InThread,
         *,
+        disk_calls: DiskCalls,
         seconds: Callable[[], float],
+        disks: Disks | None = None,
     ) -> None:
+        """`disks`: in whose threads appends are written; None to write on the reactor's."""
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
-        self.in_thread = in_thread
+        self.in_thread, self.disk_calls = in_thread, disk_calls
         self.look_ups = DeferredSemaphore(_LOOK_UPS)
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None
@@ -74,8 +81,12 @@ class ReplicaManager:
         self._storage_failed = failures.report
         #: Partitions whose log is being truncated, and the newest state that came meanwhile.
         self._truncating: dict[Partition, PartitionState | None] = {}
-        inspected = InspectedAppends(self.append, in_thread)
-        self.append_in_turn, self.append_queues = inspected.append, inspected.queues
+        self.writes_in_threads = disks is not None
+        self._staged = None
+        if disks is not None:
+            self._staged = StagedWrites(disks, self._appended, failures.report, seconds)
+        self._queues = AppendQueues(self.append, in_thread, self._staged)
+        self.append_in_turn, self.append_queues = self._queues.append, self._queues.taken
 
     # -- appending
 
@@ -120,8 +131,22 @@ class ReplicaManager:
             self.fetch_waits.check(partition.key)
         return bases
 
-    def append_fetched(self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int) -> None:
-        """Append whole batches of the leader's and wake who waits. Raises as `Partition.append_fetched` does."""
+    def _appended(self, partition: Partition, last_offset: int) -> None:
+        """Flush and wake who waits, after a staged write was committed."""
+        if last_offset >= partition.flush_at:
+            self._flushers[partition.key].appended()
+        self.fetch_waits.check(partition.key)
+
+    def append_fetched(
+        self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int
+    ) -> Deferred[None] | None:
+        """Append whole batches of the leader's and wake who waits; a Deferred if they are written in a thread.
+
+        Raises, or fails, as `Partition.append_fetched` does.
+        """
+        if self._staged is not None and len(batches):
+            done = self._queues.append_fetched(partition, batches)
+            return done.addCallback(lambda _: self._heard(partition, leader_hw, leader_start))
         try:
             moved = partition.append_fetched(batches, leader_hw, leader_start)
         except StorageFailure as error:
@@ -130,6 +155,11 @@ class ReplicaManager:
         if partition.log.log_end_offset > partition.flush_at:
             self._flushers[partition.key].appended()
         if moved:
+            self.fetch_waits.check(partition.key)
+        return None
+
+    def _heard(self, partition: Partition, leader_hw: int, leader_start: int) -> None:
+        if partition.online and not partition.leading and partition.heard(leader_hw, leader_start):
             self.fetch_waits.check(partition.key)
 
     # -- truncating a follower's log
@@ -161,7 +191,7 @@ class ReplicaManager:
                 self._storage_failed(result.value)
             return result if isinstance(result, Failure) else None
 
-        return self.in_thread(function, *args).addBoth(truncated)
+        return self.disk_calls.at(partition.log.directory, function, *args).addBoth(truncated)
 
     # -- waiting for replicas
 

@@ -4,7 +4,7 @@ Strategy: a broker's registration names the replicas that its disks keep from se
 Kafka's brokers tell their controller of failed log directories (KIP-112, KIP-858), and whether it takes new replicas
 (KIP-1066). The controller then moves leaders away and takes the replicas out of in-sync sets; see
 `controller.decisions`. A directory is looked at whenever it is used, and every `log.dir.check.interval.ms` in a thread,
-so that a failure under idle replicas is found too.
+so that a failure under idle replicas is found too. Disks that have threads of their own are checked in those.
 
 Rules: what changes together is reported together. A report that the store refused is sent again until it is there. The
 check costs a `stat` of each directory; only every tenth one writes a byte, which is left to the page cache.
@@ -14,21 +14,22 @@ Must not know: why a directory failed, what the cluster makes of a report.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.log.errors import StorageError
 from pylogd.metadata.errors import NodeError, StoreError
 from pylogd.metadata.image import Outages
+from pylogd.replica.disk_calls import DiskCalls
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 
 if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
-    from pylogd.replica.manager import InThread
     from pylogd.replica.partition_registry import PartitionRegistry
 
 log = Logger()
@@ -51,14 +52,14 @@ class OutageReporter:
         logs: LogManager,
         report: Callable[[Outages], Deferred[None]],
         clock: IReactorTime,
-        in_thread: InThread,
+        disk_calls: DiskCalls,
         seconds: float,
     ) -> None:
         self._partitions = partitions
         self._logs = logs
         self._report = report
         self._clock = clock
-        self._in_thread = in_thread
+        self._disk_calls = disk_calls
         self._seconds = seconds
         self._reported = Outages()
         self._sending = False
@@ -66,7 +67,7 @@ class OutageReporter:
         self._running = False
         self._checks = 0
         self._next_check: IDelayedCall | None = None
-        self._checking: Deferred[None] | None = None  # one under way
+        self._checking: dict[str | None, Deferred[None]] = {}  # those under way
 
     def at_registration(self) -> Outages:
         """Return what the broker registers with, before its partitions are hosted; `start` reports the rest."""
@@ -87,7 +88,7 @@ class OutageReporter:
             if call is not None:
                 call.cancel()
         self._call = self._next_check = None
-        return succeed(None) if self._checking is None else self._checking
+        return DeferredList(list(self._checking.values())).addCallback(lambda _: None)
 
     def changed(self) -> None:
         """Report in the next turn of the reactor, together with what else changes until then."""
@@ -151,16 +152,17 @@ class OutageReporter:
         self._next_check = self._clock.callLater(self._seconds, self._check)
 
     def _check(self) -> None:
-        self._next_check = None
         self._checks += 1
-        self._checking = Deferred()
-        done = self._in_thread(self._logs.check_directories, self._checks % _WRITING == 0)
-        done.addErrback(lambda failure: log.failure("Could not check the log directories", failure))
-        done.addCallback(self._checked)
+        for part in self._disk_calls.parts:
+            if part not in self._checking:
+                write = self._checks % _WRITING == 0
+                check = self._checking[part] = self._disk_calls.at(part, self._logs.check_directories, write, part)
+                check.addErrback(self._check_failed).addCallback(self._checked, part)
+        self._check_later()
 
-    def _checked(self, _: Any) -> None:
-        done, self._checking = self._checking, None
-        if self._running:
-            self._check_later()
-        assert done is not None
-        done.callback(None)
+    def _check_failed(self, failure: Failure) -> None:
+        if not failure.check(StorageError):  # of a data directory that was given up
+            log.failure("Could not check the log directories", failure)
+
+    def _checked(self, _: None, part: str | None) -> None:
+        del self._checking[part]

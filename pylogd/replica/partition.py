@@ -296,11 +296,9 @@ class Partition:
         `inspections` can't be done without.
         """
         log = self._writable
-        if log is None:
-            self.check_leading()
+        if log is None or (acks_all and not self.enough_in_sync):
+            self.check_append(acks_all)
             log = self.log
-        if acks_all and not self.enough_in_sync:
-            raise NotEnoughReplicas(f"{len(self.isr)} in sync, min.insync.replicas is {self.min_insync_replicas}")
         origin = AppendOrigin.COORDINATOR if own else AppendOrigin.CLIENT
         result = log.append(
             records, leader_epoch=self.leader_epoch, origin=origin, inspections=inspections, may_inspect=False
@@ -309,6 +307,18 @@ class Partition:
             # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
             self.high_watermark = log.log_end_offset
         return result
+
+    def check_append(self, acks_all: bool) -> None:
+        """Raise NotLeader, PartitionOffline or NotEnoughReplicas if clients' batches can't be appended now."""
+        if self._writable is None:
+            self.check_leading()
+        if acks_all and not self.enough_in_sync:
+            raise NotEnoughReplicas(f"{len(self.isr)} in sync, min.insync.replicas is {self.min_insync_replicas}")
+
+    def appended_to(self, log: Log) -> None:
+        """Note that a staged write of clients' batches to the partition's log was committed."""
+        if self._writable is log and self.alone and not self.flush_visible:
+            self.high_watermark = log.log_end_offset
 
     def append_batches(self, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
         """As `Log.append_batches`. Append and return nothing where `append` would refuse."""

@@ -10,12 +10,13 @@ from twisted.internet.interfaces import IReactorTime
 
 from pylogd.config import Settings
 from pylogd.replica.configs import HostedConfig
+from pylogd.replica.disk_calls import DiskCalls, InThread
 from pylogd.replica.flushing import Flushers
 from pylogd.replica.high_watermark_checkpoint import HighWatermarkCheckpoint
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.housekeeping import Housekeeping
 from pylogd.replica.isr_updater import AlterIsr, IsrUpdater
-from pylogd.replica.manager import InThread, ReplicaManager
+from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.partition_registry import PartitionRegistry
 from pylogd.replica.sessions import FetchSessions
 from pylogd.replica.storage_failures import StorageFailures
@@ -23,6 +24,7 @@ from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
 from pylogd.replica.waiting import PartitionWaits
 
 if TYPE_CHECKING:
+    from pylogd.isolation.disks import Disks
     from pylogd.log.manager import LogManager
     from pylogd.metadata.image import PartitionState
     from pylogd.metadata.topics import TopicRegistry
@@ -47,13 +49,18 @@ class Replicas:
         in_thread: InThread,
         *,
         now_ms: Callable[[], int],
+        disks: Disks | None = None,
     ) -> None:
-        """`clock` times everything that waits; `now_ms` is the wall clock, for what the metadata dates."""
+        """`clock` times everything that waits; `now_ms` is the wall clock, for what the metadata dates.
+
+        disks: None if they have no threads of their own.
+        """
         integer = settings.integer
+        disk_calls = self.disk_calls = DiskCalls(in_thread, disks)
         self.partitions = PartitionRegistry()
         self._waits = PartitionWaits(clock)
         failures = StorageFailures(logs)
-        self._flushers = Flushers(clock, in_thread, integer("background.threads"), self._waits.check, failures.report)
+        self._flushers = Flushers(clock, disk_calls, integer("background.threads"), self._waits.check, failures.report)
         configs: dict[str, HostedConfig] = {}
         quota = ReplicationQuota(lambda: integer("leader.replication.throttled.rate"), clock.seconds)
         self.isr_updater = IsrUpdater(
@@ -62,24 +69,25 @@ class Replicas:
         )  # fmt: skip
         self.throttle = ReplicaThrottle(configs, node_id, quota)
         self.fetch_waits = self._waits.fetches
-        self.fetch_sessions: FetchSessions[Any] = FetchSessions(
-            integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
-            self.fetch_waits, integer("max.incremental.fetch.session.cache.partitions"),
-        )  # fmt: skip
+        self.fetch_sessions = self._make_fetch_sessions(settings, clock)
         self.manager = ReplicaManager(
-            logs, self.partitions, self._waits, self._flushers, failures, in_thread, seconds=clock.seconds
-        )
-        self._watermarks = HighWatermarkCheckpoint(
-            logs, self.partitions.replicated, clock, in_thread,
-            integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
+            logs, self.partitions, self._waits, self._flushers, failures, in_thread, disk_calls=disk_calls,
+            seconds=clock.seconds, disks=disks,
         )  # fmt: skip
+        seconds = integer("replica.high.watermark.checkpoint.interval.ms") / 1000
+        self._watermarks = HighWatermarkCheckpoint(logs, self.partitions.replicated, clock, disk_calls, seconds)
         self.hosting = PartitionHosting(
-            logs, topics, settings, node_id, in_thread, registry=self.partitions, replicas=self.manager,
+            logs, topics, settings, node_id, disk_calls, registry=self.partitions, replicas=self.manager,
             isr_updater=self.isr_updater, flushers=self._flushers, failures=failures, watermarks=self._watermarks,
             configs=configs,
         )  # fmt: skip
         self.housekeeping = Housekeeping(
-            logs, self.partitions.by_name, self._waits.check, settings, clock, in_thread
+            logs, self.partitions.by_name, self._waits.check, settings, clock, disk_calls)  # fmt: skip
+
+    def _make_fetch_sessions(self, settings: Settings, clock: IReactorTime) -> FetchSessions[Any]:
+        return FetchSessions(
+            settings.integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
+            self.fetch_waits, settings.integer("max.incremental.fetch.session.cache.partitions"),
         )  # fmt: skip
 
     def _isr_written(self, partition: Partition, state: PartitionState | None) -> None:

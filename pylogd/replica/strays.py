@@ -7,15 +7,14 @@ deleted only when its topic was seen to be deleted, or its replica to be moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.log.errors import StorageError
 from pylogd.metadata.errors import StoreError
 from pylogd.metadata.image import id_to_text
+from pylogd.replica.disk_calls import DiskCalls
 
 if TYPE_CHECKING:
     from pylogd.log.log import Log
@@ -28,15 +27,13 @@ _NO_ID = bytes(16)
 
 
 class StrayLogs:
-    """Finds the stray logs of a broker and renames them. `in_thread` runs a function in a thread."""
+    """Finds the stray logs of a broker and renames them."""
 
-    def __init__(
-        self, logs: LogManager, topics: TopicRegistry, node_id: int, in_thread: Callable[..., Deferred[Any]]
-    ) -> None:
+    def __init__(self, logs: LogManager, topics: TopicRegistry, node_id: int, disk_calls: DiskCalls) -> None:
         self._logs = logs
         self._topics = topics
         self._node_id = node_id
-        self._in_thread = in_thread
+        self._disk_calls = disk_calls
 
     async def find(self) -> list[tuple[tuple[str, int], str]]:
         """Return the (topic, index) of each stray log and why it is one, by metadata that is read again.
@@ -67,7 +64,7 @@ class StrayLogs:
     async def keep_aside(self, key: tuple[str, int], reason: str) -> None:
         """Rename a log so that it is not served, and tell the operator why."""
         try:
-            path = await self._in_thread(self._logs.keep_aside, *key)
+            path = await self._disk_calls.at(self._logs.path_of(key), self._logs.keep_aside, *key)
         except StorageError as error:
             log.error("Could not rename the stray log of {t}-{i}: {error}", t=key[0], i=key[1], error=error)
             return

@@ -89,9 +89,10 @@ class ReplicaThrottle:
 
     def holds_itself_back(self, partition: Partition) -> bool:
         """Return whether this broker's replica is not in sync and throttled by the follower's rate."""
-        throttled = self._configs[partition.topic].follower_throttled
+        config = self._configs.get(partition.topic)  # None while the topic is being deleted
         return (
-            bool(throttled)
+            config is not None
+            and bool(throttled := config.follower_throttled)
             and self._node_id not in partition.isr
             and is_throttled(throttled, partition.index, self._node_id)
         )

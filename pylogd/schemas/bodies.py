@@ -113,7 +113,7 @@ class BoundedRequest(Request):
 
 
 class BoundedChannel(HTTPChannel):
-    """A connection on which a request has the time that Twisted gives to a silent connection (`timeOut`, 60 s)."""
+    """A connection that is closed if a whole request does not arrive within Twisted's idle time (`timeOut`, 60 s)."""
 
     _receiving = False
 

@@ -24,7 +24,8 @@ from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidNode, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Node, Operation, SetData
 from pylogd.metadata.layout import Change, CorruptMetadata
-from pylogd.metadata.together import all_of
+from pylogd.metadata.together import Pause, all_of, without_pause
+from pylogd.security.acl_filters import FilterTable
 from pylogd.security.acl_nodes import (
     decode_entries,
     encode_entries,
@@ -38,7 +39,6 @@ from pylogd.security.acls import (
     AclBinding,
     AclEntry,
     AclFilter,
-    PatternType,
     Permission,
     ResourcePattern,
 )
@@ -52,6 +52,7 @@ ATTEMPTS = 10
 #: Patterns that are changed by one write.
 PATTERNS_AT_ONCE = 100
 
+_NOTHING = FilterTable()
 _DENY_ALL = (AclEntry(EVERYONE, WILDCARD, AclOperation.ALL, Permission.DENY),)
 
 #: What a pattern's entries become.
@@ -59,38 +60,23 @@ Changes = Mapping[ResourcePattern, "_Edit"]
 
 
 class _Edit:
-    """A change to the entries of one pattern: first remove what a filter selects, then add."""
+    """A change to the entries of one pattern: first remove what filters select, then add.
 
-    def __init__(self, add: Iterable[AclEntry] = (), remove: Sequence[AclFilter] = ()) -> None:
+    removed: what the last `apply` removed, each with the place of the first filter that selects it.
+    """
+
+    def __init__(self, pattern: ResourcePattern, add: Iterable[AclEntry] = (), remove: FilterTable = _NOTHING) -> None:
         self.add = set(add)
-        self.remove = remove
-        self.removed: list[AclEntry] = []
+        self.removed: list[tuple[AclEntry, int]] = []
+        self._pattern = pattern
+        self._remove = remove
 
     def apply(self, entries: Iterable[AclEntry]) -> list[AclEntry]:
+        """Return the entries after the change, in order."""
         before = set(entries)
-        self.removed = sorted(entry for entry in before if any(one.matches_entry(entry) for one in self.remove))
-        return sorted(before.difference(self.removed) | self.add)
-
-
-class _Filters:
-    """Filters by the names that they select, so that many with a name each need not all be compared."""
-
-    def __init__(self, filters: Sequence[AclFilter]) -> None:
-        numbers: dict[AclFilter, int] = {}
-        for number, one in enumerate(filters):
-            numbers.setdefault(one, number)
-        self._named: dict[str, list[tuple[int, AclFilter]]] = {}
-        self._others: list[tuple[int, AclFilter]] = []
-        for one, number in numbers.items():
-            exact = one.name is not None and one.pattern is not PatternType.MATCH
-            (self._named.setdefault(one.name or "", []) if exact else self._others).append((number, one))
-
-    def matching(self, pattern: ResourcePattern) -> list[tuple[int, AclFilter]]:
-        """Return the filters that may select bindings of a pattern, with their numbers, in order."""
-        candidates = self._named.get(pattern.name, []) + self._others
-        return sorted(
-            ((number, one) for number, one in candidates if one.matches_pattern(pattern)), key=lambda found: found[0]
-        )
+        places = ((entry, self._remove.first(self._pattern, entry)) for entry in before)
+        self.removed = [(entry, place) for entry, place in places if place is not None]
+        return sorted(before.difference(entry for entry, _ in self.removed) | self.add)
 
 
 class AclStore:
@@ -114,12 +100,16 @@ class AclStore:
         """
         return Deferred.fromCoroutine(self._create(bindings))
 
-    def delete(self, filters: Sequence[AclFilter]) -> Deferred[list[list[AclBinding]]]:
+    def delete(self, filters: Sequence[AclFilter], pause: Pause = without_pause) -> Deferred[list[list[AclBinding]]]:
         """Delete what any of the filters selects; return the bindings deleted, for each filter.
 
-        A binding that several filters select is named with the first of them, as in Kafka.
+        A binding that several filters select is named with the first of them, as in Kafka. pause: awaited in loops over
+        all ACLs, so that others can have their turn.
+
+        The Deferred fails with what the store raises, and with KafkaError for ACLs that can't be read, or for too many
+        filters of the pattern type MATCH.
         """
-        return Deferred.fromCoroutine(self._delete(filters))
+        return Deferred.fromCoroutine(self._delete(filters, pause))
 
     async def reload(self, store: IMetadataStore) -> None:
         """Read all ACLs again. See `IReader`."""
@@ -155,24 +145,33 @@ class AclStore:
     async def _create(self, bindings: Sequence[AclBinding]) -> dict[AclBinding, KafkaError | None]:
         edits: dict[ResourcePattern, _Edit] = {}
         for binding in bindings:
-            edits.setdefault(binding.pattern, _Edit()).add.add(binding.entry)
+            edits.setdefault(binding.pattern, _Edit(binding.pattern)).add.add(binding.entry)
         failed = await self._write(edits)
         return {binding: failed.get(binding.pattern) for binding in bindings}
 
-    async def _delete(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
+    async def _delete(self, filters: Sequence[AclFilter], pause: Pause) -> list[list[AclBinding]]:
+        table = FilterTable()
+        for one in filters:
+            await pause()
+            table.add(one)
         await self._feed.catch_up()  # with what other brokers have created
-        finder = _Filters(filters)
-        found = {pattern: finder.matching(pattern) for pattern in [*self._authorizer.index.patterns()]}
-        edits = {pattern: _Edit(remove=[one for _, one in some]) for pattern, some in found.items() if some}
+        edits = {}
+        for pattern, entries in self.items():
+            if entries is _DENY_ALL:
+                selected = table.may_select(pattern)  # nobody knows what is in the node
+            else:
+                selected = await _selects(table, pattern, entries, pause)
+            if selected:
+                edits[pattern] = _Edit(pattern, remove=table)
         failed = await self._write(edits)
         for error in failed.values():
             raise error
         deleted: list[list[AclBinding]] = [[] for _ in filters]
         for pattern, edit in edits.items():
-            for entry in edit.removed:
-                first = next(number for number, one in found[pattern] if one.matches_entry(entry))
-                deleted[first].append(AclBinding(pattern, entry))
-        return [sorted(found) for found in deleted]
+            await pause()
+            for entry, place in sorted(edit.removed):
+                deleted[place].append(AclBinding(pattern, entry))
+        return deleted
 
     async def _write(self, edits: Changes) -> dict[ResourcePattern, KafkaError]:
         """Make the changes; return why some could not be made."""
@@ -224,6 +223,15 @@ class AclStore:
             return None
         version = node.stat.version
         return SetData(path, encode_entries(after), version) if after else Delete(path, version)
+
+
+async def _selects(table: FilterTable, pattern: ResourcePattern, entries: Sequence[AclEntry], pause: Pause) -> bool:
+    """Return whether a filter selects one of the ACLs of a pattern."""
+    for entry in entries:
+        await pause()
+        if table.first(pattern, entry) is not None:
+            return True
+    return False
 
 
 async def _get_or_none(store: IMetadataStore, path: str) -> Node | None:

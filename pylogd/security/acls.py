@@ -80,7 +80,7 @@ class AclFilter(NamedTuple):
     """Selects bindings. A field that is None or ANY selects every value.
 
     pattern: MATCH selects the patterns that cover the resource `name`, the others compare names.
-    principal: as text, since clients may ask for what is no principal.
+    principal: a text, which need not be a valid principal.
     """
 
     resource: ResourceType = ResourceType.ANY

@@ -2,13 +2,13 @@
 
 Strategy: the reactor's thread only puts an event into a bounded queue; a thread makes lines of events and writes them.
 Where the queue is full, events are counted, and a line says how many are missing. A client whose operations are denied
-over and over fills neither the file nor the memory: what it repeats within a minute is counted, and of different
-denials so many are written (`audit.log.denials.per.minute`); lines at the end of the minute have the counts.
+over and over fills neither the file nor the memory: what it repeats within a minute is counted, and at most
+`audit.log.denials.per.minute` different denials are written; lines at the end of the minute have the counts.
 
-Rules: nothing of a request is written that its caller did not choose; keys and passwords never are. Texts of clients
-are cut at `LONGEST` characters. The file is appended to, and opened again by `reopen` after logrotate has renamed it.
-If a write fails, the log of the broker says so once; a line says how many are missing as soon as the file can be
-written again.
+Rules: the fields of a line are chosen by the caller, one by one; keys and passwords are never among them. Texts of
+clients are cut at `LONGEST` characters. The file is appended to, and opened again by `reopen` after logrotate has
+renamed it. If a write fails, the log of the broker says so once; a line says how many are missing as soon as the file
+can be written again.
 
 Must not know: requests, the reactor.
 """
@@ -315,7 +315,7 @@ def shorten(text: None) -> None: ...
 @overload
 def shorten(text: str | None) -> str | None: ...
 def shorten(text: str | None) -> str | None:
-    """Return a text that a client chose as it is written: without what is behind `LONGEST` characters."""
+    """Cut a text that a client chose to `LONGEST` characters."""
     return text if text is None or len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 

@@ -108,7 +108,7 @@ def server_context(credentials: Credentials, options: TlsOptions, session_id: by
 def client_context(credentials: Credentials, options: TlsOptions) -> SSL.Context:
     """Return the context for connections to other brokers, with this one's certificate. Raises ConfigError.
 
-    Without certificates to trust in the settings, those that the system trusts are.
+    If the settings name no authorities to trust, those of the system are trusted.
     """
     context = _context(credentials.identities[0], credentials.trusted, options, b"")
     context.set_verify(SSL.VERIFY_PEER)

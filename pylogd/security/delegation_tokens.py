@@ -101,9 +101,9 @@ class TokenManager:
     async def create(
         self, owner: Principal, requester: Principal, renewers: Sequence[Principal], lifetime_ms: int
     ) -> DelegationToken:
-        """Make a token. lifetime_ms: how long it can be renewed, at most the broker's limit; that if negative or 0.
+        """Make a token. Raises KafkaError.
 
-        Raises KafkaError.
+        lifetime_ms: for how long it can be renewed; the broker's limit if that is less, or if negative or 0.
         """
         if self._key is None:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)

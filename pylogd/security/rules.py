@@ -1,9 +1,9 @@
 """Decide by access control lists, with the semantics of Kafka's StandardAuthorizer.
 
 An entry applies to a request if its pattern covers the resource, and its principal, host and operation match. One
-DENY entry that applies refuses; otherwise one ALLOW entry that applies allows; otherwise nothing is allowed, but where
-no pattern covers the resource at all, `allow.everyone.if.no.acl.found` decides, but not for users and delegation
-tokens: a token of another user is as good as its password. READ, WRITE, DELETE and ALTER allow
+DENY entry that applies refuses; otherwise one ALLOW entry that applies allows; otherwise the request is refused. Only
+where no pattern covers the resource at all does `allow.everyone.if.no.acl.found` decide; users and delegation tokens
+are excepted, since another user's token is as good as its password. READ, WRITE, DELETE and ALTER allow
 DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; they don't deny it. Super users may do everything.
 
 Strategy: patterns are found by name: one look-up for the literal one, one for `*`, and one for each length that a
@@ -53,7 +53,7 @@ _IMPLIED: Mapping[AclOperation, frozenset[AclOperation]] = {
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS}),
 }
 
-#: What is nobody's where no ACL is about it, whatever `allow.everyone.if.no.acl.found` says. (Ours.)
+#: Types of resources that are refused where no ACL covers them, whatever `allow.everyone.if.no.acl.found` says. (Ours.)
 _PRIVATE = frozenset({ResourceType.USER, ResourceType.DELEGATION_TOKEN})
 
 Decisions = dict[tuple[AclOperation, ResourceType, str], bool]

@@ -55,6 +55,7 @@ class StoredUsers:
         self._find_token = find_token
         self._secret = secrets.token_bytes(_SECRET_BYTES)
         self._users: dict[str, dict[str, ScramCredential]] = {}  # by name, then mechanism
+        self._shapes: dict[str, Counter[tuple[int, int]]] = {mechanism: Counter() for mechanism in SCRAM_MECHANISMS}
         self._common: dict[str, tuple[int, int]] = {}
         configs.subscribe(self._changed)
         self._changed(configs.configs)
@@ -128,14 +129,17 @@ class StoredUsers:
                     except ValueError as error:
                         log.error("The credential of {user!r} for {mechanism} can't be used: {error}. Set it again",
                                   user=entity.user, mechanism=mechanism, error=str(error))  # fmt: skip
-            if found:
-                self._users[entity.user] = found
-            else:
-                self._users.pop(entity.user, None)
-        for mechanism in SCRAM_MECHANISMS:
-            shapes = Counter(
-                (user[mechanism].iterations, len(user[mechanism].salt))
-                for user in self._users.values()
-                if mechanism in user
-            )
+            self._replace(entity.user, found)
+        for mechanism, shapes in self._shapes.items():
             self._common[mechanism] = min(shapes, key=lambda shape: (-shapes[shape], shape), default=_COMMON)
+
+    def _replace(self, user: str, found: dict[str, ScramCredential]) -> None:
+        """Replace the credentials of a user, and count them by their number of iterations and length of salt."""
+        for count, credentials in ((-1, self._users.pop(user, {})), (1, found)):
+            for mechanism, credential in credentials.items():
+                shapes, shape = self._shapes[mechanism], (credential.iterations, len(credential.salt))
+                shapes[shape] += count
+                if not shapes[shape]:
+                    del shapes[shape]
+        if found:
+            self._users[user] = found

@@ -39,7 +39,7 @@ class TlsReceived(InvalidFrameLength):
 
 
 class FrameMemory:
-    """Keeps the memory of the last large frames for reuse: at most `count` buffers of at most `most` bytes each."""
+    """Keeps the memory of the last large frames for reuse: at most `count` buffers, of `most` bytes together."""
 
     __slots__ = ("_count", "_kept", "_most")
 
@@ -59,9 +59,10 @@ class FrameMemory:
     def keep(self, memory: bytearray) -> None:
         """Keep a frame's memory. Views of it may still exist; it is reused only after the last one is released."""
         if LARGE <= len(memory) <= self._most:
-            self._kept.append(memory)
-            if len(self._kept) > self._count:
-                del self._kept[0]
+            kept = self._kept
+            kept.append(memory)
+            while len(kept) > self._count or sum(map(len, kept)) > self._most:
+                del kept[0]
 
 
 def _refusal(length: int, most: int) -> InvalidFrameLength:
@@ -114,6 +115,11 @@ class FrameDecoder:
         return 0 if self._partial is None else len(self._partial)
 
     @property
+    def announced_bytes(self) -> int:
+        """The length of a partial frame; 0 if there is none."""
+        return 0 if self._partial is None else self._filled + self._missing
+
+    @property
     def progress(self) -> tuple[int, int] | None:
         """How far a partial frame is: a number that differs for each, and the bytes received. None if there is none."""
         return None if self._partial is None else (self._begun, self._filled)
@@ -141,6 +147,17 @@ class FrameDecoder:
     def pending(self) -> bool:
         """Whether a frame has been received in part."""
         return self._partial is not None or self._at < len(self._chunk)
+
+    @property
+    def complete(self) -> bool:
+        """Whether `next_frame` has a frame to return, or an error to raise."""
+        available = len(self._chunk) - self._at
+        if self._partial is not None:
+            return available >= self._missing
+        if available < _LENGTH_SIZE:
+            return False
+        (length,) = _LENGTH.unpack_from(self._chunk, self._at)
+        return not available - _LENGTH_SIZE < length <= self._max_bytes
 
     def feed(self, data: bytes) -> None:
         """Take a received chunk. Call `next_frame` until it returns None before feeding more."""

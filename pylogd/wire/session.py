@@ -109,11 +109,14 @@ class ServerSession:
     `versions` maps each API key that is served to its lowest and highest version. Frames over `max_frame_bytes` raise,
     and so do requests with more elements than `elements` allows. `memory` may be shared by the sessions of a thread.
 
+    receive_data: takes bytes from the peer; call `next_event` until it returns None before giving more.
+    receive_buffer: returns the unfilled tail of a partial request, or None. Receive into it, release it, then call
+        `filled`.
     next_frame: returns the next request as bytes, without its length, or None if more data is needed; raises
         RemoteProtocolError. The caller may answer it, and those that follow it in `unread()`, without `parse`.
     """
 
-    __slots__ = ("_codecs", "_decoder", "_elements", "_versions", "next_frame")
+    __slots__ = ("_codecs", "_decoder", "_elements", "_versions", "next_frame", "receive_buffer", "receive_data")
 
     def __init__(
         self,
@@ -126,15 +129,10 @@ class ServerSession:
         self._versions = versions
         self._elements = elements
         self._codecs = _DECODERS[elements]
+        # The methods of the decoder itself: each request calls them.
+        self.receive_data = self._decoder.feed
+        self.receive_buffer = self._decoder.receive_buffer
         self.next_frame = self._decoder.next_frame
-
-    def receive_data(self, data: bytes) -> None:
-        """Take bytes from the peer. Call `next_event` until it returns None before giving more."""
-        self._decoder.feed(data)
-
-    def receive_buffer(self) -> memoryview | None:
-        """Return the unfilled tail of a partial request, or None. Receive into it, release it, then call `filled`."""
-        return self._decoder.receive_buffer()
 
     def filled(self, size: int) -> None:
         """Record that `size` bytes were received into `receive_buffer()`."""
@@ -155,9 +153,19 @@ class ServerSession:
         return self._decoder.partial_bytes
 
     @property
+    def announced_bytes(self) -> int:
+        """The length of a partial request; 0 if there is none."""
+        return self._decoder.announced_bytes
+
+    @property
     def pending(self) -> bool:
         """Whether bytes were received that no request was made of yet."""
         return self._decoder.pending
+
+    @property
+    def complete(self) -> bool:
+        """Whether `next_frame` has a request to return, or an error to raise."""
+        return self._decoder.complete
 
     @property
     def progress(self) -> tuple[int, int] | None:

@@ -1,6 +1,6 @@
 """Kill a broker under load repeatedly, and check after each kill that no acknowledged message was lost.
 
-    python -m tests.crash.harness --kills 1000 --seed 7
+    python -m tests.crash.harness --kills 1000 --seed 7 [--set log.block.cache.bytes=1000000]
 
 A round has a fresh data directory, three writers and some kills. Some kills come from outside at a random moment. Most
 are planned for a certain call to the file system (`tests.crash.points`), which may be part of the recovery from the
@@ -28,11 +28,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 import pylogd
 from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.consumer import Consumer
+from pylogd.config.source import parse_assignments
 from pylogd.errors import PylogdError
 from pylogd.local.broker import START_SECONDS, BrokerFailed, RunningBroker, free_ports
 from pylogd.log.verify import Severity, verify_log_dir
@@ -163,7 +165,7 @@ class ForkedBroker(RunningBroker):
 class Round:
     """A data directory with its writers and kills."""
 
-    def __init__(self, forge: Forge, folder: Path, seed: int) -> None:
+    def __init__(self, forge: Forge, folder: Path, seed: int, settings: Mapping[str, str]) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.forge = forge
@@ -172,7 +174,7 @@ class Round:
         self.port = free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         self.settings = {
-            **SETTINGS, **self.rng.choice(VARIANTS), "log.dirs": str(self.data), "listeners": self.address,
+            **SETTINGS, **self.rng.choice(VARIANTS), **settings, "log.dirs": str(self.data), "listeners": self.address,
         }  # fmt: skip
         self.compacted = "log.cleanup.policy" in self.settings
         self.kinds = [*KINDS, "compaction", "compaction"] if self.compacted else [k for k in KINDS if k != "compaction"]
@@ -321,8 +323,13 @@ def _read(consumer: Consumer, partition: int, start: int, end: int, *, holes: bo
     return [entry for entry in found if entry[0] < end]
 
 
-def run(kills: int, seed: int, folder: Path, tell: bool = True) -> Counter[str]:
-    """Run all rounds. Return the kinds of kills. Raises CrashFault with details for an analysis."""
+def run(
+    kills: int, seed: int, folder: Path, tell: bool = True, settings: Mapping[str, str] = MappingProxyType({})
+) -> Counter[str]:
+    """Run all rounds. Return the kinds of kills. Raises CrashFault with details for an analysis.
+
+    settings: of the brokers, in addition to those of the rounds.
+    """
     forge = Forge()
     deaths: Counter[str] = Counter()
     checked = acknowledged = done = 0
@@ -331,7 +338,7 @@ def run(kills: int, seed: int, folder: Path, tell: bool = True) -> Counter[str]:
         while done < kills:
             place = folder / f"round-{seed}"
             place.mkdir(parents=True)
-            current = Round(forge, place, seed)
+            current = Round(forge, place, seed, settings)
             death = "none"
             try:
                 for fatal in current.run(min(KILLS_A_ROUND, kills - done)):
@@ -362,24 +369,28 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, help="write what happened to this file")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all brokers")
     arguments = parser.parse_args()
+    settings = parse_assignments(arguments.set)
     folder = Path(tempfile.mkdtemp(prefix="pylogd-crash-"))
     try:
-        deaths = run(arguments.kills, arguments.seed, folder)
+        deaths = run(arguments.kills, arguments.seed, folder, settings=settings)
     except CrashFault as fault:
         sys.exit(f"FAILED: {fault}")
     shutil.rmtree(folder)
-    text = _report(arguments.kills, arguments.seed, deaths)
+    text = _report(arguments.kills, arguments.seed, deaths, settings)
     print(text)
     if arguments.results:
         arguments.results.write_text(text)
 
 
-def _report(kills: int, seed: int, deaths: Counter[str]) -> str:
+def _report(kills: int, seed: int, deaths: Counter[str], settings: Mapping[str, str]) -> str:
+    with_settings = "".join(f", {name}={value}" for name, value in settings.items())
     lines = [
         f"# {kills} kills",
         "",
-        f"`make crash`, seed {seed}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, {deaths['seconds']} s. "
+        f"`make crash`, seed {seed}{with_settings}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, "
+        f"{deaths['seconds']} s. "
         f"{deaths['messages acknowledged']:,} messages acknowledged; {deaths['messages compared']:,} read back and "
         "compared. Nothing lost, nothing twice, nothing out of order, nothing changed; `verify-log` clean each time.",
         "",

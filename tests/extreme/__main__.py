@@ -13,33 +13,35 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from pylogd.api.registry import REGISTRATIONS, served_versions
+from pylogd.api.registry import REGISTRATIONS
 from pylogd.wire.messages import ApiKey
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, Outcome
-from tests.extreme.attacks import CONVERSATIONS, TABLE
-from tests.extreme.brokers import OpenBroker, SecuredBroker
-from tests.extreme.messages import Extreme, Sizes, extremes
+from tests.extreme.brokers import OpenBroker, SecuredBroker, circumstances
+from tests.extreme.choosing import Chooser
+from tests.extreme.messages import Extreme
 from tests.extreme.neighbour import Neighbour, Sample, percentile
-from tests.extreme.state import Known, make_doomed, prepare
-from tests.rawclient import ConnectionClosed, RawClient, memory
+from tests.extreme.state import Known, delete_others, make_doomed, prepare
+from tests.pages import write_page
+from tests.rawclient import ConnectionClosed, RawClient, check_serves, memory
 
 P99_MS = 50.0
 MEMORY_MB = 300.0
-_PATIENCE = 20.0  # seconds: how long an answer is waited for
+_PATIENCE = 5.0  # seconds: how long an answer is waited for
+_BRIEFLY = 0.3  # the same of an answer that may be late on purpose, or whose client is over its quota
 _WORST = 15  # rows of a table
-_LARGEST_ELEMENTS = 2_000_000
-_LARGEST_DATA = 80 << 20
+_NEED_DOOMED = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS)
+_MAKE_TOPICS = (ApiKey.CREATE_TOPICS, ApiKey.METADATA)
 _MOST_ALONE = 60.0  # seconds in which the neighbour is alone
 
 
@@ -48,6 +50,7 @@ class Run:
     """What was sent to one broker, and what came of it.
 
     sent: when, the API or the attack, what, and the outcome. samples: the neighbour's. peak: memory of the broker, MB.
+    missing: versions of APIs that were not sent.
     """
 
     broker: OpenBroker
@@ -57,6 +60,7 @@ class Run:
     sent: list[tuple[float, str, str, Outcome | None]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     peak: float = 0.0
+    missing: int = 0
 
     @property
     def beside(self) -> list[Sample]:
@@ -79,45 +83,35 @@ class Run:
     def _attack(self, admin: RawClient, known: Known, seconds: float) -> None:
         attackers = [Attacker(access) for access, _ in self.broker.attackers]
         shares = [share for _, share in self.broker.attackers]
-        apis = sorted(served_versions().items())
+        chooser = Chooser(self.rng, known)
         while time.monotonic() - self.begun < seconds:
-            kind = self.rng.random()
+            chosen = chooser.next()
             (attacker,) = self.rng.choices(attackers, shares)
-            if kind < 0.03:
-                self._converse(attacker.access)
-            elif kind < 0.2:
-                self._ask(admin, attacker, self.rng.choice(TABLE)(known, self.rng.choice((0.01, 0.1, 1.0))))
+            if isinstance(chosen, Extreme):
+                self._ask(admin, attacker, chosen)
             else:
-                key, (first, last) = self.rng.choice(apis)
-                self._ask(admin, attacker, self._any(key, self.rng.randint(first, last), known))
+                self._converse(attacker.access, *chosen)
         for attacker in attackers:
             attacker.close()
-
-    def _any(self, key: int, version: int, known: Known) -> Extreme:
-        """Make one of the extreme requests of an API. Large ones are rarer."""
-        elements = int(10 ** self.rng.uniform(1, 6.3))
-        found = list(extremes(key, version, known, Sizes(min(elements, 10_000), 1000)))
-        name = self.rng.choice(found).about
-        sizes = Sizes(min(elements, _LARGEST_ELEMENTS), min(elements * 50, _LARGEST_DATA))
-        about = name.split()[0]
-        like = [one for one in extremes(key, version, known, sizes) if one.about.split()[0] == about]
-        return self.rng.choice(like)
+        self.missing = len(chooser.missing)
 
     def _ask(self, admin: RawClient, attacker: Attacker, request: Extreme) -> None:
-        make_doomed(admin)
+        if request.api_key in _NEED_DOOMED:
+            make_doomed(admin)
+        slowed = request.may_wait or attacker.access in self.broker.slowed
         at = time.monotonic()
-        outcome = attacker.ask(request, _PATIENCE)
+        outcome = attacker.ask(request, _BRIEFLY if slowed else _PATIENCE)
         name = REGISTRATIONS[request.api_key].name
         self.sent.append((at, name, f"{request}{attacker.access.who}", outcome))
         if request.api_key == ApiKey.DELETE_ACLS:
             self.broker.repair(admin)
+        if request.api_key in _MAKE_TOPICS:
+            delete_others(admin)
 
-    def _converse(self, access: Access) -> None:
-        attack = self.rng.choice(CONVERSATIONS)
-        scale = self.rng.choice((0.05, 0.2, 1.0))
+    def _converse(self, access: Access, attack: Callable[..., Any], scale: float) -> None:
         self.sent.append((time.monotonic(), attack.__name__, f"{attack.__name__}, scale {scale}{access.who}", None))
         with contextlib.suppress(ConnectionClosed), attack(access, scale):
-            time.sleep(1.0)
+            check_serves(self.broker.address)
 
 
 def report(title: str, run: Run) -> list[str]:
@@ -129,12 +123,13 @@ def report(title: str, run: Run) -> list[str]:
         f"## {title}",
         "",
         f"{len(run.sent):,} requests and attacks in {run.ended - run.begun:.0f} s: "
-        + ", ".join(f"{count:,} {end}" for end, count in ends.most_common()) + ".",
+        + ", ".join(f"{count:,} {end}" for end, count in ends.most_common()) + ". "
+        + (f"{run.missing} versions of APIs were not sent." if run.missing else "Every version of every API was sent."),
         "",
         "| of the neighbour's requests | ms beside the attacks | ms alone |",
         "| --- | --: | --: |",
         *(
-            f"| {share:.1%} took at most | {percentile(beside, share):.1f} | {percentile(alone, share):.1f} |"
+            f"| {share * 100:g} % took at most | {percentile(beside, share):.1f} | {percentile(alone, share):.1f} |"
             for share in (0.5, 0.99, 0.999, 0.9999)
         ),
         f"| the longest of {len(beside):,} and {len(alone):,} | {percentile(beside, 1.0):.1f} | "
@@ -196,16 +191,13 @@ def run_one(kind: type[OpenBroker], seconds: float, seed: int, log: Path | None)
 
 def head(seconds: float) -> list[str]:
     """Return how the results came about."""
-    command = ["git", "log", "-1", "--format=%h"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return [
         "# Extreme requests",
         "",
         "Written by `make fuzz-requests`. Well-formed requests of every API and version that ask for very much, beside "
         "a client that produces, fetches and asks for metadata.",
         "",
-        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit or 'unknown'}, {seconds:.0f} s, "
-        f"{os.cpu_count()} processors with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes.",
+        f"{circumstances()} {seconds:.0f} s.",
         "",
     ]
 
@@ -225,7 +217,7 @@ def main() -> int:
         faults += [f"{title}: {fault}" for fault in found]
         lines += [*report(title, run), "", *(f"**Out of bounds: {fault}.**\n" for fault in found)]
         if options.results:
-            options.results.write_text("\n".join(lines))
+            write_page(options.results, lines)
     print("\n".join(lines))
     for fault in faults:
         print(f"extreme: {fault}", file=sys.stderr)

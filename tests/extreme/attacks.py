@@ -6,7 +6,9 @@ Each is a function that returns what to send, or a context manager that sends it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -33,6 +35,8 @@ from tests.rawclient import frame, header, produce
 
 _BROKER, _TOPIC = 4, 2
 _SET = 0
+_UNREAD: Final = 0.5  # seconds after which the broker is taken not to read further
+_LONGEST: Final = 30.0  # seconds of an attack of many requests
 
 
 def encoded(message: Any, version: int, about: str) -> Extreme:
@@ -129,7 +133,8 @@ def unfinished_frames(access: Access, scale: float) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for client in clients:
             stack.enter_context(client)
-            with contextlib.suppress(OSError):  # those that the broker does not take
+            client.settimeout(_UNREAD)
+            with contextlib.suppress(OSError):  # those that the broker does not take, or does not read further
                 client.sendall(struct.pack(">i", size + 10) + header(ApiKey.PRODUCE, 9))
                 for _ in range(size // (1 << 20)):
                     client.sendall(bytes(1 << 20))
@@ -151,11 +156,17 @@ def slow_senders(access: Access, scale: float) -> Iterator[None]:
         yield
 
 
+def within_seconds(count: int) -> Iterator[int]:
+    """Count from 0, as far as `_LONGEST` allows: a client over its quota has to wait between two requests."""
+    end = time.monotonic() + _LONGEST
+    yield from itertools.takewhile(lambda _: time.monotonic() < end, range(count))
+
+
 @contextlib.contextmanager
 def producer_ids(access: Access, scale: float) -> Iterator[None]:
     """Write one batch for each of very many producers, whom the broker has to remember."""
     with access.connect() as client:
-        for number in range(int(100_000 * scale)):
+        for number in within_seconds(int(100_000 * scale)):
             batch = encode_batch(
                 [NewRecord(None, b"", STAMP)], producer_id=1_000_000 + number, producer_epoch=0, base_sequence=0
             )
@@ -170,7 +181,7 @@ def members(access: Access, scale: float) -> Iterator[None]:
         join = JoinGroupRequest(
             "crowded", 300_000, 1, protocol_type="consumer", protocols=[JoinGroupRequestProtocol("p")]
         )
-        for _ in range(int(20_000 * scale)):
+        for _ in within_seconds(int(20_000 * scale)):
             client.request(join, 6)
         yield
 

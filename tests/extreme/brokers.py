@@ -7,6 +7,9 @@ tokens exist. The plain listener of the secured broker is for clients that do no
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -30,6 +33,16 @@ _FAST: Final = {
 _SLOW: Final = {"producer_byte_rate": 1e6, "consumer_byte_rate": 1e6, "request_percentage": 50.0}
 
 
+def circumstances() -> str:
+    """Return when, at which commit, and on what something is measured, for a page of results."""
+    command = ["git", "log", "-1", "--format=%h"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return (
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit}, {os.cpu_count()} processors "
+        f"with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes."
+    )
+
+
 class OpenBroker(BrokerProcess):
     """A broker where everyone may do everything. attackers: how they connect. neighbour: how the other client does."""
 
@@ -43,6 +56,7 @@ class OpenBroker(BrokerProcess):
         super().__init__(folder / "data", folder / "log", {**SETTINGS, **(settings or {})}, arguments, prefix=prefix)
         self.admin = self.neighbour = Access(self.address)
         self.attackers: tuple[tuple[Access, float], ...] = ((self.admin, 1.0),)  # with their share of the requests
+        self.slowed: tuple[Access, ...] = ()  # those whose quota lets them wait
 
     def prepare(self, client: RawClient) -> None:
         """Make what the neighbour needs. `client`: the administrator's."""
@@ -90,6 +104,7 @@ class SecuredBroker(OpenBroker):
             (Access(secured, pem, "stranger"), 0.1),
             (Access(self.address), 0.1),
         )
+        self.slowed = tuple(access for access, _ in self.attackers[1:])
 
     def prepare(self, client: RawClient) -> None:
         """Make what the neighbour needs, and permissions and quotas."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pylogd.wire.messages import APIS, ApiKey
@@ -40,6 +41,11 @@ class Extreme(NamedTuple):
         """Whether no answer is due."""
         return (self.api_key, self.about) == (ApiKey.PRODUCE, "acks 0")
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether the answer may be late on purpose: the request waits for members, for records, or for a time."""
+        return self.api_key == ApiKey.JOIN_GROUP or any(word in self.about for word in ("_ms", "min_bytes"))
+
     def __str__(self) -> str:
         return f"{APIS[self.api_key].name} {self.version}: {self.about}, {len(self.body):,} bytes"
 
@@ -51,19 +57,32 @@ class Sizes(NamedTuple):
     data: int
 
 
-def extremes(api_key: int, version: int, known: Known, sizes: Sizes) -> Iterator[Extreme]:
-    """Yield every extreme request of an API at a version."""
+class Variant(NamedTuple):
+    """A request that is not built yet: large ones take much longer to build than a broker needs to answer them."""
+
+    about: str
+    build: Callable[[], Extreme]
+
+
+def variants(api_key: int, version: int, known: Known, sizes: Sizes) -> list[Variant]:
+    """Return every extreme request of an API at a version, to be built one by one."""
     codec = request_codec(api_key, version)
 
-    def made(about: str, path: Path, change: Change) -> Extreme:
+    def build(about: str, path: Path, change: Change) -> Extreme:
         message = _Builder(api_key, version, known, {path: change}).message()
         return Extreme(api_key, version, about, b"".join(map(bytes, codec.encode(message))))  # type: ignore[arg-type]
 
-    yield made("as it should be", (), lambda value: value)
+    asked: list[tuple[str, Path, Change]] = [("as it should be", (), lambda value: value)]
     for path, field in _fields(load_schema(api_key)["request"], version, ()):
         name = ".".join(path)
-        for about, change in _changes(field, version, sizes):
-            yield made(f"{name} {about}", path, change)
+        asked += [(f"{name} {about}", path, change) for about, change in _changes(field, version, sizes)]
+    return [Variant(about, partial(build, about, path, change)) for about, path, change in asked]
+
+
+def extremes(api_key: int, version: int, known: Known, sizes: Sizes) -> Iterator[Extreme]:
+    """Yield every extreme request of an API at a version."""
+    for variant in variants(api_key, version, known, sizes):
+        yield variant.build()
 
 
 def _changes(field: dict[str, Any], version: int, sizes: Sizes) -> Iterator[tuple[str, Change]]:

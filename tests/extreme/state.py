@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.delete_topics import DeleteTopicsRequest
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -29,8 +30,10 @@ STAMP: Final = 1_700_000_000_000
 _PACKED_RECORDS: Final = 200_000
 _METADATA: Final = 4_000  # bytes of a group member, which each description of the group repeats
 _NOTE: Final = 4_000  # bytes with each committed offset
-#: Of the broker: groups are complete as soon as somebody has joined.
-SETTINGS: Final = {"group.initial.rebalance.delay.ms": "0"}
+_AT_ONCE: Final = 100  # topics that one request deletes
+#: Of the broker: groups are complete as soon as somebody has joined. Metadata creates few topics at a time, or most of
+#: a run would be spent on deleting them.
+SETTINGS: Final = {"group.initial.rebalance.delay.ms": "0", "max.partitions.per.request": "300"}
 
 #: By API, struct and field, most particular first: what the base message of an API has there. "" stands for any.
 _VALUES: Final[dict[tuple[str, str, str], Any]] = {
@@ -147,6 +150,14 @@ def prepare(client: RawClient) -> Known:
 def make_doomed(client: RawClient) -> None:
     """Make the topic that requests delete, if it is gone."""
     client.request(CreateTopicsRequest([CreatableTopic(DOOMED, 1, 1)], 30_000), 5)
+
+
+def delete_others(client: RawClient) -> None:
+    """Delete the topics that requests with many names have made, before they fill the broker's memory."""
+    names = [topic.name or "" for topic in client.request(MetadataRequest(None), 9).topics]
+    others = [name for name in names if name.startswith("other-")]
+    for start in range(0, len(others), _AT_ONCE):
+        client.request(DeleteTopicsRequest(topic_names=others[start : start + _AT_ONCE], timeout_ms=30_000), 5)
 
 
 def packed(records: int = _PACKED_RECORDS) -> bytes:

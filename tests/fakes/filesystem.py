@@ -147,6 +147,10 @@ class MemoryFileSystem:
             position += len(part)
         return count
 
+    def missing(self, fd: int, position: int, length: int) -> int:
+        path, inode = self._file(fd)
+        return length if path in self.cold else max(position + length - len(inode.data), 0)
+
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         path, inode = self._file(fd)
         data = b"".join(buffers)

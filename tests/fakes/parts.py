@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,13 @@ from twisted.internet.task import Clock
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.config import Settings
+from pylogd.config.isolation import OFF
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.groups import GroupCoordinator
+from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
+from pylogd.isolation.disks import DiskOptions, Disks
+from pylogd.isolation.laggards import LaggardThrottle
+from pylogd.log.errors import StorageFailure
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
@@ -40,6 +46,7 @@ from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.workers import HeldWorkers
 
 NODE = 1
 NOW_MS = 1_700_000_000_000
@@ -123,6 +130,7 @@ class Parts:
         self.wall_step_ms = 0  # how far the wall clock has been set forward
         self.clock = cast(IReactorTime, self.time)
         self.fs = MemoryFileSystem()
+        self.disks = self._make_disks()
         self.threads = Threads()
         self.metadata = Metadata(self.settings, SqliteStore(directory / "metadata.sqlite", worker=InlineWorker()))
         self.authorizer = make_authorizer(self.settings)
@@ -135,6 +143,8 @@ class Parts:
         self.broker_configs = self.metadata.broker_configs
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
+        self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
+        self.laggards = LaggardThrottle(self.settings, self.disk_use, self.clock)
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
@@ -154,13 +164,13 @@ class Parts:
         self.logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms,
             seconds=self.time.seconds, node_id=NODE, recovery_threads=1,
-            cordoned=lambda: self.settings.cordoned_directories,
+            cordoned=lambda: self.settings.cordoned_directories, staged_appends=self.disks is not None,
         )  # fmt: skip
-        self.logs.on_directory_failed = lambda _path, keys: self.hosting.went_offline(keys)
+        self.logs.on_directory_failed = self._directory_failed
         self.logs.load()
         self.replica_parts = Replicas(
             self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, NODE, self.threads,
-            now_ms=self.now_ms,
+            now_ms=self.now_ms, disks=self.disks,
         )  # fmt: skip
         self.replicas = self.replica_parts.manager
         self.partitions = self.replica_parts.partitions
@@ -168,9 +178,28 @@ class Parts:
         self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
         self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
         self.groups = GroupCoordinator(
-            self.replica_parts, self.topics, self.topic_admin, self.cluster, self.settings, self.clock, self.now_ms
+            self.replica_parts, self.topics, self.topic_admin, self.settings, self.clock, self.now_ms
         )
         self.groups.start()
+
+    def _make_disks(self) -> Disks | None:
+        if self.settings.text("log.write.queues") == OFF:
+            return None
+        integer = self.settings.integer
+        options = DiskOptions(
+            integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
+            integer("log.write.queue.max.bytes"), 2, integer("log.dir.failure.timeout.ms") / 1000,
+        )  # fmt: skip
+        self.hung: list[str] = []
+        return Disks(
+            self.settings.words("log.dirs"), options, self.clock, lambda function, *args: function(*args),
+            lambda path, _seconds: self.hung.append(path), HeldWorkers,
+        )  # fmt: skip
+
+    def _directory_failed(self, path: str, keys: list[tuple[str, int]]) -> None:
+        if self.disks is not None:
+            self.disks.failed(path, StorageFailure(path, OSError(errno.EIO, "offline")))
+        self.hosting.went_offline(keys)
 
     def close(self) -> None:
         """Stop all, and see that nothing is left behind."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pylogd.log.append_result import AppendResult
+from pylogd.log.caching import BlockCache
 from pylogd.log.config import LogConfig
 from pylogd.log.files import read_file, write_file
 from pylogd.log.log import Log
@@ -50,7 +51,11 @@ def truncate(fs: MemoryFileSystem, path: str, size: int) -> None:
 class MemoryStorage:
     """A log manager on a memory file system with clocks of its own, which can be restarted, killed and damaged."""
 
-    def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: Any) -> None:
+    def __init__(
+        self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None,
+        make_cache: Callable[[], BlockCache] | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        self.make_cache = make_cache
         self.fs = MemoryFileSystem() if fs is None else fs
         self.now_ms = START_MS  # the wall clock
         self.seconds = 1000.0  # the monotonic one
@@ -62,7 +67,7 @@ class MemoryStorage:
         """Start: load the logs by a new manager."""
         manager = LogManager(
             [DATA], config=self.config, fs=self.fs, now_ms=lambda: self.now_ms, seconds=lambda: self.seconds, node_id=1,
-            cluster_id="c", recovery_threads=1,
+            cluster_id="c", recovery_threads=1, cache=None if self.make_cache is None else self.make_cache(),
         )  # fmt: skip
         manager.load()
         self.manager = manager

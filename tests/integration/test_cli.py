@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.client import Producer
 from pylogd.local.broker import pylogd_command
 from tests.integration.conftest import Address, StartBroker
 
@@ -81,6 +82,16 @@ class TestTopics:
         ok(broker, "topics", "delete", topic)
         assert topic not in ok(broker, "topics", "list").splitlines()
         assert "UNKNOWN_TOPIC_OR_PARTITION" in refused(broker, "topics", "describe", topic)
+
+    def test_the_producers_of_a_topic(self, broker: Address, topic: str) -> None:
+        ok(broker, "topics", "create", topic)
+        assert ok(broker, "topics", "producers", topic) == ""
+        with Producer(broker.address, idempotence=True) as producer:
+            producer.send(topic, b"one", partition=0, timestamp=1_700_000_000_000).result()
+        [row] = ok(broker, "topics", "producers", topic).splitlines()
+        [shown] = json.loads(ok(broker, "topics", "producers", topic, "--json"))
+        assert row.split("\t")[:4] == ["0", str(shown["producer_id"]), "0", "0"]
+        assert (shown["partition"], shown["last_timestamp"]) == (0, 1_700_000_000_000)
 
     def test_errors_of_topic_commands_are_one_line(self, broker: Address, topic: str) -> None:
         ok(broker, "topics", "create", topic)

@@ -13,7 +13,6 @@ import pytest
 
 from pylogd.api.registry import served_versions
 from pylogd.local.broker import BrokerProcess
-from pylogd.wire.messages import ApiKey
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, End
 from tests.extreme.attacks import CONVERSATIONS, TABLE
@@ -55,7 +54,7 @@ def test_every_extreme_request(prepared: tuple[BrokerProcess, Known], api_key: i
     with RawClient(broker.address) as client:
         for request in extremes(api_key, version, known, SIZES):
             make_doomed(client)
-            waits = api_key == ApiKey.JOIN_GROUP or any(word in request.about for word in ("_ms", "min_bytes"))
+            waits = request.may_wait
             outcome = attacker.ask(request, PATIENCE if waits else SLOW)
             assert outcome.size < MOST_ANSWER, request
             assert waits or outcome.end is not End.WAITING, request

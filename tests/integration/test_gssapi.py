@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from kafka import KafkaConsumer, KafkaProducer
+from kazoo.client import KazooClient
+from kazoo.security import Permissions
 
-from pylogd.local.broker import free_ports
+from pylogd.config.zookeeper import ZooKeeperSecurity
+from pylogd.local.broker import BrokerFailed, free_ports
+from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.security.principal import USER, Principal
 from pylogd.security.sasl.conversation import AuthenticationFailed, Challenge, MechanismUnavailable, SaslError, Success
 from pylogd.security.sasl.gssapi import GssapiClient, GssapiMechanism
 from tests.integration.conftest import StartBroker
+from tests.integration.sasl_clients import round_trip_with_aiokafka, round_trip_with_kafka_python
 from tests.integration.test_secure_replication import replicates
+from tests.rawclient import RawClient, create_topic
 from tests.zookeeper import ZooKeeper
 
 k5test = pytest.importorskip("k5test")
@@ -150,27 +153,56 @@ def settings(realm: Any, start_broker: StartBroker) -> dict[str, Any]:
 
 
 def test_kafka_python(settings: dict[str, Any]) -> None:
-    named = settings
-    producer = KafkaProducer(**named)
-    producer.send("t", b"value").get(SECONDS)
-    producer.close()
-    consumer = KafkaConsumer("t", **named, auto_offset_reset="earliest", consumer_timeout_ms=SECONDS * 1000)
-    assert next(iter(consumer)).value == b"value"
-    consumer.close()
+    round_trip_with_kafka_python(settings)
 
 
 def test_aiokafka(settings: dict[str, Any]) -> None:
-    async def run() -> None:
-        producer = AIOKafkaProducer(**settings)
-        await producer.start()
-        await producer.send_and_wait("t", b"value")
-        await producer.stop()
-        consumer = AIOKafkaConsumer("t", **settings, auto_offset_reset="earliest")
-        await consumer.start()
-        assert (await asyncio.wait_for(consumer.getone(), SECONDS)).value == b"value"
-        await consumer.stop()
+    round_trip_with_aiokafka(settings)
 
-    asyncio.run(run())
+
+@pytest.fixture
+def zookeeper_with_tickets(realm: Any, tmp_path: Path) -> Iterator[LocalZooKeeper]:
+    """A ZooKeeper server that accepts clients with tickets only."""
+    principal, keytab = f"zookeeper/{HOST}@{realm.realm}", tmp_path / "zookeeper.keytab"
+    realm.addprinc(f"zookeeper/{HOST}")
+    realm.extract_keytab(f"zookeeper/{HOST}", str(keytab))
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(
+        "Server {\n  com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+        f'useTicketCache=false keyTab="{keytab}" principal="{principal}";\n}};\n'
+    )
+    options = {
+        "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        "enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl",
+    }  # fmt: skip
+    java = [f"-Djava.security.auth.login.config={jaas}", f"-Djava.security.krb5.conf={realm.env['KRB5_CONFIG']}"]
+    with LocalZooKeeper(tmp_path / "zookeeper", sync=False, options=options, java_options=java) as server:
+        yield server
+
+
+def test_a_broker_authenticates_at_zookeeper(
+    realm: Any, zookeeper_with_tickets: LocalZooKeeper, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes belong to the principal of the ticket; without a ticket it does not start."""
+    pytest.importorskip("kerberos", reason="pure-sasl has GSSAPI with pykerberos only")
+    port = zookeeper_with_tickets.hosts.rpartition(":")[2]
+    settings = {
+        "zookeeper.connect": f"{HOST}:{port}/tickets", "zookeeper.sasl.mechanism": "GSSAPI",
+        "zookeeper.set.acl": "true", "zookeeper.connection.timeout.ms": "10000",
+    }  # fmt: skip
+    broker = start_broker("one", settings)
+    with RawClient(broker.address) as client:
+        create_topic(client, "t")
+    security = ZooKeeperSecurity(sasl_mechanism="GSSAPI")
+    client = KazooClient(f"{HOST}:{port}/tickets", **security.kazoo_arguments())
+    client.start(SECONDS)
+    owners = {(acl.id.scheme, acl.id.id, acl.perms) for acl in client.get_acls("/brokers/topics/t")[0]}
+    client.stop()
+    client.close()
+    assert ("sasl", realm.user_princ, Permissions.ALL) in owners
+    monkeypatch.setenv("KRB5CCNAME", "/nowhere")
+    with pytest.raises(BrokerFailed):
+        start_broker("two", settings | {"node.id": "2"})
 
 
 def test_brokers_replicate_with_tickets(realm: Any, zookeeper: ZooKeeper, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
@@ -22,11 +20,12 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
 from pylogd.local.broker import free_ports
 from tests.integration.conftest import StartBroker
+from tests.integration.sasl_clients import round_trip_with_aiokafka, round_trip_with_kafka_python
 
 SECONDS = 60.0
 QUIET: dict[str, Any] = {"log_level": 0}
@@ -131,13 +130,7 @@ def test_librdkafka_with_tokens(broker: SaslBroker) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafka_python(broker: SaslBroker, mechanism: str) -> None:
-    settings = broker.python_settings(mechanism)
-    producer = KafkaProducer(**settings)
-    producer.send("t", b"value").get(SECONDS)
-    producer.close()
-    consumer = KafkaConsumer("t", **settings, auto_offset_reset="earliest", consumer_timeout_ms=SECONDS * 1000)
-    assert next(iter(consumer)).value == b"value"
-    consumer.close()
+    round_trip_with_kafka_python(broker.python_settings(mechanism))
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
@@ -149,20 +142,10 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, "OAUTHBEARER"])
 def test_aiokafka(broker: SaslBroker, mechanism: str) -> None:
-    async def run() -> None:
-        settings = broker.python_settings(mechanism)
-        if mechanism == "OAUTHBEARER":
-            settings["sasl_oauth_token_provider"] = Tokens()
-        producer = AIOKafkaProducer(**settings)
-        await producer.start()
-        await producer.send_and_wait("t", b"value")
-        await producer.stop()
-        consumer = AIOKafkaConsumer("t", **settings, auto_offset_reset="earliest")
-        await consumer.start()
-        assert (await asyncio.wait_for(consumer.getone(), SECONDS)).value == b"value"
-        await consumer.stop()
-
-    asyncio.run(run())
+    settings = broker.python_settings(mechanism)
+    if mechanism == "OAUTHBEARER":
+        settings["sasl_oauth_token_provider"] = Tokens()
+    round_trip_with_aiokafka(settings)
 
 
 def refusal(settings: Mapping[str, Any]) -> KafkaError:

@@ -193,3 +193,36 @@ def test_endless_and_oversized_varints_are_refused(data: bytes) -> None:
 def test_too_many_tagged_fields_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="10001 tagged fields"):
         skip_tagged_fields(memoryview(b"\x91\x4e" + bytes(100)), 0)
+
+
+def test_the_memory_that_is_kept_is_bounded_in_all() -> None:
+    memory = FrameMemory(count=4, most=4 << 20)
+    for _ in range(4):
+        memory.keep(bytearray(3 << 20))
+    assert memory.take(3 << 20) is not None
+    assert memory.take(1) is None, "a second one would be 6 MB"
+    for _ in range(5):
+        memory.keep(bytearray(1 << 20))
+    assert sum(memory.take(1) is not None for _ in range(5)) == 4
+
+
+@given(st.lists(st.integers(-1, 12), max_size=6), st.lists(st.integers(1, 20), min_size=1))
+def test_complete_says_whether_there_is_a_frame_or_an_error(lengths: list[int], cuts: list[int]) -> None:
+    stream = b"".join(struct.pack(">i", length) + bytes(max(length, 0)) for length in lengths)
+    decoder = FrameDecoder(10)
+    at = turn = 0
+    while at < len(stream):
+        step = cuts[turn % len(cuts)]
+        turn += 1
+        decoder.feed(stream[at : at + step])
+        at += step
+        while True:
+            complete = decoder.complete
+            try:
+                frame = decoder.next_frame()
+            except framing.InvalidFrameLength:
+                assert complete
+                return
+            assert complete == (frame is not None)
+            if frame is None:
+                break

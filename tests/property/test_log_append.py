@@ -48,7 +48,7 @@ def batches(draw: st.DrawFn) -> bytes:
 def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
     """Return the result or the error of an append, with `FastAccept` or without it."""
     if general:
-        log._fast_accept.segment_bytes = -1  # accept none of them by its header
+        log.fast_accept.segment_bytes = -1  # accept none of them by its header
     try:
         return (log.append(memoryview(data), leader_epoch=0, origin=AppendOrigin.CLIENT), None)
     except InvalidAppend as error:

@@ -9,6 +9,7 @@ import argparse
 import logging
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import cast
@@ -17,6 +18,7 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 
 from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
+from tests.simulation.labels import LabelledHistory
 
 
 def main() -> int:
@@ -25,6 +27,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-99", help="one seed, or first-last")
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="simulated time that the nemesis has")
+    parser.add_argument("--labels", action="store_true", help="five brokers with labels; the topic changes its label")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
     parser.add_argument("--smooth", action="store_true", help="reassignments begin with the latest offset")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
@@ -32,8 +35,12 @@ def main() -> int:
     first, _, last = arguments.seeds.partition("-")
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)
-    run = partial(_run, brokers=arguments.brokers, seconds=arguments.seconds, tell=arguments.tell,
-                  smooth=arguments.smooth)  # fmt: skip
+    make: Callable[[int], History] = partial(History, brokers=arguments.brokers)
+    if arguments.labels:
+        make = LabelledHistory
+    elif arguments.smooth:
+        make = partial(SmoothHistory, brokers=max(arguments.brokers, 4))
+    run = partial(_run, make=make, seconds=arguments.seconds, tell=arguments.tell)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)
         for number, (violation, taken) in enumerate(ended, 1):
@@ -43,15 +50,16 @@ def main() -> int:
                 print(violation, flush=True)
             if number % 1000 == 0 and number < len(seeds):
                 print(f"{number} histories, {bad} violations, {time.monotonic() - began:.0f} s", flush=True)
-    print(f"{len(seeds)} histories of {arguments.brokers} brokers, {steps} events, {bad} violations, "
+    brokers = "5 labelled" if arguments.labels else arguments.brokers
+    print(f"{len(seeds)} histories of {brokers} brokers, {steps} events, {bad} violations, "
           f"{time.monotonic() - began:.0f} s")  # fmt: skip
     return 1 if bad else 0
 
 
-def _run(seed: int, brokers: int, seconds: float, tell: bool, smooth: bool) -> tuple[str | None, int]:
+def _run(seed: int, make: Callable[[int], History], seconds: float, tell: bool) -> tuple[str | None, int]:
     """Run a history. Return the violation, or None, and the number of events."""
     logging.disable(logging.CRITICAL)
-    history = SmoothHistory(seed, max(brokers, 4)) if smooth else History(seed, brokers)
+    history = make(seed)
     if tell:
         globalLogPublisher.addObserver(cast(ILogObserver, lambda event: history.say(_text(event))))
     try:

@@ -171,7 +171,8 @@ class History(TroubledWorld):
         """Request the topic until it exists."""
         broker = self.brokers[1]
         if broker.ready and broker.topics.get(TOPIC) is None:
-            broker.topic_admin.create_topic(TOPIC, partitions=self.partitions).addErrback(lambda _: None)
+            made = broker.topic_admin.create_topic(TOPIC, partitions=self.partitions, configs=self.topic_configs)
+            made.addErrback(lambda _: None)
         if not self._topic_is_everywhere():
             self.clock.callLater(0.5, self._create_topic)
 

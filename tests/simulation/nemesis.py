@@ -6,6 +6,8 @@ all acknowledged records.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pylogd.errors import PylogdError
@@ -20,6 +22,7 @@ class TroubledWorld(World):
 
     partitions = 2
     nemesis_over = False
+    topic_configs: Mapping[str, str] = MappingProxyType({})
     latest_wait_ms: int | None = None  # of reassignments
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
@@ -217,7 +220,7 @@ class TroubledWorld(World):
         if not failure.check(PylogdError):
             self.fault(failure)
 
-    _troubles = (
+    _troubles: tuple[Callable[[Any], None], ...] = (
         _kill, _kill, _cut_power, _wipe, _pause, _pause, _cut_link, _isolate, _heal_links, _heal_links,
         _lose_connections, _expire, _cut_store, _move, _move, _elect,
     )  # fmt: skip

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from pylogd.controller import admin
+from pylogd.metadata.topics import TopicRegistry
 from pylogd.replica import admission
 from pylogd.replica import partition as partitions
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.peers import Peers
 from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
+from tests.simulation.labels import LabelledHistory
 
 #: The histories of a test run with 3 and with 5 brokers. Each takes a fraction of a second.
 OF_THREE, OF_FIVE = 60, 10
+#: The same with five labelled brokers.
+OF_LABELLED = 10
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +44,14 @@ def test_histories_of_five_brokers_have_no_violation(first: int) -> None:
         History(seed, brokers=5).run()
 
 
+@pytest.mark.parametrize("first", range(0, OF_LABELLED, 5))
+def test_no_replica_leaves_its_label(first: int) -> None:
+    for seed in range(first, first + 5):
+        history = LabelledHistory(seed)
+        history.run()
+        assert history.checked > 10
+
+
 @pytest.mark.parametrize("seed", [1, 3])
 def test_a_history_is_determined_by_its_seed(seed: int) -> None:
     first, second = History(seed), History(seed)
@@ -48,11 +62,11 @@ def test_a_history_is_determined_by_its_seed(seed: int) -> None:
     assert [ledger.data for ledger in first.ledgers] == [ledger.data for ledger in second.ledgers]
 
 
-def violation_found(seeds: int) -> bool:
+def violation_found(seeds: int, make: Callable[[int], History] = History) -> bool:
     """Return whether one of `seeds` histories has a violation."""
     for seed in range(seeds):
         try:
-            History(seed).run()
+            make(seed).run()
         except Violation:
             return True
     return False
@@ -97,6 +111,21 @@ def test_a_broker_that_hides_the_loss_of_its_disk_is_detected(monkeypatch: pytes
 def test_a_leader_that_believes_any_client_to_be_a_follower_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Peers, "proven", lambda self, claim, node: True)
     assert violation_found(50)
+
+
+def test_a_reassignment_that_ignores_labels_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "check_within", lambda *_: None)
+    assert violation_found(20, LabelledHistory)
+
+
+def test_a_label_that_is_written_apart_from_the_moves_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = TopicRegistry.write_states
+
+    def without_label(self: TopicRegistry, *args: Any, configs: Any = None, **named: Any) -> Any:
+        return write(self, *args, **named)
+
+    monkeypatch.setattr(TopicRegistry, "write_states", without_label)
+    assert violation_found(20, LabelledHistory)
 
 
 #: The histories with smooth expansions of a test run.

@@ -9,8 +9,9 @@ Everything else is real.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from types import MappingProxyType
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
@@ -354,7 +355,10 @@ class SimBroker:
         self.logs.load()
         await self.metadata.start()
         self.logs.adopt_cluster_id(self.cluster_id)
-        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),), proof=self._secret.digest)
+        broker = Broker(
+            self.node_id, (Endpoint("PLAINTEXT", "sim", 1),), proof=self._secret.digest,
+            labels=self.settings.words("broker.labels"),
+        )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self.world.admitted(self)
         await self.controller.start()
@@ -426,6 +430,7 @@ class World:
     """The brokers, network, store and time of a history."""
 
     session_timeout = 1.0
+    labels: Mapping[int, str] = MappingProxyType({})  # the labels of brokers, by id
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
         self.seed = seed
@@ -443,7 +448,10 @@ class World:
             "auto.leader.rebalance.enable": "true",
             **{name.replace("_", "."): value for name, value in settings.items()},
         }  # fmt: skip
-        self.brokers = {node: SimBroker(self, node, named) for node in range(1, brokers + 1)}
+        self.brokers = {
+            node: SimBroker(self, node, {**named, "broker.labels": self.labels.get(node, "")})
+            for node in range(1, brokers + 1)
+        }
 
     def connect(self, clock: SimClock, source: int, target: int) -> Deferred[Any]:
         """Connect, which takes time and fails if the broker is dead."""

@@ -30,6 +30,7 @@ from tests.extreme.access import Access
 from tests.extreme.brokers import SecuredBroker
 from tests.extreme.neighbour import Neighbour, Sample, percentile
 from tests.extreme.state import STAMP, TOPIC
+from tests.pages import write_page
 from tests.rawclient import ConnectionClosed, create_topic, memory, produce, reset_peak
 from tests.strangers.crowds import ATTACKS, Attack, Crowd
 
@@ -201,10 +202,10 @@ def report(rows: Sequence[Sequence[str]], counted: Sequence[str], seconds: float
     return [
         "# Strangers",
         "",
-        "Written by `make strangers`. Crowds of clients that keep a broker busy without asking for anything, beside "
-        "two neighbours that produce, fetch and ask for metadata, on a SASL_SSL and on a plain listener, and a client "
-        "that connects and authenticates again and again. Times in ms: without the attack / beside it, taken by turns "
-        f"of {seconds:.0f} s, {rounds} of each.",
+        "Written by `make strangers`, apart from the notes at its end. Crowds of clients that keep a broker busy "
+        "without asking for anything, beside two neighbours that produce, fetch and ask for metadata, on a SASL_SSL "
+        "and on a plain listener, and a client that connects and authenticates again and again. Times in ms: without "
+        f"the attack / beside it, taken by turns of {seconds:.0f} s, {rounds} of each.",
         "",
         f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit or 'unknown'}, {os.cpu_count()} "
         f"processors with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes. The attackers run on the same "
@@ -218,6 +219,7 @@ def report(rows: Sequence[Sequence[str]], counted: Sequence[str], seconds: float
         "",
         *(f"    {line}" for line in counted),
         "",
+        *(f"**Out of bounds: {fault}.**\n" for cells in rows for fault in judge(cells)),
     ]
 
 
@@ -245,7 +247,7 @@ def main() -> int:
     lines = report(rows, counted, options.seconds, options.rounds)
     print("\n".join(lines))
     if options.results:
-        options.results.write_text("\n".join(lines))
+        write_page(options.results, lines)
     faults = [fault for cells in rows for fault in judge(cells)]
     if "Traceback" in log:
         faults.append("the log has a traceback")

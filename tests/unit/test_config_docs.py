@@ -29,6 +29,10 @@ def test_the_reference_is_current(generator: ModuleType) -> None:
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == generator.manual()
 
 
+def test_the_page_of_profiles_is_current(generator: ModuleType) -> None:
+    assert (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8") == generator.profiles()
+
+
 def test_the_example_is_current(generator: ModuleType) -> None:
     assert (ROOT / "etc" / "pylogd.toml").read_text(encoding="utf-8") == generator.example()
 
@@ -66,6 +70,6 @@ def test_every_setting_is_used() -> None:
     read |= {"log.dirs", "metadata.store", "listeners", "advertised.listeners"}  # read through properties of Settings
     read |= {name for name in SETTINGS if name.startswith(("zookeeper.ssl.", "zookeeper.sasl.", "zookeeper.auth."))}
     read |= {"zookeeper.set.acl", "listener.security.protocol.map", "inter.broker.listener.name"}
-    read |= {"security.inter.broker.protocol", "ignored.dynamic.settings"}
+    read |= {"security.inter.broker.protocol", "ignored.dynamic.settings", "broker.profile"}
     read |= {name for name in SETTINGS if name.startswith("ssl.")}  # read in pylogd.config.tls
     assert sorted(SETTINGS.keys() - read) == []

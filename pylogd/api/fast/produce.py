@@ -79,7 +79,7 @@ def _find_partition(
         partition = hosted.by_name.get((batch.topic, batch.index))
     if partition is None or partition.topic in INTERNAL_TOPICS:
         return None
-    if replicas.append_queues and partition in replicas.append_queues:
+    if partition in replicas.append_queues:
         return None
     return None if acks == -1 and (partition.flush_visible or not partition.alone) else partition
 

@@ -174,7 +174,7 @@ class AioLoop:
         return AioPromise(self._loop)
 
     def tls_reader(self, link: Link) -> Callable[[], Any] | None:
-        """Return what makes the TLS context, None without TLS or if it is made."""
+        """Return a function that reads certificates and makes the TLS context; None if none is needed any more."""
         connections = link.connections
         security = connections.options.security
         return partial(make_context, security) if security.uses_tls and connections.tls is None else None

@@ -139,7 +139,7 @@ class RebootstrapRequired(KafkaError):
 
     @property
     def retriable(self) -> bool:
-        """Always: another broker is asked."""
+        """Always True: another broker is asked."""
         return True
 
 

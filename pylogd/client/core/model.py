@@ -106,6 +106,22 @@ class ClusterDescription:
     brokers: tuple[Broker, ...]
 
 
+class ActiveProducer(NamedTuple):
+    """An idempotent producer that a partition remembers (KIP-664).
+
+    `last_sequence` is the sequence number of its last record and `last_timestamp` that record's time stamp in
+    milliseconds since 1970; -1 if it has none. `transaction_start` is the first offset of its open transaction, -1 if
+    none is open; `coordinator_epoch` that of the coordinator which ended its last transaction, -1 if there was none.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
 class Reassignment(NamedTuple):
     """A move of a partition's replicas: those of now, and those of them that come and that go."""
 

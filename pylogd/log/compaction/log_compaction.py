@@ -82,6 +82,8 @@ def install_segment(log: Log, sources: list[Segment], compacted: CompactedSegmen
             segments = list(log.segments)
             at = segments.index(sources[0])
             log.replace_segments([*segments[:at], target, *segments[at + len(sources) :]])
+        for segment in sources:
+            segment.drop_cached()
         if renamed:
             unlink_later(log, renamed)
 

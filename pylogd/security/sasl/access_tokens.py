@@ -248,7 +248,7 @@ def _parse_keys(data: bytes) -> Any:
             try:
                 keys += jwk.KeySet.import_key_set({"keys": [key]}).keys
             except (errors.JoseError, ValueError, TypeError, KeyError) as error:
-                failure = type(error).__name__  # an issuer may have keys of a kind that is new
+                failure = type(error).__name__  # the library may not know the kind of a new key
     if not keys:
         raise ValueError(f"it has no keys that can be used: {failure}")
     return jwk.KeySet(keys)

@@ -142,7 +142,7 @@ class GssapiClient:
         self._chosen = False
 
     def first(self) -> bytes:
-        """Return the first token."""
+        """Return the client's first token (RFC 4752)."""
         try:
             return self._context.step() or b""
         except self._gssapi.exceptions.GSSError as error:
@@ -176,7 +176,7 @@ class LazyGssapiClient:
         self._begun: GssapiClient | None = None
 
     def first(self) -> bytes:
-        """Return the first token. Raises SaslError."""
+        """Return the client's first token (RFC 4752). Raises SaslError."""
         self._begun = GssapiClient(*self._arguments)
         return self._begun.first()
 

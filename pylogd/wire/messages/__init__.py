@@ -57,6 +57,7 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -117,5 +118,6 @@ APIS: Mapping[int, ApiInfo] = {
     50: ApiInfo(50, "DescribeUserScramCredentials", "describe_user_scram_credentials", 0, 0, 0),
     51: ApiInfo(51, "AlterUserScramCredentials", "alter_user_scram_credentials", 0, 0, 0),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
+    61: ApiInfo(61, "DescribeProducers", "describe_producers", 0, 0, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }

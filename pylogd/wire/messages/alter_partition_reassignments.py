@@ -33,10 +33,16 @@ class ReassignableTopic(Message):
     name: str
     #: The partitions.
     partitions: list[ReassignablePartition]
+    #: Particular to pylogd. The label that the topic gets together with the moves, empty for none; null to keep its
+    #: label.
+    placement_label: str | None
 
-    def __init__(self, name: str = "", partitions: list[ReassignablePartition] = UNSET) -> None:
+    def __init__(
+        self, name: str = "", partitions: list[ReassignablePartition] = UNSET, placement_label: str | None = None
+    ) -> None:
         self.name = name
         self.partitions = [] if partitions is UNSET else partitions
+        self.placement_label = placement_label
 
 
 @dataclass(slots=True, init=False, repr=False, eq=False)

@@ -159,6 +159,16 @@ def test_offsets_and_records(face: Face, admin: Any, topic: str) -> None:
     assert admin.offsets({first: EARLIEST})[first].offset == 30
 
 
+def test_producers(face: Face, admin: Any, topic: str) -> None:
+    first, second = places(topic)
+    assert admin.describe_producers([first, second]) == {first: [], second: []}
+    fill(face, topic, 3, 1, idempotence=True)
+    found = admin.describe_producers([first, second])
+    [one] = found[first]
+    assert (one.epoch, one.last_sequence, one.last_timestamp, one.transaction_start) == (0, 2, T + 2, -1)
+    assert not found[second]
+
+
 def test_the_cluster(face: Face, admin: Any, topic: str) -> None:
     cluster = admin.describe_cluster()
     assert cluster.cluster_id
@@ -184,6 +194,28 @@ def test_acls(face: Face, admin: Any) -> None:
         denied, reads,
     ]  # fmt: skip
     assert admin.list_acls(AclFilter(name=prefix)) == []
+
+
+def test_labels(admin: Any) -> None:
+    topic, label = name("labelled"), name("label")
+    [node] = admin.broker_labels()
+    admin.alter_configs("broker", str(node), {"broker.labels": f"{label},ssd"})
+    try:
+        assert admin.broker_labels() == {node: (label, "ssd")}
+        admin.create_topic(topic, 2, 1, {"placement.label": label})
+        assert admin.topic_labels([topic, name("none")]) == {topic: label}
+        refused = NewTopic(name("refused"), 1, 1, {"placement.label": "nobody"})
+        [error] = admin.create_topics([refused]).values()
+        assert error.code is ErrorCode.INVALID_REPLICATION_FACTOR
+        moves = {(topic, 0): [node], (topic, 1): [node]}
+        assert not any(admin.reassign(moves, labels={topic: "ssd"}).values())
+        assert eventually(lambda: admin.topic_labels([topic]) == {topic: "ssd"})
+        for error in admin.reassign(moves, labels={topic: "other"}).values():
+            assert error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert not any(admin.reassign(moves, labels={topic: ""}).values())
+        assert eventually(lambda: admin.topic_labels([topic]) == {topic: ""})
+    finally:
+        admin.alter_configs("broker", str(node), {"broker.labels": None})
 
 
 def test_client_quotas(admin: Any) -> None:

@@ -11,6 +11,8 @@ from twisted.internet.defer import Deferred
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.api.slices import SLICE_BYTES
+from pylogd.config import ConfigError
+from pylogd.config.connections import check_way_in
 from pylogd.errors import ErrorCode
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import Committed, StoredGroup
@@ -438,12 +440,20 @@ class TestConnectionLimits:
     @pytest.mark.parametrize("broker", ["", "1"])
     def test_nobody_can_lock_everybody_out(self, parts: Parts, name: str, broker: str) -> None:
         before = parts.settings[name]
-        answer = self.alter(parts, name, "0", broker)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert name in answer.error_message
+        for few in ("0", "1", "9"):
+            answer = self.alter(parts, name, few, broker)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert name in answer.error_message
         assert parts.settings[name] == before
         assert self.alter(parts, name, "10", broker).error_code == 0
         assert parts.settings[name] == 10
+
+    def test_a_second_listener_is_a_way_in(self) -> None:
+        check_way_in({"max.connections": "1"}, listeners=2)
+        with pytest.raises(ConfigError, match=r"at least 10"):
+            check_way_in({"max.connections": "1"}, listeners=1)
+        with pytest.raises(ConfigError, match=r"at least 10"):
+            check_way_in({"max.connections.per.ip": "9"}, listeners=2)
 
     def test_a_stored_value_out_of_bounds_is_ignored(self, parts: Parts) -> None:
         """An earlier release may have stored it."""

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
 from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, TopicUpdate
+from pylogd.metadata.interfaces import SetData
 from pylogd.metadata.layout import BROKERS, encode_broker
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -185,7 +187,7 @@ def test_a_change_beyond_its_timeout_is_done_and_answered_with_an_error(
 ) -> None:
     write, held = two.topics.write_states, Deferred[None]()
 
-    def write_later(updates: Any) -> Deferred[None]:
+    def write_later(updates: Any, **_: Any) -> Deferred[None]:
         return held.addCallback(lambda _: write(updates))
 
     monkeypatch.setattr(two.topics, "write_states", write_later)
@@ -199,3 +201,41 @@ def test_a_change_beyond_its_timeout_is_done_and_answered_with_an_error(
     assert state(two) == before
     held.callback(None)
     assert state(two).partition_epoch == before.partition_epoch + 1
+
+
+class TestLabels:
+    @pytest.fixture
+    def labelled(self, two: Parts) -> Parts:
+        """Let broker 2 carry the label `logs`, and broker 1 `online`."""
+        result_of(two.cluster.set_labels(("online",)))
+        other = Broker(2, (Endpoint("PLAINTEXT", "other", 9092),), labels=("logs",))
+        path = f"{BROKERS}/2"
+        write = two.metadata.feed.write([SetData(path, encode_broker(other))], [path])
+        result_of(Deferred.fromCoroutine(write))
+        return two
+
+    def ask(self, parts: Parts, replicas: list[int] | None, label: str | None = None) -> tuple[int, str | None]:
+        topic = ReassignableTopic("t", [ReassignablePartition(0, replicas)], placement_label=label)
+        response = parts.call(AlterPartitionReassignmentsRequest(topics=[topic]))
+        (answer,) = response.responses[0].partitions
+        return answer.error_code, answer.error_message
+
+    def test_the_label_comes_with_the_moves(self, labelled: Parts) -> None:
+        change(labelled, replace(state(labelled), replicas=(2,), isr=(2,)))
+        assert self.ask(labelled, [1], "logs")[0] == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert self.ask(labelled, [1], "on line")[0] == ErrorCode.INVALID_CONFIG
+        assert self.ask(labelled, [1], "online") == (0, None)
+        topic = labelled.topics.get("t")
+        assert topic is not None and topic.configs["placement.label"] == "online"
+        code, message = self.ask(labelled, None)
+        assert code == ErrorCode.POLICY_VIOLATION
+        assert message is not None and "pylogd topics relabel t" in message
+        assert self.ask(labelled, [2])[0] == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert self.ask(labelled, None, "logs") == (0, None)
+        assert not state(labelled).moving
+
+    def test_it_needs_alter_configs_on_the_topic(self, labelled: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(RequestContext, "may_change_topic", lambda *_: False)
+        before = state(labelled)
+        assert self.ask(labelled, [2], "logs")[0] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert state(labelled) is before

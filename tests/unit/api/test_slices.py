@@ -8,13 +8,25 @@ import pytest
 
 from pylogd.api.slices import SLICE_BYTES
 from pylogd.errors import ErrorCode
+from pylogd.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from pylogd.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+)
+from pylogd.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
 )
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -115,3 +127,65 @@ def test_batches_for_many_partitions(parts: Parts, monkeypatch: pytest.MonkeyPat
     answers = answer.responses[0].partition_responses
     assert [(one.index, one.error_code, one.base_offset) for one in answers] == [(n, 0, 0) for n in range(25)]
     assert {parts.partitions.by_name["t", index].log.log_end_offset for index in range(25)} == {1}
+
+
+def test_leaders_of_many_partitions(parts: Parts) -> None:
+    parts.create("t", 3)
+    wanted = [TopicPartitions("t", [0, 1, 2]), TopicPartitions("absent", list(range(2_000)))]
+    answer, turns = later(parts, ElectLeadersRequest(0, wanted, 60_000), 2)
+    assert turns > 10
+    codes = {
+        topic.topic: {one.error_code for one in topic.partition_result} for topic in answer.replica_election_results
+    }
+    assert codes == {"t": {ErrorCode.ELECTION_NOT_NEEDED}, "absent": {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
+
+
+def test_replicas_of_many_partitions(parts: Parts) -> None:
+    parts.create("t", 3)
+    targets = [ReassignablePartition(number, [1]) for number in range(2_000)]
+    request = AlterPartitionReassignmentsRequest(60_000, topics=[ReassignableTopic("t", targets)])
+    answer, turns = later(parts, request, 1)
+    assert turns > 10
+    codes = [one.error_code for one in answer.responses[0].partitions]
+    assert codes == [0] * 3 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1_997
+
+
+def test_a_topic_that_changes_between_two_turns_is_looked_at_again(parts: Parts) -> None:
+    """A move that was worked out from a topic as it no longer is is not written."""
+    parts.create("t", 3)
+    targets = [ReassignablePartition(number, [1]) for number in range(500)]
+    asked = parts.ask(AlterPartitionReassignmentsRequest(60_000, topics=[ReassignableTopic("t", targets)]), 1)
+    parts.time.advance(0)
+    result_of(parts.topic_admin.add_partitions("t", 5))
+    while not asked.called:
+        parts.time.advance(0)
+    codes = [one.error_code for one in result_of(asked).responses[0].partitions]
+    topic = parts.topics.get("t")
+    assert codes[:3] == [0] * 3 and topic is not None and len(topic.partitions) == 5
+
+
+def test_offsets_of_many_partitions_are_deleted(parts: Parts) -> None:
+    parts.create("t", 3)
+    parts.call(FindCoordinatorRequest("g"), 3)
+    offsets = [OffsetCommitRequestPartition(number, 7) for number in range(3)]
+    parts.call(OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=offsets)]), 7)
+    wanted = [OffsetDeleteRequestPartition(number) for number in range(2_000)]
+    answer, turns = later(parts, OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", wanted)]), 0)
+    assert turns > 10
+    codes = [one.error_code for one in answer.topics[0].partitions]
+    assert codes == [0] * 3 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1_997
+    asked = [OffsetFetchRequestTopics("t", partition_indexes=[0, 1, 2])]
+    left = parts.call(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=asked)]), 8)
+    assert [one.committed_offset for one in left.groups[0].topics[0].partitions] == [-1] * 3
+
+
+def test_many_members_leave(parts: Parts) -> None:
+    parts.call(FindCoordinatorRequest("g"), 3)
+    offsets = [OffsetCommitRequestPartition(0, 7)]
+    parts.create("t")
+    parts.call(OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=offsets)]), 7)
+    members = [MemberIdentity(f"m-{number}", None) for number in range(2_500)]
+    answer, turns = later(parts, LeaveGroupRequest("g", members=members), 4)
+    assert turns >= 3
+    assert [member.member_id for member in answer.members] == [member.member_id for member in members]
+    assert {member.error_code for member in answer.members} == {ErrorCode.UNKNOWN_MEMBER_ID}

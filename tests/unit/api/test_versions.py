@@ -46,6 +46,8 @@ from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, Descri
 from pylogd.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from pylogd.wire.messages.describe_producers import DescribeProducersRequest
+from pylogd.wire.messages.describe_producers import TopicRequest as ProducersOf
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from pylogd.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from pylogd.wire.messages.elect_leaders import ElectLeadersRequest
@@ -131,6 +133,7 @@ REQUESTS: list[Any] = [
     CreatePartitionsRequest([CreatePartitionsTopic("t", 2, None)]),
     DescribeClusterRequest(),
     DescribeTopicPartitionsRequest(),
+    DescribeProducersRequest([ProducersOf("t", [0])]),
     OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 7)])]),
     OffsetFetchRequest(
         "g",

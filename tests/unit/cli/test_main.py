@@ -96,6 +96,20 @@ class TestSettings:
         (setting,) = json.loads(run("settings", "--json", "log.segment.bytes").output)
         assert setting["name"] == "log.segment.bytes" and setting["type"] == "int"
 
+    def test_profiles(self) -> None:
+        (line,) = [line for line in run("settings").output.splitlines() if line.startswith("num.partitions\t")]
+        assert line.endswith("\tlogs,online,offline")
+        lines = run("settings", "--profile", "online").output.splitlines()
+        (line,) = [line for line in lines if line.startswith("min.insync.replicas\t")]
+        assert line.split("\t")[:3] == ["min.insync.replicas", "2", "1"]
+        assert "profile online: 2 (" in run("settings", "min.insync.replicas").output
+        shown = json.loads(run("settings", "--json", "--profile", "logs", "num.partitions").stdout)
+        assert [(one["name"], one["value"], one["default"]) for one in shown["settings"]] == [
+            ("num.partitions", "12", "1")
+        ]
+        result = run("settings", "--profile", "fast")
+        assert result.exit_code == 1 and "the profiles are logs, online, offline" in result.output
+
     def test_unknown(self) -> None:
         result = run("settings", "log.segment.byte")
         assert result.exit_code == 1 and "did you mean log.segment.bytes?" in result.output

@@ -17,7 +17,7 @@ from pylogd.client.core.errors import (
     UnsupportedByBroker,
     is_retriable,
 )
-from pylogd.client.core.link import IDLE_CHECK_SECONDS
+from pylogd.client.core.link import IDLE_CHECK_SECONDS, Link
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Topic
 from pylogd.client.core.network import HEDGE_SECONDS
@@ -307,8 +307,8 @@ def test_without_recovery_they_are_kept() -> None:
     assert world.metadata.brokers and not world.peer("old1").closed
 
 
-def test_a_broker_that_closes_before_it_answers_may_use_tls() -> None:
-    world = World()
+def open_unanswered(world: World) -> Link:
+    """Send a request over a connection that opens, and on which no broker answers. Return its link."""
     world.silent.add("a")
     world.send()
     [link] = world.network._links.values()
@@ -316,19 +316,19 @@ def test_a_broker_that_closes_before_it_answers_may_use_tls() -> None:
     peer.gone = True
     link.opened(0.0)
     world.perform()
+    return link
+
+
+def test_a_broker_that_closes_before_it_answers_may_use_tls() -> None:
+    world = World()
+    link = open_unanswered(world)
     link.lost(None, 0.0)
     assert "if the listener uses TLS, set the protocol SSL or SASL_SSL" in str(world.outcomes[0])
 
 
 def test_a_broker_that_answers_with_tls() -> None:
     world = World()
-    world.silent.add("a")
-    world.send()
-    [link] = world.network._links.values()
-    world.peers[link] = peer = Peer(link)
-    peer.gone = True
-    link.opened(0.0)
-    world.perform()
+    link = open_unanswered(world)
     link.received(bytes.fromhex("15030300020246"), 0.0)
     [error] = world.outcomes
     assert isinstance(error, TlsFailed) and not is_retriable(error)

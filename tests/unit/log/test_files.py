@@ -65,7 +65,7 @@ def test_a_truncated_file_returns_fewer_bytes(tmp_path: Path) -> None:
     file = SegmentFile(FS, str(path))
     assert FileSlice(file, 2, 5).read() == b"23"
     assert file.read_warm(2, 5) == bytearray(b"23")
-    assert not FileSlice(file, 2, 5).is_warm(10, 1)
+    assert not FileSlice(file, 2, 5).is_warm(1 << 20, 1)
 
 
 def test_a_missing_file_holds_no_descriptor(tmp_path: Path) -> None:

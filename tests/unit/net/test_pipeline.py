@@ -17,6 +17,7 @@ from pylogd.errors import CloseConnection
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender
+from pylogd.net.turns import Turns
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.session import NOT_ANSWERED, BatchReply, LargeRequest, RequestReceived, UnsupportedRequest
 from tests.fakes.transport import ManualReactor, PairTransport
@@ -39,6 +40,10 @@ class ByteSession:
 
     def receive_buffer(self) -> memoryview | None:
         return None
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.bytes)
 
     def next_frame(self) -> bytes | None:
         if not self.bytes:
@@ -81,7 +86,7 @@ class Rig:
     overlapping = batched = frozenset({0})
     request_memory = None
 
-    def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20) -> None:
+    def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20, turns: Turns | None = None) -> None:
         self.waiting: dict[str, Deferred[bytes]] = {}
         self.cancelled: list[str] = []
         self.started = ""
@@ -98,6 +103,7 @@ class Rig:
             self.sender,
             max_in_flight,
             HangupWatch(self.reactor),
+            turns or Turns(self.reactor),
         )
 
     def drained(self) -> None:

@@ -20,6 +20,10 @@ class Upload:
         self.closed_for = ""
         self.share: MemoryShare = memory.share(self)
 
+    @property
+    def announced_bytes(self) -> int:
+        return self.size if self.partial_bytes else 0
+
     def pause_reading(self) -> None:
         self.paused = True
 
@@ -61,6 +65,42 @@ def test_all_are_served_within_the_bound_and_one_request_more() -> None:
     assert len(served) == 12
     assert highest <= LIMIT + uploads[0].size + 12 * 2 * CHUNK, "the first chunk of each comes before it asks"
     assert (memory.used, memory.waiting) == (0, 0)
+
+
+def test_the_first_that_is_large_has_room_for_all_of_it_within_the_bound() -> None:
+    memory, _ = make(100 * CHUNK)
+    uploads = [Upload(memory, 90 * CHUNK) for _ in range(12)]
+    served: list[Upload] = []
+    highest = 0
+    for _ in range(2000):
+        for upload in [one for one in uploads if one not in served]:
+            if upload.receive():
+                upload.answer()
+                served.append(upload)
+            highest = max(highest, memory.used)
+    assert len(served) == 12
+    assert highest <= 140 * CHUNK, "a quarter of the bound for the others, and what one read brings"
+    assert (memory.used, memory.waiting) == (0, 0)
+
+
+def test_a_large_request_that_does_not_progress_leaves_others_a_part() -> None:
+    memory, clock = make(100 * CHUNK)
+    stuck = Upload(memory, 90 * CHUNK)
+    for _ in range(10):
+        stuck.receive()
+    for _ in range(20):
+        upload = Upload(memory, 20 * CHUNK)
+        assert any(upload.receive() for _ in range(30))
+        upload.answer()
+    others = [Upload(memory, 20 * CHUNK) for _ in range(4)]
+    for _ in range(30):
+        for upload in others:
+            upload.receive()
+    assert any(one.paused for one in others)
+    clock.advance(31)
+    memory.check()
+    assert stuck.closed_for
+    assert not any(one.paused for one in others)
 
 
 def test_those_that_wait_continue_in_their_order() -> None:

@@ -23,6 +23,8 @@ MAX_UNSENT = 1 << 20
 class Region:
     """A slice of a file that the test can make cold."""
 
+    in_blocks = False
+
     def __init__(self, file: IO[bytes], position: int, length: int) -> None:
         self.file = file
         self.position = position

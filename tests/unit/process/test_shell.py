@@ -153,7 +153,7 @@ def test_systemd_is_told(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_interpreter_is_tuned_and_collects_again() -> None:
-    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
+    thresholds, interval, callbacks = gc.get_threshold(), sys.getswitchinterval(), [*gc.callbacks]
     try:
         pause_garbage_collector()
         assert not gc.isenabled()
@@ -163,6 +163,7 @@ def test_the_interpreter_is_tuned_and_collects_again() -> None:
         assert gc.get_threshold()[0] > thresholds[0]
         assert sys.getswitchinterval() < interval
     finally:
+        gc.callbacks[:] = callbacks
         gc.unfreeze()
         gc.set_threshold(*thresholds)
         gc.enable()

@@ -74,7 +74,9 @@ def test_only_data_directories_can_be_cordoned(parts: Parts, value: str) -> None
 
 @pytest.fixture
 def reporter(parts: Parts) -> Iterator[OutageReporter]:
-    made = OutageReporter(parts.partitions, parts.logs, parts.cluster.report_outages, parts.clock, parts.threads, 1.0)
+    made = OutageReporter(
+        parts.partitions, parts.logs, parts.cluster.report_outages, parts.clock, parts.replica_parts.disk_calls, 1.0
+    )
     parts.settings.subscribe(lambda _: made.changed())
     parts.logs.on_directory_failed = lambda _path, _keys: made.changed()
     made.start()

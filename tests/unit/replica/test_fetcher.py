@@ -59,8 +59,12 @@ class Leader:
 
 
 class Case:
-    def __init__(self, parts: Parts, partitions: int = 1, state: Mapping[str, Any] | None = None, **quota: int) -> None:
+    def __init__(
+        self, parts: Parts, partitions: int = 1, state: Mapping[str, Any] | None = None, rate: int = 1 << 40
+    ) -> None:
+        """rate: the quota of throttled replicas in bytes a second."""
         self.parts = parts
+        self.rate = rate
         topic = parts.create("t", partitions=partitions)
         self.topic_id = topic.topic_id
         self.partitions: list[Partition] = [
@@ -74,7 +78,7 @@ class Case:
         self.refuses = False
         self.fetcher = ReplicaFetcher(
             LEADER, parts.replicas, parts.replica_throttle, self.connect, parts.clock, CONFIG,
-            ReplicationQuota(lambda: quota.get("rate", 1 << 40), parts.clock.seconds),
+            ReplicationQuota(lambda: self.rate, parts.clock.seconds),
         )  # fmt: skip
         for partition in self.partitions:
             self.fetcher.follow(partition)
@@ -264,6 +268,20 @@ def test_a_throttled_replica_waits_for_its_allowance(parts: Parts) -> None:
     assert case.partitions[0].log.log_end_offset == 30
     assert not case.leader.asked
     case.turn(len(batch) / 100)
+    assert case.wants() == {0: 30}
+    case.fetcher.stop()
+
+
+def test_a_throttled_replica_goes_on_soon_after_the_rate_was_raised(parts: Parts) -> None:
+    case = Case(parts, rate=1)
+    result_of(parts.topic_admin.set_topic_configs("t", {"follower.replication.throttled.replicas": "*"}))
+    parts.set_state("t", isr=(2,))
+    case.answer(case.records(0, placed(0, 3, 30)))
+    for _ in range(20):  # of more than 100 that it would have to wait
+        case.turn(1.0)
+    assert not case.leader.asked
+    case.rate = 1_000_000
+    case.turn(1.0)
     assert case.wants() == {0: 30}
     case.fetcher.stop()
 

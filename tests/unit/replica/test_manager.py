@@ -268,7 +268,7 @@ class TestTrouble:
     ) -> None:
         rounds: list[int] = []
 
-        def tick() -> None:
+        def tick(path: str | None) -> None:
             rounds.append(1)
             raise OSError("no")
 

@@ -41,7 +41,12 @@ class Reporting:
         self.refused = 0
         self.reports: list[Outages] = []
         self.reporter = OutageReporter(
-            self.parts.partitions, self.parts.logs, self.report, self.parts.clock, self.parts.threads, 1.0
+            self.parts.partitions,
+            self.parts.logs,
+            self.report,
+            self.parts.clock,
+            self.parts.replica_parts.disk_calls,
+            1.0,
         )
         self.parts.logs.on_directory_full = self.reporter.changed
         self.reporter.start()
@@ -177,7 +182,9 @@ def test_a_directory_that_fails_at_the_start_is_reported_but_not_what_was_lost_b
     with parts.fs.failing("listdir", errno.EIO, path="/a", lasting=True):
         parts.boot()
         result_of(parts.replica_parts.start())
-        broker.reporter = OutageReporter(parts.partitions, parts.logs, broker.report, parts.clock, parts.threads, 1.0)
+        broker.reporter = OutageReporter(
+            parts.partitions, parts.logs, broker.report, parts.clock, parts.replica_parts.disk_calls, 1.0
+        )
         broker.reporter.start()
         parts.time.advance(0)
     assert broker.reported == Outages(offline=frozenset({broker.in_a}))

@@ -14,6 +14,7 @@ from typing import Literal
 from pylogd.client.core.admin.acl_operations import AclOperations
 from pylogd.client.core.admin.calls import Calls, ask, change, once, refresh
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
+from pylogd.client.core.admin.label_operations import LabelOperations
 from pylogd.client.core.admin.offsets import find_offsets, leader_of
 from pylogd.client.core.admin.partition_operations import PartitionOperations
 from pylogd.client.core.admin.quota_operations import QuotaOperations
@@ -52,7 +53,7 @@ _SOURCES = {
 }
 
 
-class Operations(GroupOperations, PartitionOperations, AclOperations, QuotaOperations, UserOperations):
+class Operations(GroupOperations, PartitionOperations, LabelOperations, AclOperations, QuotaOperations, UserOperations):
     """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:

@@ -4,13 +4,15 @@ they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pylogd.client.core.admin.calls import Calls, ask, change
+from pylogd.client.core.admin.calls import Calls, ask, change, send
+from pylogd.client.core.admin.offsets import leader_of
 from pylogd.client.core.metadata import check
-from pylogd.client.core.model import EligibleReplicas, Reassignment, TopicPartition
+from pylogd.client.core.model import ActiveProducer, EligibleReplicas, Reassignment, TopicPartition
 from pylogd.errors import KafkaError, error_for
 from pylogd.wire.messages import alter_partition_reassignments as alter
+from pylogd.wire.messages import describe_producers as producers
 from pylogd.wire.messages import describe_topic_partitions as describe
 from pylogd.wire.messages import elect_leaders as elect
 from pylogd.wire.messages import list_partition_reassignments as listing
@@ -68,23 +70,52 @@ class PartitionOperations:
             cursor = describe.Cursor(after.topic_name, after.partition_index)
         return found
 
+    async def describe_producers(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """The idempotent producers that the leader of each partition remembers, by producer id. Raises KafkaError for
+        the first partition that has an error.
+        """
+        wanted = [TopicPartition(*one) for one in partitions]
+        found: dict[TopicPartition, list[ActiveProducer]] = {}
+
+        async def attempt() -> None:
+            by_leader: dict[int, list[tuple[str, int]]] = {}
+            for one in wanted:
+                if one not in found:
+                    by_leader.setdefault(await leader_of(self._calls, one), []).append(one)
+            for leader, led in by_leader.items():
+                named = [producers.TopicRequest(topic, indexes) for topic, indexes in _by_topic(led).items()]
+                response: producers.DescribeProducersResponse = await send(
+                    self._calls, producers.DescribeProducersRequest(named), leader
+                )
+                found.update(_producers(response))
+
+        await self._calls.call(attempt)
+        return found
+
     async def reassign(
         self,
         targets: Mapping[tuple[str, int], Sequence[int] | None] | Mapping[TopicPartition, Sequence[int] | None],
         *,
         latest_wait: float | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> PartitionOutcome:
         """Begin to move each partition's replicas to these brokers, the preferred leader first; None goes back to those
         that there were before the move under way. What became of each.
 
         `latest_wait`, pylogd's own: new replicas copy nothing that is there already. They begin with the latest offset,
         and count as in sync when every consumer group has read so far, or after so many seconds.
+
+        `labels`, pylogd's own: new labels of topics, by name, "" for none. A topic's label changes together with the
+        moves. All of its partitions must be on, or be moved to, brokers that carry the label; otherwise each of them
+        has an error, none is moved, and the label stays.
         """
         topics = [
             alter.ReassignableTopic(topic, [
                 alter.ReassignablePartition(index, None if brokers is None else list(brokers))
                 for (name, index), brokers in targets.items() if name == topic
-            ])
+            ], placement_label=(labels or {}).get(topic))
             for topic in _by_topic(targets)
         ]  # fmt: skip
         request = alter.AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
@@ -125,6 +156,20 @@ def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     for topic, index in partitions:
         found.setdefault(topic, []).append(index)
     return found
+
+
+def _producers(response: producers.DescribeProducersResponse) -> Iterator[tuple[TopicPartition, list[ActiveProducer]]]:
+    for topic in response.topics:
+        for answer in topic.partitions:
+            check(answer.error_code, answer.error_message)
+            yield TopicPartition(topic.name, answer.partition_index), sorted(map(_active, answer.active_producers))
+
+
+def _active(one: producers.ProducerState) -> ActiveProducer:
+    return ActiveProducer(
+        one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp, one.coordinator_epoch,
+        one.current_txn_start_offset,
+    )  # fmt: skip
 
 
 def _error(code: int, message: str | None) -> KafkaError | None:

@@ -5,12 +5,15 @@ rack that the partition does not have yet if there is one; then single replicas 
 emptiest until no two differ by more than one. Last, the order of each partition's replicas is chosen so that brokers
 are preferred as leaders evenly.
 
-Must not know: connections, what lies in the partitions.
+A topic may be confined to some of the brokers, because it names a label that only these carry.
+
+Must not know: connections, labels, what lies in the partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from pylogd.client.core.model import TopicPartition
 
@@ -21,17 +24,25 @@ def plan(
     current: Mapping[TopicPartition, Sequence[int]],
     brokers: Mapping[int, str | None],
     factor: int | None = None,
+    within: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> Placement:
-    """Replicas for each partition on `brokers` (their racks by id), the preferred leader first; `factor` of them, or as
-    many as there are. Raises ValueError if there are too few brokers.
+    """Return replicas for each partition, the preferred leader first.
+
+    brokers: the racks, by id, of the brokers that may have replicas. factor: how many replicas each partition gets,
+    None for as many as it has. within: the brokers that may have replicas of a topic, by its name, if not all of
+    `brokers` may. Raises ValueError if there are too few brokers.
     """
     counts = {place: factor or len(replicas) for place, replicas in current.items()}
-    most = max(counts.values(), default=0)
-    if most > len(brokers):
-        raise ValueError(f"{most} replicas need as many brokers, there are {len(brokers)}")
-    board = _Board(brokers)
+    board = _Board(brokers, within)
+    for place, count in counts.items():
+        have = len(board.allowed(place))
+        if count > have:
+            raise ValueError(
+                f"{place}: {count} replicas need as many brokers, there are {have}"
+                + (" that carry the topic's label" if place.topic in within else "")
+            )
     for place, replicas in current.items():
-        board.place(place, [node for node in replicas if node in brokers][: counts[place]])
+        board.place(place, [node for node in replicas if node in board.allowed(place)][: counts[place]])
     for place, count in counts.items():
         while len(board.replicas[place]) < count:
             board.add(place)
@@ -40,11 +51,17 @@ def plan(
 
 
 class _Board:
-    def __init__(self, brokers: Mapping[int, str | None]) -> None:
+    def __init__(self, brokers: Mapping[int, str | None], within: Mapping[str, Collection[int]]) -> None:
         self._racks = brokers
+        self._within = {topic: frozenset(nodes).intersection(brokers) for topic, nodes in within.items()}
+        self._all = frozenset(brokers)
         self._load = dict.fromkeys(sorted(brokers), 0)
         self._led = dict.fromkeys(sorted(brokers), 0)
         self.replicas: dict[TopicPartition, list[int]] = {}
+
+    def allowed(self, place: TopicPartition) -> frozenset[int]:
+        """The brokers that may have replicas of a partition."""
+        return self._within.get(place.topic, self._all)
 
     def place(self, place: TopicPartition, nodes: list[int]) -> None:
         self.replicas[place] = nodes
@@ -54,7 +71,7 @@ class _Board:
     def add(self, place: TopicPartition) -> None:
         here = self.replicas[place]
         racks = {self._racks[node] for node in here} - {None}
-        free = [node for node in self._load if node not in here]
+        free = [node for node in self._load if node not in here and node in self.allowed(place)]
         node = min(free, key=lambda one: (self._racks[one] in racks, self._load[one]))
         here.append(node)
         self._load[node] += 1
@@ -73,7 +90,9 @@ class _Board:
                     break
 
     def _move(self, source: int, target: int) -> bool:
-        for nodes in self.replicas.values():
+        for place, nodes in self.replicas.items():
+            if target not in self.allowed(place):
+                continue
             if source in nodes and target not in nodes and self._fits(nodes, source, target):
                 nodes[nodes.index(source)] = target
                 self._load[source] -= 1

@@ -1,0 +1,215 @@
+"""What the block cache costs the processor: a broker with it beside one without. Writes BLOCK_CACHE.md with `--write`.
+
+    python -m bench.block_cache [--rounds 8] [--folder DIR] [--write]
+
+Two brokers of one topic each take turns in alternating order. A round of a broker appends by requests of one batch,
+large ones and small ones, and then fetches the same bytes from the end of the log, all of which the cache holds, by
+answers of several sizes; last, it fetches the oldest bytes of a topic that is larger than the cache. Before that, the
+kernel is asked to drop that topic's files from its page cache, for both brokers.
+
+Measured is the processor time of the broker, all threads, for each MB or request. Ratios are the median over rounds of
+the ratios of neighbouring rounds. The client is a plain socket that throws away what it receives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from bench.machine import machine
+from bench.peers.base import process_seconds
+from pylogd.client import Admin, NewTopic
+from pylogd.local.broker import BrokerProcess
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import encode_batch
+from pylogd.wire.session import ClientSession
+
+REPORT: Final = Path(__file__).with_name("BLOCK_CACHE.md")
+SETTING: Final = "log.block.cache.bytes"
+MIB: Final = 1 << 20
+CACHE: Final = 192 * MIB
+LARGE: Final = (96 * MIB, 100_000)  # bytes of a round, and of a batch
+SMALL: Final = (4 * MIB, 500)
+OLD: Final = 64 * MIB
+FETCHES: Final = (16_384, 262_144, MIB)
+TOPICS: Final = ("large", "small", "old")
+_PRODUCE_VERSION, _FETCH_VERSION = 10, 12
+
+
+class Line:
+    """A plain socket to a broker, so that no client library is measured."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), 30.0)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._session = ClientSession(1 << 24, "bench")
+        self._buffer = bytearray(MIB)
+
+    def frame(self, message: Any, version: int) -> bytes:
+        """Return a request as bytes."""
+        parts: list[Any] = self._session.encode_request(message, version)
+        return b"".join(map(bytes, parts))
+
+    def ask(self, frame: bytes) -> bytes:
+        """Send a request. Return the first bytes of the answer; the rest is thrown away."""
+        self._socket.sendall(frame)
+        got = self._socket.recv_into(self._buffer, 4, socket.MSG_WAITALL)
+        (left,) = struct.unpack_from(">i", self._buffer)
+        head = b""
+        while left:
+            got = self._socket.recv_into(self._buffer, min(left, MIB))
+            if not got:
+                raise RuntimeError("the broker has closed the connection")
+            head = head or bytes(self._buffer[:200])
+            left -= got
+        return head
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+
+class Arm:
+    """A broker with or without the cache. found: results by measure."""
+
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, str]) -> None:
+        self.name = name
+        self.found: dict[str, list[float]] = {}
+        self.broker = BrokerProcess(folder / name, folder / f"{name}.log", settings)
+        with Admin(self.broker.address) as admin:
+            for error in admin.create_topics([NewTopic(topic, 1) for topic in TOPICS]).values():
+                if error is not None:
+                    raise error
+        self.ends = dict.fromkeys(TOPICS, 0)
+        self.line = Line(self.broker.host, self.broker.port)
+        self.produce("old", CACHE + 2 * OLD, LARGE[1])
+
+    def stop(self) -> None:
+        """Stop the broker."""
+        self.line.close()
+        self.broker.stop()
+
+    def produce(self, topic: str, size: int, batch_bytes: int) -> int:
+        """Append so many bytes by batches of one record. Return how many requests that took."""
+        records = encode_batch([(None, os.urandom(batch_bytes), int(time.time() * 1000), ())])
+        data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, records)])]
+        frame = self.line.frame(ProduceRequest(None, 1, 30_000, data), _PRODUCE_VERSION)
+        count = size // len(records)
+        for _ in range(count):
+            self.line.ask(frame)
+        self.ends[topic] += count
+        return count
+
+    def fetch(self, topic: str, begin: int, count: int, batch_bytes: int, max_bytes: int) -> int:
+        """Fetch so many batches. Return how many requests that took."""
+        requests, offset = 0, begin
+        step = max(max_bytes // (batch_bytes + 80), 1)
+        while offset < begin + count:
+            wanted = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
+            request = FetchRequest(max_wait_ms=0, max_bytes=max_bytes, topics=[FetchTopic(topic, partitions=[wanted])])
+            self.line.ask(self.line.frame(request, _FETCH_VERSION))
+            offset += step
+            requests += 1
+        return requests
+
+    def round(self, keep: bool) -> None:
+        """Take all measures."""
+        results: dict[str, float] = {}
+        size, batch = LARGE
+        seconds, requests = self._spent(lambda: self.produce("large", size, batch))
+        results["append batches of 100 kB, a MB"] = seconds / (size / MIB)
+        for most in FETCHES[1:]:
+            begin = self.ends["large"] - requests
+            seconds, _ = self._spent(lambda b=begin, m=most: self.fetch("large", b, requests, batch, m))
+            results[f"fetch by {most >> 10} KiB what is held, a MB"] = seconds / (size / MIB)
+        size, batch = SMALL
+        seconds, requests = self._spent(lambda: self.produce("small", size, batch))
+        results["append a batch of 500 bytes"] = seconds / requests
+        begin = self.ends["small"] - requests
+        seconds, fetches = self._spent(lambda: self.fetch("small", begin, requests, batch, FETCHES[0]))
+        results[f"fetch {FETCHES[0] >> 10} KiB of small batches that are held"] = seconds / fetches
+        for path in (self.broker.data / "old-0").glob("*.log"):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        batch = LARGE[1]
+        seconds, _ = self._spent(lambda: self.fetch("old", 0, OLD // batch, batch, MIB))
+        results["fetch by 1024 KiB what has to be read from the disk, a MB"] = seconds / (OLD / MIB)
+        for name, value in results.items() if keep else ():
+            self.found.setdefault(name, []).append(value * 1e6)
+
+    def _spent(self, work: Any) -> tuple[float, int]:
+        before = process_seconds(self.broker.pid)
+        result: int = work()
+        return process_seconds(self.broker.pid) - before, result
+
+
+def main() -> None:
+    """Measure, and print or write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--folder", type=Path, help="folder for the brokers' data; by default a temporary one")
+    parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.folder)))
+        common = {"log.segment.bytes": str(256 * MIB)}
+        arms = []
+        for name, settings in (("without", common), ("with", {**common, SETTING: str(CACHE)})):
+            arms.append(Arm(name, folder, settings))
+            stack.callback(arms[-1].stop)
+        for number in range(arguments.rounds + 1):
+            for arm in arms if number % 2 else reversed(arms):
+                arm.round(keep=number > 0)
+            print(f"bench: round {number}", file=sys.stderr, flush=True)
+    text = report(arms, arguments.rounds)
+    if arguments.write:
+        REPORT.write_text(text)
+    print(text)
+
+
+def report(arms: Sequence[Arm], rounds: int) -> str:
+    """Return the results as Markdown."""
+    without, cached = arms
+    lines = [
+        "# What the block cache costs the processor",
+        "",
+        f"By `python -m bench.block_cache` ({rounds} rounds of each broker, by turns); its docstring explains the "
+        f"method. The cache has {CACHE // MIB} MiB. What is held is sent from memory, which copies it once more than "
+        "`sendfile` from the page cache does; what is not is read by a thread instead of being read ahead. Processor "
+        "time of the broker in microseconds; the ratio is the median over rounds, and in brackets the lowest and the "
+        "highest.",
+        "",
+        "| | without | with | ratio |",
+        "| --- | ---: | ---: | --- |",
+    ]
+    for name, base in without.found.items():
+        own = cached.found[name]
+        ratios = [its / other for its, other in zip(own, base, strict=True)]
+        lines.append(
+            f"| {name} | {statistics.median(base):.1f} | {statistics.median(own):.1f} "
+            f"| {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
+        )
+    where = machine("")
+    lines += [
+        "",
+        f"Measured on {where['cores']} cores ({where['processor']}), {where['memory']}, {where['system']}, "
+        f"Python {where['python']}, at commit {where['commit']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

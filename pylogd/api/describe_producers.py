@@ -1,0 +1,94 @@
+"""DescribeProducers (61), version 0: list the idempotent producers that write to partitions (KIP-664).
+
+Behaviour: each replica answers for the partitions that it has, leader or not, from what its log remembers: the ids with
+a batch within `producer.id.expiration.ms`. A partition that is named twice is answered once. If the answer would have
+more than `response.max.bytes`, the partitions left are INVALID_REQUEST. A client needs READ for each topic.
+Gaps: there are no transactions, so none is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain, why_absent
+from pylogd.api.registry import handles
+from pylogd.api.slices import answer_budget, in_slices
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.answers import AnswerBudget
+from pylogd.log.producers import Producers
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+_PARTITION_BYTES: Final = 16  # about, of an answer without producers
+_PRODUCER_BYTES: Final = 39
+
+
+@handles(DescribeProducersRequest, 0, 0)
+def describe_producers(
+    context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse | Deferred[Any]:
+    """Return the producers of every partition of the request."""
+    response = DescribeProducersResponse()
+    return in_slices(context, request.API_KEY, _answer_all(context, request, response), response)
+
+
+def _answer_all(
+    context: RequestContext, request: DescribeProducersRequest, response: DescribeProducersResponse
+) -> Iterator[int]:
+    budget = answer_budget(context)
+    answered: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        answers: list[PartitionResponse] = []
+        response.topics.append(TopicResponse(topic.name, answers))
+        may_read = context.may_use_topic(AclOperation.READ, topic.name)
+        for index in topic.partition_indexes:
+            if (topic.name, index) in answered:
+                continue
+            answered.add((topic.name, index))
+            answer = PartitionResponse(index)
+            answers.append(answer)
+            if not may_read:
+                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            else:
+                yield from _answer(context, budget, topic.name, answer)
+            yield _PARTITION_BYTES
+
+
+def _answer(context: RequestContext, budget: AnswerBudget, topic: str, answer: PartitionResponse) -> Iterator[int]:
+    """Yield the steps that fill the answer for one partition."""
+    try:
+        producers = _producers(context, topic, answer.partition_index)
+        if not budget.take(_PARTITION_BYTES + len(producers) * _PRODUCER_BYTES):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, budget.refusal)
+    except PylogdError as error:
+        answer.error_code, answer.error_message = explain(error)
+        return
+    for producer_id in list(producers.by_id):
+        producer = producers.by_id.get(producer_id)  # it may have expired between two slices
+        if producer is not None and producer.last_batch is not None:
+            last = producer.last_batch
+            answer.active_producers.append(
+                ProducerState(
+                    producer_id, producer.epoch, last.last_sequence, last.timestamp, producer.coordinator_epoch,
+                    producer.transaction_first_offset,
+                )
+            )  # fmt: skip
+        yield _PRODUCER_BYTES
+
+
+def _producers(context: RequestContext, topic: str, index: int) -> Producers:
+    """Return the producers of a partition that this broker has. Raises PylogdError."""
+    partition = context.broker.partitions.by_name.get((topic, index))
+    if partition is None:
+        raise KafkaError(why_absent(context.broker, topic, index))
+    return partition.log.producers

@@ -1,0 +1,188 @@
+"""Fetch while a disk is busy: partitions in which a consumer lags, and whose records would be read from it, wait.
+
+Strategy: `fetch_sparing_disks` takes the place of `fetch` while a disk is throttled (`isolation.laggards`). It reads as
+`fetch` does, but for a partition on such a disk it looks at three things first: whether the client's offset is far
+behind the log's end, whether the kernel's page cache lacks records that would be sent, and whose turn it is. A
+partition that has to wait is left out of the answer; the others are answered as ever. If all that could be read has to
+wait, the fetch is held, as if there were no records yet, until it is its turn, until another of its partitions has
+records, or until its time is up.
+
+Rules:
+- Consumers that keep up never wait, whatever the page cache lacks. Followers never do.
+- A fetch is held for as long as its client would wait for records (`max_wait_ms`), but 0.1 s at least, so that it does
+  not ask in a loop, and `most_held` at most: a heartbeat behind it on its connection comes in time. It is then answered
+  without these records, and its connection keeps its place in the queue.
+- `throttle_time_ms` stays 0: a client that is told of a time sends nothing on that connection meanwhile, neither a
+  heartbeat nor a fetch for partitions that keep up (KIP-219).
+- Of a partition whose turn it is a bounded part is read, so that the next one comes soon.
+
+A consumer that reads on makes the kernel read ahead, by megabytes: most of what it then asks for is in memory already,
+but came from the disk for its sake. So what it reads after a miss is counted for a while as if it were missing too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sized
+from copy import copy
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.fetch import MANY_PARTITIONS, FetchJob, answer_or_wait, fetch
+from pylogd.api.fetch_cold import Read
+from pylogd.api.fetch_request import replica_id_of, wanted_entries
+from pylogd.api.fetch_wait import FetchWait
+from pylogd.api.slices import next_turn
+from pylogd.config import Settings
+from pylogd.errors import KafkaError
+from pylogd.isolation.laggards import DiskThrottle
+from pylogd.isolation.throttled_clients import Client
+from pylogd.log.errors import ColdRead
+from pylogd.log.log import Log
+from pylogd.replica.partition import Partition
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
+
+_LEAST_HELD: Final = 0.1  # seconds
+_MOST_HELD: Final = 1.0
+_SESSION_SHARE: Final = 6  # a member sends two or three heartbeats in the shortest session time-out
+
+
+def fetch_sparing_disks(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
+    """Return the response as `fetch` does; later if all its records are on busy disks and its client lags."""
+    if replica_id_of(context, request) >= 0:
+        return fetch(context, request)
+    try:
+        job = ThrottledFetchJob(context, request, *wanted_entries(context, request))
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    if job.to_look_at > MANY_PARTITIONS:
+        return Deferred.fromCoroutine(_fetch_many(context, request, job))
+    job.read()
+    return _answer_or_hold(context, request, job)
+
+
+async def _fetch_many(context: RequestContext, request: FetchRequest, job: ThrottledFetchJob) -> FetchResponse:
+    for _ in job.read_in_steps():
+        await next_turn(context)
+    answer = _answer_or_hold(context, request, job)
+    return await answer if isinstance(answer, Deferred) else answer
+
+
+def _answer_or_hold(
+    context: RequestContext, request: FetchRequest, job: ThrottledFetchJob
+) -> FetchResponse | Deferred[FetchResponse]:
+    """Return the response after the first read, or hold it if there is something that has to wait and nothing else."""
+    if not job.held:
+        return answer_or_wait(context, request, job, False)
+    min_bytes = min(request.min_bytes, job.max_bytes)
+    if job.due or (job.total and job.total >= min_bytes):
+        return job.answer()
+    wait = _HeldFetch(job, min_bytes)
+    seconds = min(max(request.max_wait_ms / 1000, _LEAST_HELD), most_held(context.broker.settings))
+    context.broker.fetch_waits.watch(wait, wait.watched, seconds)
+    if job.session is not None:
+        job.session.wait_with(wait)
+    for throttle in set(job.held.values()):
+        throttle.wait(context.connection, lambda: wait.complete(None))
+    return wait.done.addCallback(job.read_and_answer)
+
+
+def most_held(settings: Settings) -> float:
+    """Return for how many seconds a fetch is held at most: far less than the shortest session time-out of a group."""
+    return min(_MOST_HELD, settings.integer("group.min.session.timeout.ms") / 1000 / _SESSION_SHARE)
+
+
+class ThrottledFetchJob(FetchJob):
+    """Reads for a client's fetch, but not what has to wait. held: the throttles of what does, by partition."""
+
+    __slots__ = ("_client", "_connection", "_lag_bytes", "_throttle_of", "held")
+
+    def __init__(self, context: RequestContext, request: FetchRequest, *entries: Any) -> None:
+        super().__init__(context, request, *entries)
+        self.held: dict[Hashable, DiskThrottle] = {}
+        self._connection = connection = context.connection
+        self._client = Client(context.client_id or "", connection.principal.name, connection.host)
+        self._throttle_of = context.broker.laggards.of
+        self._lag_bytes = context.broker.laggards.lag_bytes
+
+    def _begin_read(self) -> None:
+        super()._begin_read()
+        self.held = {}
+
+    def read_and_answer(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
+        """See `FetchJob`."""
+        if self.session is not None:
+            self.session.wait = None
+        self.read()
+        return self.answer()
+
+    def _read_limited(self, partition: Partition, wanted: FetchPartition, read: Read) -> Sized | None:
+        """As in `FetchJob`; None as well if the partition has to wait, and only a part if it had to."""
+        throttle = self._throttle_of(os.path.dirname(partition.log.directory))
+        limit = min(self.max_bytes - self.total, wanted.partition_max_bytes)
+        if throttle is None or (limit <= 0 and self.total) or not self._lags(partition, wanted.fetch_offset):
+            return super()._read_limited(partition, wanted, read)
+        key = self._connection, partition.key
+        if not _missing(read, wanted.fetch_offset, max(limit, 0)) and not throttle.reads_on(key):
+            return super()._read_limited(partition, wanted, read)
+        if not throttle.take(self._connection, self._client, f"{partition.topic}-{partition.index}"):
+            self.held[partition.key] = throttle
+            return None
+        part = copy(wanted)
+        part.partition_max_bytes = max(min(limit, throttle.most), 0)
+        missing = _missing(read, wanted.fetch_offset, part.partition_max_bytes)
+        before = self.total
+        records = super()._read_limited(partition, part, read)
+        throttle.charge(key, self.total - before, missing)
+        self.due = True  # it has had its turn: a fetch that waits for more would lose it
+        return records
+
+    def _lags(self, partition: Partition, offset: int) -> bool:
+        """Return whether a consumer lags by so much that it may have to wait."""
+        return offset < partition.high_watermark and is_behind(partition.log, offset, self._lag_bytes)
+
+
+def is_behind(log: Log, offset: int, most: int) -> bool:
+    """Return whether about `most` bytes or more lie between an offset and the end of a log.
+
+    The size of its segments says so, and in the segment with the offset its distance from the ends.
+    """
+    end, behind = log.log_end_offset, 0
+    for segment in reversed(log.segments):
+        base = segment.base_offset
+        if offset <= base:
+            behind += segment.size
+        else:
+            behind += segment.size * (end - offset) // max(end - base, 1)
+        if behind >= most or offset >= base:
+            break
+        end = base
+    return behind >= most
+
+
+def _missing(read: Read, offset: int, limit: int) -> int:
+    """Return how many bytes of what would be read have to come from the disk; `limit` if look-ups have to as well."""
+    try:
+        records = read(offset, limit, min_one=True, allow_cold=False)
+    except ColdRead:
+        return max(limit, 1)
+    return 0 if records is None else records.missing(records.position, records.length)
+
+
+class _HeldFetch(FetchWait):
+    """Waits until it is the turn of a partition that is held, or there are enough records of others."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, job: ThrottledFetchJob, min_bytes: int) -> None:
+        super().__init__(job, min_bytes)
+        self._held = frozenset(job.held)
+
+    def try_complete(self, key: Hashable) -> bool:
+        """See `FetchWait`. News of a partition that is held says nothing."""
+        if key in self._held:
+            _, partition, epoch = self.watched[key]
+            return (partition.leader_epoch != epoch or not partition.online) and self.complete(None)
+        return super().try_complete(key)

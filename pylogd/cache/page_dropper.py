@@ -1,0 +1,159 @@
+"""Keep out of the kernel's page cache what is in blocks, what followers write, and what is read only once.
+
+Strategy: what was written is collected by file, and each data directory has a thread that takes it all every so often.
+It first has the kernel start writing (`sync_file_range`), then waits for each chunk and gives up its clean pages
+(`posix_fadvise` with POSIX_FADV_DONTNEED). So memory is not paid for twice, and dirty pages never pile up to the limit
+at which the kernel makes writers wait. This is no flush: neither the file's size nor the disk's own cache is synced.
+
+Rules: nothing here waits on the caller's thread, but for `drop_now`. A disk that hangs keeps its own thread only. The
+last page of a range may still be appended to, so it is left for the next range. An error of the write-back is taken
+from the file by whoever is told of it first, so it must be reported like that of a sync, and `on_failure` is called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+import threading
+from collections.abc import Callable
+
+from pylogd.cache.counters import CacheCounters
+from pylogd.log.errors import StorageFailure
+from pylogd.log.files import SegmentFile, SyncFailed
+
+_log = logging.getLogger(__name__)
+
+_WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4
+_CHUNK = 4 << 20
+#: Pages are given up whole folios at a time: one that began before a range is given up with the range that ends it.
+_BACK = 1 << 20
+#: How long writes are collected: dirty pages of so long a time are in the page cache.
+_LINGER_SECONDS = 0.05
+
+Written = tuple[SegmentFile, int, int]
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], None] | None:
+    """Return Linux's `sync_file_range`, which raises OSError; None on other systems."""
+    if not hasattr(os, "posix_fadvise"):
+        return None
+    try:
+        function = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+    def sync_file_range(fd: int, position: int, length: int, flags: int) -> None:
+        while function(fd, position, length, flags):
+            code = ctypes.get_errno()
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code))
+
+    return sync_file_range
+
+
+_sync_file_range = _find_sync_file_range()
+AVAILABLE = _sync_file_range is not None
+
+
+class PageDropper:
+    """See the module.
+
+    on_failure: called, in a thread of the dropper's, with the failure of a write-back.
+    """
+
+    def __init__(self, counters: CacheCounters, on_failure: Callable[[StorageFailure], object]) -> None:
+        self._counters = counters
+        self._on_failure = on_failure
+        self._directories: dict[str, _Directory] = {}
+        self._stopped = False
+
+    def written(self, file: SegmentFile, position: int, end: int) -> None:
+        """Have what was written from `position` to `end` written back, and removed from the page cache, soon."""
+        name = os.path.dirname(os.path.dirname(file.path))
+        directory = self._directories.get(name)
+        if directory is None:
+            if self._stopped:
+                return
+            directory = self._directories[name] = _Directory(self._drop_all, f"pylogd-page-cache {name}")
+        directory.add(file, position, end)
+
+    def drop_now(self, fd: int, position: int, length: int) -> None:
+        """Remove pages that were read from the page cache, but for those that are not written back yet."""
+        start = position & -mmap.PAGESIZE
+        os.posix_fadvise(fd, start, ((position + length) & -mmap.PAGESIZE) - start, os.POSIX_FADV_DONTNEED)
+
+    def stop(self, seconds: float) -> None:
+        """End the threads; wait so long for each to finish what it has. One whose disk hangs is left to the process."""
+        self._stopped = True
+        for directory in self._directories.values():
+            directory.stop(seconds)
+
+    def _drop_all(self, ranges: list[Written]) -> None:
+        assert _sync_file_range is not None
+        failed: set[str] = set()
+        for wait in (False, True):
+            for file, position, end in ranges:
+                if file.path in failed:
+                    continue
+                try:
+                    if wait:
+                        self._wait_and_drop(file, position & -mmap.PAGESIZE, end & -mmap.PAGESIZE)
+                    else:
+                        _sync_file_range(file.fd, position, end - position, _WRITE)
+                except OSError as error:
+                    failed.add(file.path)
+                    self._on_failure(StorageFailure(file.path, _as_sync_failure(error, file.path)))
+
+    def _wait_and_drop(self, file: SegmentFile, position: int, end: int) -> None:
+        assert _sync_file_range is not None
+        while position < end:
+            count = min(end - position, _CHUNK)
+            _sync_file_range(file.fd, position, count, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
+            start = max(position - _BACK, 0)
+            os.posix_fadvise(file.fd, start, position + count - start, os.POSIX_FADV_DONTNEED)
+            self._counters.dropped_bytes += count
+            position += count
+
+
+def _as_sync_failure(error: OSError, path: str) -> SyncFailed:
+    return SyncFailed(error.errno, f"write-back failed: {error.strerror}", path)
+
+
+class _Directory:
+    """The thread of one data directory, and what it has to do."""
+
+    def __init__(self, work: Callable[[list[Written]], None], name: str) -> None:
+        self._work = work
+        self._pending: dict[SegmentFile, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._some = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def add(self, file: SegmentFile, position: int, end: int) -> None:
+        with self._lock:
+            found = self._pending.get(file)
+            self._pending[file] = (position, end) if found is None else (min(found[0], position), max(found[1], end))
+        if not self._some.is_set():
+            self._some.set()
+
+    def stop(self, seconds: float) -> None:
+        self._stopping.set()
+        self._some.set()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            stopping = self._stopping.wait(_LINGER_SECONDS)
+            self._some.clear()
+            with self._lock:
+                pending, self._pending = self._pending, {}
+            self._work([(file, *span) for file, span in pending.items()])
+            if stopping:
+                return

@@ -1,0 +1,254 @@
+"""What the block cache holds of one segment: a range of consecutive bytes of its file, and slices that use it.
+
+Strategy: a range begins where its oldest block does and ends with the last byte that a producer appended. So whether
+bytes are held takes two comparisons, and their block one division. Bytes that do not follow the last ones, because a
+follower's append lay between, begin the range anew.
+
+Rules: the bytes of a position never change while they are held: what is truncated makes the log drop the range, and a
+new one begins empty. A thread that copies looks again afterwards whether the bytes were held all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pylogd.cache.blocks import BlockPool
+from pylogd.log.files import Buffer, FileSlice, SegmentFile
+
+#: A written part of a file is handed to the page dropper when it has so many bytes.
+_HANDED_BYTES = 1 << 18
+#: Fewer than fit into one `sendmsg`.
+_MOST_VIEWS = 256
+#: A reader who lags gets so many bytes at a time, which are in the process until the socket has taken them.
+LOADED_BYTES = 1 << 17
+
+
+class BlockRange:
+    """See the module. low, high: the positions of the first byte that is held, and after the last one."""
+
+    __slots__ = ("_at", "_blocks", "_cache", "_first", "_generation", "_handed", "_origin", "_room", "high", "low")
+
+    def __init__(self, cache: BlockPool) -> None:
+        self._cache = cache
+        self.low = self.high = 0
+        self._blocks: dict[int, int] = {}  # by number: (position - origin) // block size
+        self._origin = 0  # the position of the first byte of block number 0
+        self._first = 0  # the number of the oldest block
+        self._at = 0  # where in the cache's memory the next byte goes
+        self._room = 0  # how many bytes of the last block are free
+        self._generation = 0  # grows when the range begins anew
+        self._handed = -1  # the page dropper has had the file up to here; -1 before the first write
+
+    # Filling (reactor thread) --------------------------------------------------------------------------------------
+
+    def wrote(self, file: SegmentFile, position: int, buffers: Sequence[Buffer], size: int, keep: bool) -> None:
+        """Hold what was written at `position` of the file, if it is to be kept; have its pages dropped."""
+        if keep and position == self.high and size <= self._room:
+            memory, at = self._cache.memory, self._at
+            for buffer in buffers:
+                end = at + len(buffer)
+                memory[at:end] = buffer
+                at = end
+            self._at = at
+            self._room -= size
+            self.high = position + size
+            return
+        if keep:
+            if position != self.high:
+                self._begin(position)
+            self._fill(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        self._hand_over(file, position, position + size)
+
+    def _fill(self, data: Buffer) -> None:
+        """Hold bytes that need a new block."""
+        cache = self._cache
+        rest = memoryview(data)
+        while rest:
+            if not self._room:
+                if not self._blocks:  # the oldest block may have been evicted from under the last bytes
+                    self._begin(self.high)
+                self._blocks[(self.high - self._origin) // cache.block_bytes] = block = cache.take(self)
+                self._at = block * cache.block_bytes
+                self._room = cache.block_bytes
+            count = min(len(rest), self._room)
+            cache.memory[self._at : self._at + count] = rest[:count]
+            self._at += count
+            self._room -= count
+            self.high += count
+            rest = rest[count:]
+
+    def _begin(self, position: int) -> None:
+        """Give back what is held, and begin at `position`."""
+        self._generation += 1
+        for block in self._blocks.values():
+            self._cache.give_back(block)
+        self._blocks = {}
+        self._room = self._first = 0
+        self.low = self.high = self._origin = position
+
+    def _hand_over(self, file: SegmentFile, position: int, end: int) -> None:
+        """Have what was written up to `end` removed from the page cache, if it is much."""
+        dropper = self._cache.dropper
+        if dropper is None:
+            return
+        if self._handed < 0:
+            self._handed = position
+        if end - self._handed >= _HANDED_BYTES:
+            dropper.written(file, self._handed, end)
+            self._handed = end
+
+    # Losing --------------------------------------------------------------------------------------------------------
+
+    def lose_first(self) -> None:
+        """The oldest block is being evicted."""
+        first = self._first
+        self._first = first + 1
+        low = self._origin + self._first * self._cache.block_bytes
+        if low >= self.high:  # also the bytes that were to be written behind it
+            self._generation += 1
+            self.low = self.high
+            self._room = 0
+        else:
+            self.low = low
+        del self._blocks[first]
+
+    def drop(self) -> BlockRange:
+        """Hold nothing any more. Return a new, empty range for the segment. Any thread may call it."""
+        self._generation += 1
+        self.low = self.high = -1
+        self._cache.dropped(self)
+        return BlockRange(self._cache)
+
+    def give_back_one(self) -> bool:
+        """Free one block of a range that was dropped; return whether there was one."""
+        if not self._blocks:
+            return False
+        self._cache.give_back(self._blocks.popitem()[1])
+        return True
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    def holds(self, position: int, length: int) -> bool:
+        """Return whether all of these bytes are held now."""
+        return self.low <= position and position + length <= self.high
+
+    def views(self, position: int, length: int) -> list[memoryview]:
+        """Return views of the bytes from `position` on, at most `length`; none if the first is not held.
+
+        Use them before anything can be appended: they show what is in the blocks, whosever it is.
+        """
+        if not self.low <= position < self.high:
+            return []
+        cache, left, found = self._cache, min(length, self.high - position), []
+        number, inside = divmod(position - self._origin, cache.block_bytes)
+        while left > 0:
+            count = min(left, cache.block_bytes - inside)
+            start = self._blocks[number] * cache.block_bytes + inside
+            found.append(cache.memory[start : start + count])
+            left -= count
+            number, inside = number + 1, 0
+        return found
+
+    def copy(self, position: int, length: int) -> bytes | None:
+        """Return a copy of `length` bytes if all of them are held, else None. Any thread may call it."""
+        generation = self._generation
+        if not self.holds(position, length):
+            return None
+        try:
+            data = b"".join(self.views(position, length))
+        except KeyError:  # evicted by the reactor's thread
+            return None
+        if generation != self._generation or position < self.low:
+            return None
+        return data
+
+    def slice(self, file: SegmentFile, position: int, length: int) -> BlockSlice:
+        """Return a slice of the file that is sent from memory as far as it is held when it is sent."""
+        return BlockSlice(file, position, length, self)
+
+    @property
+    def cache(self) -> BlockPool:
+        """The cache whose blocks these are."""
+        return self._cache
+
+
+class BlockCache(BlockPool):
+    """The pool with what logs need of it: see `pylogd.log.caching`."""
+
+    def new_range(self) -> BlockRange:
+        """Return an empty range for a segment."""
+        return BlockRange(self)
+
+
+class BlockSlice(FileSlice):
+    """A range of bytes in a segment file of a broker with a block cache.
+
+    Whether they are sent from blocks is decided when they are sent. What is not held is read from the file in a thread,
+    and leaves nothing behind in the page cache.
+    """
+
+    __slots__ = ("_loaded", "_loaded_at", "_range")
+
+    #: Whether the sender asks for `views` and `load`, instead of using `sendfile`.
+    in_blocks = True
+
+    def __init__(self, file: SegmentFile, position: int, length: int, held: BlockRange) -> None:
+        super().__init__(file, position, length)
+        self._range = held
+        self._loaded: bytes = b""  # from `_loaded_at` on, as the last `load` read it
+        self._loaded_at = 0
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether the block cache holds all of it now, so that sending it reads no file."""
+        return self._range.holds(self.position, self.length)
+
+    def views(self, position: int, length: int) -> list[memoryview]:
+        """Return views of at most `length` bytes from `position` on; none if they have to be loaded first.
+
+        They are to be used at once, on the reactor's thread.
+        """
+        if self._loaded:
+            at = position - self._loaded_at
+            if 0 <= at < len(self._loaded):
+                return [memoryview(self._loaded)[at : at + length]]
+            self._loaded = b""
+        return self._range.views(position, min(length, _MOST_VIEWS * self._range.cache.block_bytes))
+
+    def sent(self, position: int, length: int) -> None:
+        """Count so many bytes of what `views` has just returned as sent."""
+        if not self._loaded:
+            counters = self._range.cache.counters
+            counters.hit_bytes += length
+            if position == self.position:
+                counters.hits += 1
+
+    def load(self, position: int, length: int) -> None:
+        """Read the bytes from `position` on that are not held, for the next `views`; leave none in the page cache.
+
+        Reads at most `length` and at most `LOADED_BYTES`, and none at the end of the file. Waits for the disk: run it
+        in a thread. Raises OSError.
+        """
+        low = self._range.low
+        count = min(length, LOADED_BYTES, low - position if position < low else length)
+        data = self.file.read(position, count)
+        cache = self._range.cache
+        cache.counters.miss_bytes += len(data)
+        if position == self.position:
+            cache.counters.misses += 1
+        if cache.dropper is not None:
+            cache.dropper.drop_now(self.file.fd, position, count)
+        self._loaded_at, self._loaded = position, data
+
+    def copy(self) -> bytes | None:
+        """Return a copy of the bytes, None if they are not held."""
+        data = self._range.copy(self.position, self.length)
+        if data is not None:
+            counters = self._range.cache.counters
+            counters.hits += 1
+            counters.hit_bytes += self.length
+        return data
+
+    def head(self, length: int) -> BlockSlice:
+        """Return the first `length` bytes of it."""
+        return BlockSlice(self.file, self.position, length, self._range)

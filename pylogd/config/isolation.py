@@ -1,0 +1,63 @@
+"""The settings that keep a slow or hanging disk from slowing everything else (docs/isolation.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pylogd.config.values import ConfigType, Setting
+
+_ISOLATION: Final = "Isolation of disks"
+
+#: Values of `log.write.queues`.
+OFF: Final = "off"
+ALWAYS: Final = "always"
+
+ISOLATION_SETTINGS: Final = [
+    Setting(
+        "log.write.queues",
+        ConfigType.STRING,
+        OFF,
+        "Where appends are written. `off`: on the thread that serves all connections, which is fastest, but a disk "
+        "that hangs stops the whole broker. `always`: in threads of each data directory, behind queues by topic; a "
+        "disk that is slow or hangs then stops only what needs it. See docs/isolation.md. (Ours.)",
+        _ISOLATION,
+        choices=(OFF, ALWAYS),
+    ),
+    Setting(
+        "log.write.queues.per.dir",
+        ConfigType.INT,
+        4,
+        "With `log.write.queues`: queues for each data directory, with a thread each. Topics are spread over them by "
+        "the hash of their names. (Ours.)",
+        _ISOLATION,
+        minimum=1,
+        maximum=64,
+    ),
+    Setting(
+        "log.write.queue.max.requests",
+        ConfigType.INT,
+        500,
+        "With `log.write.queues`: most appends that wait in one queue or are being written. Further ones are refused "
+        "at once with NOT_ENOUGH_REPLICAS, on which clients try again. (Ours.)",
+        _ISOLATION,
+        minimum=1,
+    ),
+    Setting(
+        "log.write.queue.max.bytes",
+        ConfigType.INT,
+        16 << 20,
+        "With `log.write.queues`: most bytes of records that wait in one queue or are being written. (Ours.)",
+        _ISOLATION,
+        minimum=1,
+    ),
+    Setting(
+        "log.dir.failure.timeout.ms",
+        ConfigType.LONG,
+        30_000,
+        "With `log.write.queues`: a call to a data directory that has not returned after this time fails the "
+        "directory, as an error of its disk would: others take over what it leads there. (In Kafka, how long a broker "
+        "tries to tell the controller of a failed directory before it stops.)",
+        _ISOLATION,
+        minimum=1,
+    ),
+]

@@ -1,0 +1,185 @@
+"""The disks of a broker: a data directory each, with its own writers and threads, so that none waits for another.
+
+Strategy: appends go to one of a disk's write queues, by the hash of their topic; whatever else may wait for the disk
+(cold reads, flushes, new and deleted logs, checkpoints) is called in one of the disk's other threads. A call that has
+not returned within `log.dir.failure.timeout.ms` means that the disk hangs: its owner is told, takes the directory
+offline, and then `failed` gives up all that waits for it.
+
+Must not know: partitions, requests, what a failed directory means to the cluster.
+
+Source: Zhao Jianbo, "Kafka at Kuaishou" (QCon Beijing 2019): queues by topic, which refuse at once when they are full.
+The name `log.dir.failure.timeout.ms` is Kafka's (KIP-858), where it limits how long the controller may be unreachable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from pylogd.isolation.workers import FromThread, Workers
+from pylogd.isolation.write_queue import WriteQueue
+
+#: The longest and the shortest time between two looks for calls that hang, in seconds.
+_LOOKS = (0.05, 1.0)
+
+
+class DiskOptions(NamedTuple):
+    """What each disk gets: write queues, how much each may hold, and threads for other calls.
+
+    timeout: seconds after which a call that has not returned hangs.
+    """
+
+    queues: int
+    max_requests: int
+    max_bytes: int
+    threads: int
+    timeout: float
+
+
+class Disk:
+    """One data directory. queues: by number. threads: for all calls but writes of appends."""
+
+    def __init__(self, path: str, options: DiskOptions, workers: Callable[[str, int], Workers]) -> None:
+        """workers: makes up to so many threads of that name."""
+        name = os.path.basename(path)
+        self.path = path
+        self.queues = [
+            WriteQueue(
+                f"{path}, queue {number}", options.max_requests, options.max_bytes,
+                workers(f"pylogd-write-{name}-{number}", 1),
+            )
+            for number in range(options.queues)
+        ]  # fmt: skip
+        self.threads = workers(f"pylogd-disk-{name}", options.threads)
+
+    def queue_of(self, topic: str) -> WriteQueue:
+        """Return the queue for appends to a topic."""
+        return self.queues[crc32(topic.encode()) % len(self.queues)]
+
+    @property
+    def stuck(self) -> int:
+        """How many threads were left behind in calls that have not returned."""
+        return sum(workers.stuck for workers in self._workers())
+
+    def _workers(self) -> Iterable[Workers]:
+        return (*(queue.writer for queue in self.queues), self.threads)
+
+    def began(self) -> float | None:
+        """Return when the oldest call under way was begun; None if none is."""
+        return min((began for workers in self._workers() if (began := workers.oldest()) is not None), default=None)
+
+    def give_up(self, error: Exception) -> None:
+        """Fail whatever waits for this disk, and whatever is called from now on."""
+        for workers in self._workers():
+            workers.give_up(error)
+
+    def stop(self) -> None:
+        """End the threads, as soon as their calls have returned."""
+        for workers in self._workers():
+            workers.stop()
+
+
+class Disks:
+    """All data directories of a broker.
+
+    on_hang: called with the path of a directory and the seconds for which a call to it has not returned; once for each
+    directory.
+    """
+
+    def __init__(
+        self,
+        directories: Iterable[str],
+        options: DiskOptions,
+        clock: IReactorTime,
+        from_thread: FromThread,
+        on_hang: Callable[[str, float], object],
+        workers: Callable[..., Workers] = Workers,
+    ) -> None:
+        """`workers` makes threads, from the arguments of `Workers`."""
+        self._options = options
+        self._clock = clock
+        self._workers = partial(workers, from_thread=from_thread, seconds=clock.seconds)
+        self._on_hang = on_hang
+        self._disks = {path: self._new(path) for path in map(os.path.abspath, directories)}
+        self._given_up: list[Disk] = []  # whose threads may still be stuck
+        self._hanging: set[str] = set()
+        self._look: IDelayedCall | None = None
+
+    def _new(self, path: str) -> Disk:
+        return Disk(path, self._options, self._workers)
+
+    def __iter__(self) -> Iterator[Disk]:
+        return iter(self._disks.values())
+
+    def at(self, path: str) -> Disk:
+        """Return the disk that has `path`, which is a data directory or something in one. Raises KeyError."""
+        found = self._disks.get(path)
+        while found is None:
+            parent = os.path.dirname(path)
+            if parent == path:
+                raise KeyError(f"{path} is in no data directory")
+            found = self._disks.get(parent)
+            path = parent
+        return found
+
+    def call(self, path: str, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        """Call a function, which may wait for the disk that has `path`, in one of that disk's threads."""
+        return self.at(path).threads.run(function, *arguments)
+
+    @property
+    def stuck(self) -> dict[str, int]:
+        """How many threads were left behind in calls that have not returned, by data directory."""
+        counts: dict[str, int] = {}
+        for disk in self._given_up:
+            if disk.stuck:
+                counts[disk.path] = counts.get(disk.path, 0) + disk.stuck
+        return counts
+
+    # -- disks that hang
+
+    def start(self) -> None:
+        """Begin to look for calls that hang."""
+        self._look_later()
+
+    def stop(self) -> None:
+        """Stop looking, and end the threads as soon as their calls have returned."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        for disk in self._disks.values():
+            disk.stop()
+
+    def _look_later(self) -> None:
+        shortest, longest = _LOOKS
+        self._look = self._clock.callLater(
+            min(max(self._options.timeout / 4, shortest), longest), self._look_for_hanging
+        )
+
+    def _look_for_hanging(self) -> None:
+        now = self._clock.seconds()
+        for path, disk in self._disks.items():
+            began = disk.began()
+            if began is not None and now - began >= self._options.timeout and path not in self._hanging:
+                self._hanging.add(path)
+                self._on_hang(path, now - began)
+        self._look_later()
+
+    def failed(self, path: str, error: Exception) -> int:
+        """Give up whatever waits for a directory that is offline; return how many threads are stuck there."""
+        disk = self._disks[path]
+        disk.give_up(error)
+        if disk not in self._given_up:
+            self._given_up.append(disk)
+        return disk.stuck
+
+    def reopened(self, path: str) -> None:
+        """Use a directory again that had failed."""
+        if path in self._disks and self._disks[path] in self._given_up:
+            self._disks[path] = self._new(path)
+            self._hanging.discard(path)

@@ -1,0 +1,141 @@
+"""Accept record batches for a log: check them, give them offsets, and say what has to be written.
+
+This is the general path, for any number of batches of any origin. Nothing of the log changes here: `Log.append` writes
+what was accepted at once, and `staged_append` in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from typing import Protocol
+
+from pylogd.log.append_result import AppendResult
+from pylogd.log.config import LogConfig
+from pylogd.log.epochs import LeaderEpochs
+from pylogd.log.errors import LogClosed, RecordListTooLarge
+from pylogd.log.files import Buffer
+from pylogd.log.producers import Producers, WrittenBatch
+from pylogd.log.validator import (
+    AppendOrigin,
+    Checked,
+    Inspections,
+    check_batches,
+    check_epochs,
+    with_log_append_time,
+)
+from pylogd.wire.records import LENGTH_OVERHEAD
+
+NO_TIMESTAMP = -1
+#: Most buffers that one write may have.
+IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+
+_PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the broker writes into a batch
+PREFIX_SIZE = _PREFIX.size
+
+pack_prefix = _PREFIX.pack
+
+
+class AcceptingLog(Protocol):
+    """What is needed of a `Log`. The attributes are the log's."""
+
+    topic: str
+    partition: int
+    closed: bool
+    stamps: bool
+    log_start_offset: int
+    epochs: LeaderEpochs
+    producers: Producers
+
+    @property
+    def config(self) -> LogConfig: ...
+
+
+class Accepted:
+    """Batches that may be appended, all of them or none.
+
+    checked: each batch with its header, which has offset and leader epoch. base_offset, last_offset: of the first and
+    of the last batch. newest: the largest time stamp. size: in bytes. as_is: the bytes, if they already have offsets
+    and epochs. result: what the append returns once they are written.
+    """
+
+    __slots__ = ("as_is", "base_offset", "checked", "last_offset", "newest", "result", "size")
+
+    def __init__(self, checked: list[Checked], size: int, as_is: memoryview | None, stamp: int, start: int) -> None:
+        self.checked = checked
+        self.size = size
+        self.as_is = as_is
+        self.base_offset, self.last_offset = checked[0][0].base_offset, checked[-1][0].last_offset
+        self.newest = max(header.max_timestamp for header, _ in checked)
+        self.result = AppendResult(self.base_offset, self.last_offset, stamp, start)
+
+    def buffers(self) -> list[Buffer]:
+        """Return the bytes to write."""
+        if self.as_is is not None:
+            return [self.as_is]
+        buffers: list[Buffer] = []
+        for header, batch in self.checked:
+            buffers += (
+                pack_prefix(header.base_offset, header.batch_length, header.leader_epoch),
+                batch[PREFIX_SIZE:],
+            )
+        return buffers
+
+
+def accept(
+    log: AcceptingLog,
+    records: memoryview,
+    leader_epoch: int,
+    origin: AppendOrigin,
+    now_ms: int,
+    inspections: Inspections | None,
+    may_inspect: bool,
+    *,
+    end: int,
+    sequences: dict[int, tuple[int, int]] | None = None,
+) -> Accepted | AppendResult:
+    """Return what is to be written for an append, or the result of an earlier append that it repeats.
+
+    end: the offset that the first batch gets. sequences: by producer id, the epoch and the sequence number that have to
+    come next, for producers of which batches are still being written. Raises InvalidAppend and InspectionNeeded.
+    """
+    config = log.config
+    if log.closed:
+        raise LogClosed(f"the log of {log.topic}-{log.partition} is closed")
+    checked = check_batches(records, origin, config, now_ms, end, inspections, may_inspect)
+    if len(records) > config.segment_bytes and origin is not AppendOrigin.REPLICATION:
+        raise RecordListTooLarge(
+            f"the batches have {len(records)} bytes together, more than segment.bytes, {config.segment_bytes}"
+        )
+    if origin is AppendOrigin.REPLICATION:
+        check_epochs([header for header, _ in checked], log.epochs.latest, leader_epoch)
+        return Accepted(checked, len(records), records, NO_TIMESTAMP, log.log_start_offset)
+    earlier = log.producers.check_all([header for header, _ in checked], sequences)
+    if earlier is not None:
+        return repeated(log, earlier)
+    stamp = NO_TIMESTAMP
+    if log.stamps:
+        stamp = now_ms
+        checked = [with_log_append_time(batch, now_ms) for _, batch in checked]
+    return Accepted(_with_offsets(checked, end, leader_epoch), len(records), None, stamp, log.log_start_offset)
+
+
+def repeated(log: AcceptingLog, batch: WrittenBatch) -> AppendResult:
+    """Return the result of an append that repeats `batch`."""
+    stamp = batch.timestamp if log.stamps else NO_TIMESTAMP
+    return AppendResult(batch.base_offset, batch.last_offset, stamp, log.log_start_offset, True)
+
+
+def _with_offsets(checked: Sequence[Checked], offset: int, leader_epoch: int) -> list[Checked]:
+    """Return the batches with offsets from `offset` on."""
+    numbered = []
+    for header, batch in checked:
+        numbered.append((header._replace(base_offset=offset, leader_epoch=leader_epoch), batch))
+        offset += header.last_offset_delta + 1
+    return numbered
+
+
+def fast_buffers(records: memoryview, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
+    """Return the bytes to write for one batch that was accepted by its header."""
+    return pack_prefix(base_offset, len(records) - LENGTH_OVERHEAD, leader_epoch), records[PREFIX_SIZE:]

@@ -1,0 +1,45 @@
+"""The interface between the connections of a broker and what answers their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any, Protocol
+
+from pylogd.net.request_memory import MemoryShare
+from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+
+Event = RequestReceived | UnsupportedRequest
+
+
+class Connection(Protocol):
+    """A connection, as the pipeline uses it and hands it to the handler.
+
+    request_memory: a new share of the memory for large requests; None if there is no bound.
+    """
+
+    transport: Any
+
+    @property
+    def request_memory(self) -> MemoryShare | None: ...
+
+
+class RequestHandler(Protocol):
+    """Answers the requests of all connections.
+
+    versions: the lowest and highest version that is served, by API key.
+    overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
+    batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
+    """
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]: ...
+    @property
+    def overlapping(self) -> Container[int]: ...
+    @property
+    def batched(self) -> Container[int]: ...
+
+    def handle(self, connection: Any, event: Event) -> Any:
+        """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
+
+    def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""

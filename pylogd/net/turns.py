@@ -1,0 +1,92 @@
+"""Share the reactor among connections that have sent more requests than one turn has time for.
+
+Strategy: fair queueing, as fq_codel does it for packets (RFC 8290). Whatever comes, a connection starts a few requests
+at once, so that a client with one or two never waits for others. One that has more asks here, and gets on for at most
+`SLICE` seconds; then it waits for its next turn, and is not read from meanwhile. While any waits, the others start one
+request at once. Those that wait are served in later turns of the reactor, one after the other, for at most `TURN`
+seconds in all before the sockets are looked at again: first those that came into the queue without having had a slice,
+and always one of the others.
+
+Must not know: requests, transports; `Taker` is a connection.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+#: What a connection may start before it asks; and while others wait.
+AT_ONCE: Final = 4
+AT_ONCE_BESIDE_OTHERS: Final = 1
+#: What it may start then, before it asks again.
+MORE: Final = 8
+#: Seconds of one connection, and of all that wait, in one turn of the reactor.
+SLICE: Final = 0.001
+TURN: Final = 0.004
+
+
+class Taker(Protocol):
+    """A connection that starts requests."""
+
+    def turn(self) -> None:
+        """Start more requests: it is its turn. Ask `Turns.more` as usual. Do nothing if it is no longer wanted."""
+
+
+class Turns:
+    """The turns of all connections of a broker. at_once: how many requests to start before asking for `more`."""
+
+    __slots__ = ("_call", "_clock", "_ends", "_had_slice", "_new", "_serving", "at_once")
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._call: IDelayedCall | None = None  # to `_serve`, in the reactor's next turn
+        self._ends = 0.0  # when this turn of the reactor should end
+        self._new: OrderedDict[Taker, None] = OrderedDict()  # those that wait, without having had a slice
+        self._had_slice: OrderedDict[Taker, None] = OrderedDict()  # the others
+        self._serving = False  # `_serve` is on the stack
+        self.at_once = AT_ONCE
+
+    @property
+    def waiting(self) -> int:
+        """How many connections wait."""
+        return len(self._new) + len(self._had_slice)
+
+    def more(self, taker: Taker, until: float) -> tuple[int, float]:
+        """Ask for more requests; `until` is 0.0 at first, and then what this returned last.
+
+        Return how many requests to start before asking again. 0: it waits, and its `turn` is called.
+        """
+        now = self._clock.seconds()
+        if self._call is None and not self._serving:  # the first that asks in this turn of the reactor
+            self._ends = now + TURN
+            self._call = self._clock.callLater(0, self._serve)
+        if until:
+            if now < until:
+                return MORE, until
+            self._had_slice[taker] = None
+        elif self._serving or (now < self._ends and self.at_once == AT_ONCE):
+            return MORE, min(now + SLICE, self._ends)
+        else:
+            self._new[taker] = None
+        self.at_once = AT_ONCE_BESIDE_OTHERS
+        return 0, 0.0
+
+    def _serve(self) -> None:
+        """Let those go on that wait, until this turn of the reactor should end."""
+        self._call = None
+        self._serving = True
+        self._ends = self._clock.seconds() + TURN
+        new, others = self._new, self._had_slice
+        try:
+            if others:
+                others.popitem(last=False)[0].turn()
+            while (new or others) and self._clock.seconds() < self._ends:
+                (new or others).popitem(last=False)[0].turn()
+        finally:
+            self._serving = False
+            if new or others:
+                self._call = self._clock.callLater(0, self._serve)
+            else:
+                self.at_once = AT_ONCE

@@ -1,0 +1,161 @@
+"""Appends that wait their turn: while records are inspected in a thread, or written in one.
+
+Strategy: a partition with such an append has a queue; what is appended to it meanwhile is added to the queue, so that
+appends are done in the order in which they came. What an append needs from a thread is awaited; everything else is done
+on the reactor's thread. The queue is removed when it is empty. Where appends are written in threads, every append
+passes through here, and those that wait together are written together (`staged_writes`).
+
+Rules: few appends are inspected concurrently (`AT_ONCE`), since an inspection may need many times the batch's size in
+memory. An append is done even if its client has gone, since later ones may rely on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, DeferredSemaphore, fail
+
+from pylogd.errors import PylogdError
+from pylogd.log.append_result import AppendResult
+from pylogd.log.errors import InspectionNeeded
+from pylogd.replica.staged_writes import Outcome, StagedWrites, WaitingAppend
+
+if TYPE_CHECKING:
+    from pylogd.log.validator import Inspections
+    from pylogd.replica.partition import Partition
+    from pylogd.wire.records import Buffer
+
+#: Appends of all partitions that are looked into at the same time.
+AT_ONCE = 2
+
+
+class QueuedAppend(WaitingAppend):
+    """An append in a queue.
+
+    at_once: whether a short inspection may be done on the reactor's thread. context: of its request, to which the
+    thread's time is charged. done: the caller's.
+    """
+
+    __slots__ = ("at_once", "context", "done")
+
+    def __init__(self, records: Buffer, acks_all: bool, *, at_once: bool, own: bool, follows: int | None) -> None:
+        super().__init__(records, acks_all, own=own, follows=follows)
+        self.at_once = at_once
+        self.context: Context = copy_context()
+        self.done: Deferred[AppendResult] = Deferred()
+
+    @property
+    def wants_inspection(self) -> bool:
+        """Whether it has to be inspected in a thread first."""
+        return not self.at_once and self.inspections is None
+
+
+class _Every:
+    """Contains every partition."""
+
+    def __contains__(self, partition: object) -> bool:
+        return True
+
+
+class AppendQueues:
+    """The appends of a broker's partitions that wait.
+
+    taken: the partitions of which further appends have to come here, to stay in order: all, where writes are staged.
+    """
+
+    def __init__(
+        self,
+        append: Callable[..., AppendResult],
+        in_thread: Callable[..., Deferred[Any]],
+        staged: StagedWrites | None = None,
+    ) -> None:
+        """`append`: as `ReplicaManager.append`. `in_thread`: run a function in a thread. staged: writes in threads."""
+        self._queues: dict[Partition, deque[QueuedAppend]] = {}
+        self.taken: Container[Partition] = self._queues if staged is None else _Every()
+        self._append_now = append
+        self._in_thread = in_thread
+        self._staged = staged
+        self._slots = DeferredSemaphore(AT_ONCE)
+
+    def append(
+        self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False
+    ) -> Deferred[AppendResult]:
+        """Append after those that wait, and after an inspection if one is needed. Fails as `ReplicaManager.append`.
+
+        at_once: whether a short inspection may be done on the reactor's thread. own: the records are the broker's.
+        Cancelling the Deferred does not cancel the append.
+        """
+        append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None)
+        if self._staged is not None:
+            try:
+                leave = self._staged.enter(partition, records)
+            except PylogdError as error:
+                return fail(error)
+            append.done.addBoth(_left, leave)
+        return self._add(partition, append)
+
+    def append_fetched(self, partition: Partition, batches: Buffer) -> Deferred[AppendResult]:
+        """Append a leader's batches, unchanged, after those that wait; only where writes are staged."""
+        follows = partition.leader_epoch
+        return self._add(partition, QueuedAppend(batches, False, at_once=True, own=False, follows=follows))
+
+    def _add(self, partition: Partition, append: QueuedAppend) -> Deferred[AppendResult]:
+        queue = self._queues.get(partition)
+        if queue is not None:
+            queue.append(append)
+        else:
+            queue = self._queues[partition] = deque([append])
+            Deferred.fromCoroutine(self._work_off(partition, queue))
+        return append.done
+
+    async def _work_off(self, partition: Partition, queue: deque[QueuedAppend]) -> None:
+        while queue:
+            outcomes = await self._make(partition, queue)
+            made = [queue.popleft() for _ in outcomes]
+            if not queue:
+                del self._queues[partition]
+            for append, outcome in zip(made, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    append.done.errback(outcome)
+                else:
+                    append.done.callback(outcome)
+
+    async def _make(self, partition: Partition, queue: Sequence[QueuedAppend]) -> Sequence[Outcome]:
+        """Make the first append, and those behind it that go with it; return what became of them."""
+        first = queue[0]
+        try:
+            if first.wants_inspection:
+                first.inspections = await self._inspect(partition, first)
+            while True:  # settings may change meanwhile, and with them what has to be known
+                try:
+                    if self._staged is not None:
+                        return await self._staged.write(partition, _ready(queue))
+                    return [self._append_now(partition, first.records, first.acks_all, first.inspections)]
+                except InspectionNeeded:
+                    first.inspections = await self._inspect(partition, first)
+        except Exception as error:
+            return [error]
+
+    def _inspect(self, partition: Partition, append: QueuedAppend) -> Deferred[Inspections]:
+        done: Deferred[Inspections] = self._slots.run(
+            append.context.run, self._in_thread, partition.log.inspect, append.records
+        )
+        return done
+
+
+def _ready(queue: Sequence[QueuedAppend]) -> list[QueuedAppend]:
+    """Return the appends that can be made now, from the first on."""
+    ready: list[QueuedAppend] = []
+    for append in queue:
+        if append.wants_inspection:
+            break
+        ready.append(append)
+    return ready
+
+
+def _left(result: Any, leave: Callable[[], object]) -> Any:
+    leave()
+    return result

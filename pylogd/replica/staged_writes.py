@@ -1,0 +1,210 @@
+"""Writes of appends in the threads of their disk, so that a disk that hangs does not stop the broker.
+
+Strategy: an append enters the write queue of its topic and disk, or is refused at once if that is full. When it is its
+partition's turn, it is prepared together with those behind it, written in the queue's thread, and committed
+(`log.staged_append`). There is at most one write of a partition under way.
+
+Rules:
+- A refusal is NotEnoughReplicas: nothing was appended, clients try again after their back-off, and unlike after a
+  storage error they don't ask for metadata each time (librdkafka: RETRY and MSG_NOT_PERSISTED without REFRESH; Java:
+  retriable, but not an InvalidMetadataException).
+- Batches that an idempotent producer sent behind a refused one are refused too, until that one comes again. Otherwise
+  they would be out of order, or, from a producer that is not known yet, be taken for its first ones.
+- The role may change while a write is under way: what was being written then is committed as if it had been before.
+
+Must not know: requests, error codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pylogd.errors import PylogdError
+from pylogd.log.append_result import AppendResult
+from pylogd.log.errors import StorageError, StorageFailure
+from pylogd.log.producers import MAX_SEQUENCE
+from pylogd.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
+from pylogd.log.validator import AppendOrigin, Inspections
+from pylogd.replica.errors import FencedLeaderEpoch, NotEnoughReplicas
+from pylogd.wire.exceptions import InvalidRecordBatch
+from pylogd.wire.records import parse_header
+
+if TYPE_CHECKING:
+    from pylogd.isolation.disks import Disks
+    from pylogd.isolation.write_queue import WriteQueue
+    from pylogd.replica.partition import Partition
+    from pylogd.wire.records import Buffer
+
+#: What became of an append.
+Outcome = AppendResult | Exception
+
+#: How many seconds batches that were sent behind a refused one may still arrive: Kafka's `request.timeout.ms`.
+_IN_FLIGHT_SECONDS = 30.0
+_MOST_REFUSALS = 10_000
+
+
+class WaitingAppend:
+    """An append that waits to be written.
+
+    inspections: of its records, once they were made. own: whether the records are the broker's. follows: of records
+    that were fetched from a leader, the leader epoch in which they were; None for all others.
+    """
+
+    __slots__ = ("acks_all", "follows", "inspections", "own", "records")
+
+    def __init__(self, records: Buffer, acks_all: bool, *, own: bool, follows: int | None) -> None:
+        self.records = records
+        self.acks_all = acks_all
+        self.own = own
+        self.follows = follows
+        self.inspections: Inspections | None = None
+
+
+class StagedWrites:
+    """Writes appends in the threads of `disks`.
+
+    appended: called with a partition and the last offset of what was appended to it, after each write.
+    """
+
+    def __init__(
+        self,
+        disks: Disks,
+        appended: Callable[[Partition, int], object],
+        storage_failed: Callable[[StorageError], object],
+        seconds: Callable[[], float],
+    ) -> None:
+        """`storage_failed`: told of errors of storage. `seconds`: a monotonic clock."""
+        self._disks = disks
+        self._appended = appended
+        self._storage_failed = storage_failed
+        self._refusals = _Refusals(seconds)
+
+    def _queue_of(self, partition: Partition) -> WriteQueue:
+        return self._disks.at(partition.log.directory).queue_of(partition.topic)
+
+    def enter(self, partition: Partition, records: Buffer) -> Callable[[], object]:
+        """Count an append as waiting; return what has to be called when it was answered.
+
+        Raises NotEnoughReplicas if the queue is full, and PartitionOffline.
+        """
+        queue, size = self._queue_of(partition), len(records)
+        if self._refusals and self._refusals.refuse(partition, records):
+            raise NotEnoughReplicas("an earlier batch of the same producer was not appended; send both again")
+        if not queue.enter(size):
+            self._refusals.note(partition, records)
+            raise NotEnoughReplicas(
+                f"not appended: {queue.requests} appends with {queue.bytes} bytes wait for the disk ({queue.name})"
+            )
+        return lambda: queue.leave(size)
+
+    async def write(self, partition: Partition, appends: Sequence[WaitingAppend]) -> Sequence[Outcome]:
+        """Write the first append, and those behind it that go with it; return what became of them.
+
+        Raises as `Partition.append` if the first one is refused.
+        """
+        log = partition.log
+        writer = self._queue_of(partition).writer
+        if not log.writing.acquire(blocking=False):  # a log is truncated or rolled in another thread
+            await writer.run(wait_to_begin, log)
+        try:
+            staged = prepare(log, _requests(partition, appends))
+            try:
+                if staged.size:
+                    await writer.run(staged.write)
+                staged.commit()
+            except StorageError as error:
+                return self._failed(staged, error)
+        finally:
+            log.writing.release()
+        if appends[0].follows is None:
+            partition.appended_to(log)
+        self._appended(partition, staged.results[-1].last_offset)
+        return staged.results
+
+    def _failed(self, staged: StagedAppend, error: StorageError) -> Sequence[Outcome]:
+        if isinstance(error, StorageFailure):
+            staged.fail(error)
+            self._storage_failed(error)
+        return [error] * len(staged.results)
+
+
+def _requests(partition: Partition, appends: Sequence[WaitingAppend]) -> list[AppendRequest]:
+    """Return the appends, from the first on, that the partition accepts now. Raises if that is none."""
+    requests: list[AppendRequest] = []
+    for append in appends:
+        try:
+            requests.append(_request(partition, append))
+        except PylogdError:
+            if not requests:
+                raise
+            break
+    return requests
+
+
+def _request(partition: Partition, append: WaitingAppend) -> AppendRequest:
+    epoch = partition.leader_epoch
+    if append.follows is not None:
+        if append.follows != epoch or partition.leading:
+            raise FencedLeaderEpoch(f"records of leader epoch {append.follows} came too late, it is {epoch} now")
+        return AppendRequest(append.records, epoch, AppendOrigin.REPLICATION)
+    partition.check_append(append.acks_all)
+    origin = AppendOrigin.COORDINATOR if append.own else AppendOrigin.CLIENT
+    return AppendRequest(append.records, epoch, origin, append.inspections)
+
+
+class _Refusals:
+    """The batches of idempotent producers that were refused: by partition and producer, the earliest one."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._refused: dict[tuple[Partition, int], tuple[float, int, int]] = {}  # time, producer epoch, sequence
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def note(self, partition: Partition, records: Buffer) -> None:
+        """Remember a batch that was refused."""
+        found = _producer(records)
+        if found is None:
+            return
+        producer_id, epoch, sequence = found
+        known = self._refused.get((partition, producer_id))
+        if known is not None and known[1] == epoch and not _behind(known[2], sequence):
+            return
+        if len(self._refused) >= _MOST_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+        self._refused[partition, producer_id] = self._seconds(), epoch, sequence
+
+    def refuse(self, partition: Partition, records: Buffer) -> bool:
+        """Return whether a batch comes behind one that was refused, which has to come again first."""
+        found = _producer(records)
+        if found is None:
+            return False
+        producer_id, epoch, sequence = found
+        refused = self._refused.get((partition, producer_id))
+        if refused is None:
+            return False
+        since, refused_epoch, first = refused
+        behind = _behind(sequence, first)
+        if epoch == refused_epoch and behind and self._seconds() - since <= _IN_FLIGHT_SECONDS:
+            return True
+        if epoch != refused_epoch or sequence == first or behind:
+            del self._refused[partition, producer_id]
+        return False
+
+
+def _behind(sequence: int, other: int) -> bool:
+    """Return whether a sequence number comes after another one; they start over after the highest."""
+    return 0 < ((sequence - other) & MAX_SEQUENCE) <= MAX_SEQUENCE >> 1
+
+
+def _producer(records: Buffer) -> tuple[int, int, int] | None:
+    """Return id, epoch and sequence of the first batch; None if it is not one of an idempotent producer."""
+    try:
+        header = parse_header(records)
+    except InvalidRecordBatch:
+        return None
+    if header.producer_id < 0:
+        return None
+    return header.producer_id, header.producer_epoch, header.base_sequence

@@ -1,0 +1,39 @@
+"""Workers without threads: their calls are made at once, or when the test says so."""
+
+from __future__ import annotations
+
+from queue import Empty
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogd.isolation.workers import Workers
+
+
+class HeldWorkers(Workers):
+    """hold: whether calls wait for `release`."""
+
+    hold = False
+
+    def _start_thread(self, name: str) -> None:
+        """Start none."""
+
+    def run(self, function: Any, *arguments: Any) -> Deferred[Any]:
+        done = super().run(function, *arguments)
+        if not self.hold:
+            self.release()
+        return done
+
+    def begin(self) -> None:
+        """Begin the oldest call, which then hangs."""
+        next(iter(self._unanswered)).began = self._seconds()
+
+    def release(self) -> None:
+        """Make all calls that wait, including those that are added meanwhile."""
+        while True:
+            try:
+                call = self._queue.get_nowait()
+            except Empty:
+                return
+            if call is not None:
+                self._make(call)

@@ -1,0 +1,77 @@
+"""What of a file is in memory, as the kernel tells it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pylogd.log.files import FileSlice, RealFileSystem, SegmentFile
+from pylogd.log.residency import missing_bytes
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SIZE = 64 * PAGE
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(SIZE))
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    yield fd
+    os.close(fd)
+
+
+def drop(fd: int) -> None:
+    """Have the kernel forget a file's pages, or skip a test on a file system in memory."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if not missing_bytes(fd, 0, SIZE):
+        pytest.skip("the temporary directory is in memory")
+
+
+def test_what_was_just_written_is_in_memory(file: int) -> None:
+    assert missing_bytes(file, 0, SIZE) == 0
+    assert missing_bytes(file, 100, 1) == 0
+    assert missing_bytes(file, 0, 0) == 0
+
+
+def test_pages_that_were_dropped_are_missing(file: int) -> None:
+    drop(file)
+    assert missing_bytes(file, 0, SIZE) == SIZE
+    assert missing_bytes(file, PAGE - 1, 2) == 2 * PAGE
+    assert missing_bytes(file, 0, SIZE) == SIZE  # asking has nothing read
+
+
+def test_a_part_that_was_read_is_not_missing(file: int) -> None:
+    drop(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(file, PAGE, 8 * PAGE)
+    assert missing_bytes(file, 8 * PAGE, PAGE) == 0
+    assert missing_bytes(file, 7 * PAGE, 3 * PAGE) == 2 * PAGE
+
+
+def test_a_slice_with_both_ends_in_memory_is_cold_if_the_middle_is_not(tmp_path: Path) -> None:
+    """Look-ups read the ends: a sendfile of such a slice would stop the reactor until the rest is read."""
+    fs, path = RealFileSystem(), str(tmp_path / "segment")
+    Path(path).write_bytes(bytes(SIZE))
+    file = SegmentFile(fs, path, os.O_RDWR)
+    os.fsync(file.fd)
+    found = FileSlice(file, 0, SIZE)
+    assert found.is_warm(0, SIZE)
+    drop(file.fd)
+    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)
+    file.read(0, 1)
+    file.read(SIZE - 1, 1)
+    assert not found.is_warm(0, SIZE)
+    file.read(0, SIZE)
+    assert found.is_warm(0, SIZE)
+
+
+def test_a_descriptor_that_can_not_be_mapped_tells_nothing() -> None:
+    reader, writer = os.pipe()
+    assert missing_bytes(reader, 0, PAGE) == 0
+    os.close(reader)
+    os.close(writer)

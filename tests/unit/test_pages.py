@@ -1,0 +1,23 @@
+"""A page of results is replaced, and the notes below it stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.pages import NOTES, write_page
+
+
+def test_a_page_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+    write_page(page, ["# Title", "", "first"])
+    write_page(page, ["# Title", "", "second", ""])
+    assert page.read_text() == "# Title\n\nsecond\n"
+
+
+def test_notes_stay_as_they_are(tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+    notes = f"{NOTES}\n\nBy hand: ## Notes are kept.\n\n* one\n"
+    page.write_text(f"# Title\n\nfirst\n\n{notes}")
+    for _ in range(3):
+        write_page(page, ["# Title", "", "second", "", ""])
+        assert page.read_text() == f"# Title\n\nsecond\n\n{notes}"
