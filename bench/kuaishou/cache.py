@@ -189,7 +189,7 @@ EXPERIMENT: Final = Experiment(
         Measure("p99.9 of produce", "ms"),
         Measure("highest of produce", "ms"),
         Measure("p99.9 from producer to tail reader", "ms"),
-        Measure("failed records", ""),
+        Measure("failed records", "in all"),
     ),
     targets=(
         Target("then read by tail readers", "block cache", at_most=1, talk="0 (MB)"),

@@ -131,7 +131,7 @@ EXPERIMENT: Final = Experiment(
         Measure("laggards together", "MB/s", 1),
         Measure("time until the laggards finished", "s"),
         Measure("laggards that finished", "of 3"),
-        Measure("failed records", ""),
+        Measure("failed records", "in all"),
     ),
     targets=(
         Target("utilisation of the disk", "stock", at_least=95, talk="100 %"),
