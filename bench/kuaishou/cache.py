@@ -16,7 +16,7 @@ from pylogd.config.broker import SETTINGS
 SETTING: Final = "log.block.cache.bytes"
 MEMORY: Final = 512 << 20
 #: What the cache leaves of the group's memory: the interpreter (60 MB) and pages on their way to the disk.
-SPARE: Final = 112 << 20
+SPARE: Final = 128 << 20
 DISK: Final = 6 << 30
 READ_LIMIT: Final = 60_000_000  # bytes a second, a slow disk's
 FILL_RATE: Final = 80_000_000
@@ -54,7 +54,7 @@ class Trial:
     def _fill(self, share: float) -> None:
         """Write this share of the group's memory: half of it is the first broker's, half comes to it as a follower."""
         size = int(MEMORY * share)
-        clients.run("produce", self._address, partitions=ALL, rate=FILL_RATE, total_bytes=size)
+        clients.run("produce", self._address, partitions=ALL, rate=FILL_RATE, total_bytes=size, acks="all")
 
     def _read(self, lag: int, **options: object) -> int:
         """Read the first broker's partitions from `lag` bytes before their end; return what that read from the disk."""
@@ -131,7 +131,7 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
     disk, group = lab.disk("data", DISK), lab.group("broker")
     group.limit_memory(MEMORY)
     group.count(disk.number)
-    disk.limit_dirty(MEMORY // 5)
+    disk.limit_dirty(MEMORY // 10)
     if arm == "Kafka":
         address = brokers.start_kafka(lab, disk, group)
     else:
@@ -172,7 +172,7 @@ EXPERIMENT: Final = Experiment(
         "reads from the disk is counted. *Catching up*: readers start with a lag of 0.65 of the memory, the disk "
         f"gives {READ_LIMIT / _MB:.0f} MB/s, and {2 * LIVE_RATE / _MB:.0f} MB/s come in. *Produce*: the same traffic "
         "for a while, with tail readers and a reader from the earliest offset. Latencies are from the time at which a "
-        "record was due. acks=1, records of 10 kB, dirty pages of the disk bounded to a fifth of the memory."
+        "record was due. acks=1, records of 10 kB, dirty pages of the disk bounded to a tenth of the memory."
     ),
     arms={
         "stock": "pylogd, whose only cache is the page cache",
