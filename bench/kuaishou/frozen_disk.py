@@ -65,9 +65,11 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
     refused = seen.refused()
     beats = seen.beats.between(seen.freeze, seen.thaw, 0)
     before = seen.produced(seen.begin, seen.freeze - _MARGIN)
+    # Where nothing was answered while the disk was frozen, everybody waited for the thaw.
+    during = seen.produced(seen.freeze, seen.thaw) or [seen.thaw - seen.freeze]
     figures = {
         "p99 of produce on the other disk, before": percentile(before, 0.99) * 1000,
-        "p99 of produce on the other disk, frozen": percentile(seen.produced(seen.freeze, seen.thaw), 0.99) * 1000,
+        "p99 of produce on the other disk, frozen": percentile(during, 0.99) * 1000,
         "slowest heartbeat while frozen": (beats[-1] if beats else seen.thaw - seen.freeze) * 1000,
         "heartbeats while frozen": float(len(beats)),
         "refusals of the frozen topics": float(len(refused)),
