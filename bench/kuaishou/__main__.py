@@ -43,14 +43,17 @@ def say(text: str) -> None:
 
 def measure(
     experiment: Experiment, results: report.Results, rounds: int, scale: Scale, images: Path, chosen: Sequence[str]
-) -> None:
-    """Run an experiment, its arms in turns, in an order that is reversed each round."""
+) -> bool:
+    """Run an experiment, its arms in turns, in an order that is reversed each round.
+
+    Returns whether an arm failed; the others go on without it.
+    """
     facts = machine(str(confluent_kafka.libversion()[0]))
     commit = facts.pop("commit")
     results.machine = facts
     how = {"Commit": commit, "date": time.strftime("%Y-%m-%d"), "rounds": rounds, "seconds": scale.seconds}
     results.begin(experiment.name, {**how, "load of the machine before": f"{os.getloadavg()[0]:.1f}"})
-    arms = []
+    arms, failed = [], False
     for arm in chosen or experiment.arms:
         if why := experiment.why_not(arm):
             results.skip(experiment.name, arm, why)
@@ -66,9 +69,16 @@ def measure(
                 results.skip(experiment.name, arm, str(error))
                 arms.remove(arm)
                 continue
+            except Exception as error:
+                traceback.print_exc()
+                results.skip(experiment.name, arm, f"round {number + 1} failed: {str(error)[:300]!r}")
+                arms.remove(arm)
+                failed = True
+                continue
             results.add(experiment.name, arm, one)
             figures = ", ".join(f"{name} {value:.4g}" for name, value in one.figures.items())
             say(f"{experiment.name}, round {number + 1}, {arm} ({time.monotonic() - begun:.0f} s): {figures}")
+    return failed
 
 
 def main() -> int:
@@ -111,13 +121,8 @@ def _run(options: argparse.Namespace, results: report.Results) -> bool:
             for arm in one.arms:
                 results.skip(one.name, arm, impossible)
             continue
-        try:
-            arms = [arm for arm in one.arms if arm in options.arms.split(",")]
-            measure(one, results, rounds, Scale(seconds, options.quick), options.images, arms)
-        except Exception:
-            traceback.print_exc()
-            say(f"{one.name} failed; going on with the next")
-            failed = True
+        arms = [arm for arm in one.arms if arm in options.arms.split(",")]
+        failed |= measure(one, results, rounds, Scale(seconds, options.quick), options.images, arms)
     return failed
 
 

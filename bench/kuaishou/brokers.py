@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.failover import wait_until
 from bench.kuaishou.lab import ControlGroup, Disk, Laboratory
 from bench.peers.kafka_protocol import Kafka
+from conformance.checks import Missing, last_line
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
 
@@ -81,8 +82,17 @@ def start_kafka(lab: Laboratory, disk: Disk, group: ControlGroup) -> str:
         lab.callback(broker.stop)
         broker.launch()
     for broker in brokers:
-        broker.await_accept(lambda: True, begun)
+        try:
+            broker.await_accept(partial(_runs, broker.pid), begun)
+        except Missing as error:
+            log = (broker.folder / "log").read_text(errors="replace")
+            raise Missing(f"{error}; the last line of its log: {last_line(log)}") from None
     return brokers[0].address
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a child runs: one that was killed, for lack of memory, stays as a zombie."""
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
 def make_topic(address: str, assignment: Sequence[Sequence[int]]) -> None:

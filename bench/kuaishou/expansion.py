@@ -169,7 +169,7 @@ EXPERIMENT: Final = Experiment(
         Measure("p99.9 of produce before", "ms"),
         Measure("p99.9 of produce during it", "ms"),
         Measure("highest of produce during it", "ms"),
-        Measure("failed records", ""),
+        Measure("failed records", "in all"),
     ),
     targets=(
         Target("disk reads of the leaders", "smooth", at_most=0.05, beside="stock", talk="almost none"),

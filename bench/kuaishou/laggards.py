@@ -16,7 +16,7 @@ SETTING: Final = "lagging.consumer.throttle.enable"
 LAG_BYTES: Final = 32 << 20
 MEMORY: Final = 256 << 20
 DISK: Final = 4 << 30
-HISTORY: Final = 1_500_000_000
+HISTORY: Final = 1_200_000_000
 QUICK_HISTORY: Final = 600_000_000
 READ_LIMIT: Final = 30_000_000
 FILL_RATE: Final = 80_000_000
@@ -131,7 +131,7 @@ EXPERIMENT: Final = Experiment(
         Measure("laggards together", "MB/s", 1),
         Measure("time until the laggards finished", "s"),
         Measure("laggards that finished", "of 3"),
-        Measure("failed records", ""),
+        Measure("failed records", "in all"),
     ),
     targets=(
         Target("utilisation of the disk", "stock", at_least=95, talk="100 %"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 from bench import plots
@@ -15,6 +16,7 @@ from bench.kuaishou.experiment import Experiment, Measure, Round, Target
 
 #: How many values of a line are kept in kuaishou.json.
 _MOST_POINTS: Final = 400
+_COLUMNS: Final = 120
 
 _HEAD: Final = """\
 # Kuaishou's inventions
@@ -87,20 +89,17 @@ def write(results: Results, experiments: Sequence[Experiment], page: Path, image
     lines = [_HEAD]
     for experiment in experiments:
         lines += section(results, experiment, images, where)
-    lines += ["Measured on: " + ", ".join(f"{name} {value}" for name, value in results.machine.items()) + ".", ""]
-    page.write_text("\n".join(lines))
+    if results.machine:
+        lines += ["Measured on: " + ", ".join(f"{name} {value}" for name, value in results.machine.items()) + "."]
+    page.write_text("\n".join(lines).rstrip() + "\n")
 
 
 def section(results: Results, experiment: Experiment, images: Path, where: str) -> Iterator[str]:
     """Yield the lines of an experiment, and write its plots. where: the path of `images` as the page names it."""
-    yield from [
-        f"## {experiment.title}",
-        "",
-        f"**The talk.** {experiment.talk}",
-        "",
-        f"**Here.** {experiment.method}",
-        "",
-    ]
+    yield f"## {experiment.title}"
+    for text in (f"**The talk.** {experiment.talk}", f"**Here.** {experiment.method}"):
+        yield from ["", *wrap(text, _COLUMNS, break_long_words=False, break_on_hyphens=False)]
+    yield ""
     yield from [f"- *{arm}*: {explanation}" for arm, explanation in experiment.arms.items()]
     yield ""
     kept = results.experiments.get(experiment.name)

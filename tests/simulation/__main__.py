@@ -33,6 +33,8 @@ def main() -> int:
     parser.add_argument("--queues", action="store_true", help="brokers write behind queues (log.write.queues)")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
+    if arguments.smooth:
+        arguments.brokers = max(arguments.brokers, 4)  # so that there is one to move to
     first, _, last = arguments.seeds.partition("-")
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)

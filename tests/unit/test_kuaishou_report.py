@@ -98,8 +98,18 @@ def test_results_are_read_as_they_were_kept(results: report.Results) -> None:
     assert not list(results.path.parent.glob("*.partial"))
 
 
+@pytest.fixture
+def no_laboratory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoLaboratory:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(command, "laboratory", NoLaboratory)
+
+
 def test_an_arm_that_this_machine_does_not_allow_is_skipped(
-    results: report.Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    results: report.Results, no_laboratory: None, tmp_path: Path
 ) -> None:
     asked: list[str] = []
 
@@ -109,17 +119,26 @@ def test_an_arm_that_this_machine_does_not_allow_is_skipped(
             raise Unavailable("no loop devices")
         return Round({"read": 1.0})
 
-    class NoLaboratory:
-        def __init__(self, *_: object) -> None: ...
-        def __enter__(self) -> None: ...
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(command, "laboratory", NoLaboratory)
     one = Experiment("reads", "Reads", "", "", EXPERIMENT.arms, EXPERIMENT.measures, refuse)
-    command.measure(one, results, 2, Scale(1.0), tmp_path, [])
+    assert not command.measure(one, results, 2, Scale(1.0), tmp_path, [])
     assert asked == ["stock", "new", "stock"]
     assert results.values("reads", "stock", "read") == [1.0, 1.0]
     assert results.experiments["reads"]["why_not"] == {"new": "no loop devices"}
+
+
+def test_an_arm_that_fails_does_not_end_the_others(
+    results: report.Results, no_laboratory: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(lab: object, arm: str, scale: Scale) -> Round:
+        if arm == "stock":
+            raise RuntimeError("a client ended with 1")
+        return Round({"read": 1.0})
+
+    one = Experiment("reads", "Reads", "", "", EXPERIMENT.arms, EXPERIMENT.measures, fail)
+    assert command.measure(one, results, 2, Scale(1.0), tmp_path, [])
+    assert results.values("reads", "new", "read") == [1.0, 1.0]
+    assert results.experiments["reads"]["why_not"] == {"stock": "round 1 failed: 'a client ended with 1'"}
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_every_experiment_has_what_its_page_names() -> None:
