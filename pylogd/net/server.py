@@ -9,7 +9,7 @@ Must not know: any single API. Requests go to the one `RequestHandler` that the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,7 +242,7 @@ class BrokerProtocol(Protocol):
         self.factory.handshakes.end(self)
         self.session.limit(self.factory.limits.max_request_bytes)
 
-    def receive_tokens(self, step: Callable[[bytes], Awaitable[Any]]) -> None:
+    def receive_tokens(self, step: Callable[[bytes], Any]) -> None:
         """Take SASL messages in bare frames, which `step` answers, until the client is authenticated."""
         BareTokens(self, step, self.factory.limits.max_unauthenticated_bytes)
 
