@@ -28,9 +28,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogd.net.tls_records import decrypt
+from pylogd.security.certificates import explain
 
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
 _OVERHEAD_BYTES: Final = 64  # at most, that a record has besides
+_NOT_TLS: Final = ("wrong version number", "http request")  # what OpenSSL says of bytes that are not TLS
 _HANDSHAKE_BYTES: Final = 1 << 15
 #: At most so many bytes are read from a socket in one turn of the reactor, and decrypted: in about 0.2 ms.
 MOST_RECEIVED: Final = 1 << 18
@@ -277,7 +279,21 @@ class TlsFactory(TlsTransportFactory):
         super().__init__(_Creator(context), False, factory, clock)
 
 
-def peer_certificate(transport: Any) -> Any:
-    """Return the certificate (of cryptography's class) that a TLS client has shown, None if it has not shown one."""
+def peer_certificate(transport: Any, now_ms: int) -> Any:
+    """Return the certificate (of cryptography's class) that a TLS client has shown, None if it has not shown one.
+
+    Raises ValueError for one that has expired: OpenSSL accepts that where a client resumes a session.
+    """
     connection: SSL.Connection = transport.getHandle()
-    return connection.get_peer_certificate(as_cryptography=True)
+    certificate = connection.get_peer_certificate(as_cryptography=True)
+    if certificate is not None and certificate.not_valid_after_utc.timestamp() * 1000 <= now_ms:
+        raise ValueError(f"its certificate has expired at {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+    return certificate
+
+
+def explain_end(reason: Failure) -> str:
+    """Return why the handshake of a listener's connection has failed, for the log."""
+    text = explain(reason.value)
+    if any(sign in text for sign in _NOT_TLS):
+        text += ": the client does not use TLS; check its security protocol and the port"
+    return text
