@@ -16,6 +16,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import REGISTRATIONS, handles
 from pylogd.errors import ErrorCode
 from pylogd.security.peers import read_claim
+from pylogd.wire import schema
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _FIRST_WITH_SOFTWARE = 3
@@ -23,7 +24,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 @handles(ApiVersionsRequest, 0, 4)
-def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse | bytes:
     """Return what is served, or INVALID_REQUEST for a malformed software name or version."""
     if context.version >= _FIRST_WITH_SOFTWARE:
         name, version = request.client_software_name, request.client_software_version
@@ -32,12 +33,22 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         context.connection.claim = claim = read_claim(name, version)
         if claim is not None and context.broker.peers.is_peer(claim):
             context.connection.lift_element_bounds()  # a follower may fetch all partitions of a large cluster at once
-    return ApiVersionsResponse(api_keys=_served())
+    return _encoded(context.version)
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
     """Return the response, in version 0, to ApiVersions at a version that is not served."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
+
+
+@cache
+def _encoded(version: int) -> bytes:
+    """Return the response, encoded: each connection begins with this request."""
+    (encoded,) = schema.response_codec(ApiVersionsRequest.API_KEY, version).encode(
+        ApiVersionsResponse(api_keys=_served())
+    )
+    assert isinstance(encoded, bytes)
+    return encoded
 
 
 @cache

@@ -6,7 +6,7 @@ Each is the part that a handler works with; a handler does not reach through one
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pylogd.metadata.image import INTERNAL_TOPICS
@@ -136,7 +136,7 @@ class Connection(Protocol):
 
     def lift_element_bounds(self) -> None: ...
 
-    def receive_tokens(self, step: Callable[[bytes], Awaitable[Any]]) -> None: ...
+    def receive_tokens(self, step: Callable[[bytes], Any]) -> None: ...
 
     def mute(self, seconds: float) -> None:
         """Take no further request from the client for so many seconds."""

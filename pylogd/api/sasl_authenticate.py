@@ -7,12 +7,14 @@ last answer says when the session ends (KIP-368); a client of version 0 is not t
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
-from pylogd.security.authentication import Authentication
+from pylogd.security.authentication import Answer, Authentication
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 
@@ -24,11 +26,13 @@ def sasl_authenticate(
     authentication = context.connection.authentication
     if authentication is None:
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, ErrorCode.ILLEGAL_SASL_STATE.text)
-    return Deferred.fromCoroutine(_step(context, authentication, bytes(request.auth_bytes)))
+    answer = authentication.step(bytes(request.auth_bytes))
+    if isinstance(answer, Deferred):
+        return answer.addCallback(partial(_respond, context, authentication))
+    return _respond(context, authentication, answer)
 
 
-async def _step(context: RequestContext, authentication: Authentication, message: bytes) -> SaslAuthenticateResponse:
-    answer = await authentication.step(message)
+def _respond(context: RequestContext, authentication: Authentication, answer: Answer) -> SaslAuthenticateResponse:
     if authentication.refused:
         context.connection.finish()
     return SaslAuthenticateResponse(answer.error, answer.text, answer.message, answer.session_lifetime_ms)

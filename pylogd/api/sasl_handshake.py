@@ -9,12 +9,14 @@ can't authenticate again, and is cut off when its session ends.
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
-from pylogd.security.authentication import Authentication, AuthenticationState
+from pylogd.security.authentication import Answer, Authentication, AuthenticationState
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 _FIRST_WITH_REQUESTS = 1  # for the messages of the mechanism; bare frames before
@@ -28,16 +30,17 @@ def sasl_handshake(
     authentication = context.connection.authentication
     if authentication is None:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, [])
-    return Deferred.fromCoroutine(_choose(context, authentication, request.mechanism))
-
-
-async def _choose(context: RequestContext, authentication: Authentication, mechanism: str) -> SaslHandshakeResponse:
-    bare = context.version < _FIRST_WITH_REQUESTS
-    if bare and authentication.state is AuthenticationState.AUTHENTICATED:
+    if context.version < _FIRST_WITH_REQUESTS and authentication.state is AuthenticationState.AUTHENTICATED:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, authentication.offered)
-    answer = await authentication.choose(mechanism)
+    answer = authentication.choose(request.mechanism)
+    if isinstance(answer, Deferred):
+        return answer.addCallback(partial(_respond, context, authentication))
+    return _respond(context, authentication, answer)
+
+
+def _respond(context: RequestContext, authentication: Authentication, answer: Answer) -> SaslHandshakeResponse:
     if authentication.refused:
         context.connection.finish()
-    elif bare and not answer.error:
+    elif context.version < _FIRST_WITH_REQUESTS and not answer.error:
         context.connection.receive_tokens(authentication.step)
     return SaslHandshakeResponse(answer.error, authentication.offered)

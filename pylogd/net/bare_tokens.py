@@ -9,7 +9,7 @@ Must not know: mechanisms.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -65,7 +65,9 @@ class BareTokens:
     authenticated, what comes from it is received here.
     """
 
-    def __init__(self, connection: TokenConnection, step: Callable[[bytes], Awaitable[Answer]], most: int) -> None:
+    def __init__(
+        self, connection: TokenConnection, step: Callable[[bytes], Answer | Deferred[Answer]], most: int
+    ) -> None:
         self._connection = connection
         self._step = step
         self._most = most
@@ -110,7 +112,8 @@ class BareTokens:
             answering.addCallback(lambda _: self._answered())
 
     async def _answer(self, message: bytes) -> None:
-        answer = await self._step(message)
+        stepped = self._step(message)
+        answer: Answer = await stepped if isinstance(stepped, Deferred) else stepped
         if answer.error:
             self._ended = True
             self._connection.finish()

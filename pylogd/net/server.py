@@ -9,7 +9,7 @@ Must not know: any single API. Requests go to the one `RequestHandler` that the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.clock import wall_ms
 from pylogd.errors import CloseConnection
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
 from pylogd.limits.log_lines import LimitedLog
@@ -48,7 +49,6 @@ _limited = LimitedLog(log)
 _IDLE_SWEEP_SECONDS = 10.0
 _SWEEP_JITTER_SECONDS = 0.5  # or a time that is a multiple of the interval would be noticed an interval late
 _COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
-_NOT_TLS = ("wrong version number", "http request")  # what OpenSSL says of bytes that are not TLS
 #: An unfinished request has to receive so many bytes in each `request.receive.timeout.ms`.
 LEAST_PROGRESS_BYTES = 1 << 15
 
@@ -79,7 +79,7 @@ class ListenerSecurity:
 
     name: the security protocol. tls, sasl: its parts. principal: makes the principal of a TLS client's certificate;
     raises ValueError for one that is not accepted. builder: makes another principal of what is known of a client
-    (`principal.builder.class`); None for the principal as it is.
+    (`principal.builder.class`); None for the principal as it is. now_ms: the wall clock.
     """
 
     name: str = "PLAINTEXT"
@@ -87,6 +87,7 @@ class ListenerSecurity:
     sasl: bool = False
     principal: Callable[[Any], Principal] = lambda _certificate: ANONYMOUS
     builder: PrincipalBuilder | None = None
+    now_ms: Callable[[], int] = wall_ms
 
 
 @implementer(IHandshakeListener)
@@ -166,13 +167,13 @@ class BrokerProtocol(Protocol):
         from pylogd.net.tls import peer_certificate  # noqa: PLC0415 - only if there is a TLS listener
 
         security = self.factory.security
+        try:
+            certificate = peer_certificate(self.transport, security.now_ms())
+            principal = ANONYMOUS if certificate is None or security.sasl else security.principal(certificate)
+        except ValueError as error:
+            self.give_up(str(error))
+            return
         if not security.sasl:
-            certificate = peer_certificate(self.transport)
-            try:
-                principal = ANONYMOUS if certificate is None else security.principal(certificate)
-            except ValueError as error:
-                self.give_up(str(error))
-                return
             if not self._accept_as(principal, certificate):
                 return
             self.factory.handshakes.end(self)
@@ -242,7 +243,7 @@ class BrokerProtocol(Protocol):
         self.factory.handshakes.end(self)
         self.session.limit(self.factory.limits.max_request_bytes)
 
-    def receive_tokens(self, step: Callable[[bytes], Awaitable[Any]]) -> None:
+    def receive_tokens(self, step: Callable[[bytes], Any]) -> None:
         """Take SASL messages in bare frames, which `step` answers, until the client is authenticated."""
         BareTokens(self, step, self.factory.limits.max_unauthenticated_bytes)
 
@@ -268,8 +269,10 @@ class BrokerProtocol(Protocol):
                 if on_lost is not None:
                     on_lost()
             elif not reason.check(*_COMMON_ENDS):
+                from pylogd.net.tls import explain_end  # noqa: PLC0415 - only if there is a TLS listener
+
                 _limited.warn("The TLS handshake with {host} failed: {reason}", event="TLS handshakes failed",
-                              host=self.host, reason=_explain(reason))  # fmt: skip
+                              host=self.host, reason=explain_end(reason))  # fmt: skip
 
     def finish(self) -> None:
         """Take no more requests, and close the connection when all replies are sent."""
@@ -339,15 +342,6 @@ class BrokerProtocol(Protocol):
 
 def _ignore(_data: bytes) -> None:
     """Receive nothing: the connection was refused."""
-
-
-def _explain(reason: Failure) -> str:
-    from pylogd.security.certificates import explain  # noqa: PLC0415 - only if there is a TLS listener
-
-    text = explain(reason.value)
-    if any(sign in text for sign in _NOT_TLS):
-        text += ": the client does not use TLS; check its security protocol and the port"
-    return text
 
 
 class BrokerFactory(ServerFactory):

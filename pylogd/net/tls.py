@@ -28,9 +28,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogd.net.tls_records import decrypt
+from pylogd.security.certificates import explain
 
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
 _OVERHEAD_BYTES: Final = 64  # at most, that a record has besides
+_NOT_TLS: Final = ("wrong version number", "http request")  # what OpenSSL says of bytes that are not TLS
 _HANDSHAKE_BYTES: Final = 1 << 15
 #: At most so many bytes are read from a socket in one turn of the reactor, and decrypted: in about 0.2 ms.
 MOST_RECEIVED: Final = 1 << 18
@@ -90,18 +92,22 @@ class TlsTransport(TLSMemoryBIOProtocol):
 
     def send_now(self, data: Any) -> bool:
         """Write `data`; as much as the socket takes leaves at once. Return whether all has left."""
+        return self._directly(self._write, data) and not self._appSendBuffer
+
+    def _directly(self, step: Callable[[Any], None], argument: Any) -> bool:
+        """Call `step`, and let what it encrypts go to the socket at once. Return whether all of it has left."""
         tcp = self._tcp
         if tcp._tempDataBuffer or len(tcp.dataBuffer) > tcp.offset:
-            self._write(data)
+            step(argument)
             return False
         self._tail = b""
         self._direct = True
         try:
-            self._write(data)
+            step(argument)
         finally:
             self._direct = False
         if not self._tail:
-            return not self._appSendBuffer
+            return True
         tcp.write(self._tail)
         self._tail = b""
         return False
@@ -122,7 +128,11 @@ class TlsTransport(TLSMemoryBIOProtocol):
         self._flush(len(data) + (len(data) // _RECORD_BYTES + 2) * _OVERHEAD_BYTES)
 
     def _flushSendBIO(self) -> None:
-        self._flush(_HANDSHAKE_BYTES)
+        """Send what TLS itself has to send: now, which spares the reactor a turn for each flight of a handshake."""
+        if self._direct or self._aborted or not self._tcp.connected:
+            self._flush(_HANDSHAKE_BYTES)
+        else:
+            self._directly(self._flush, _HANDSHAKE_BYTES)
 
     def _flush(self, most: int) -> None:
         """Give the TCP transport what was encrypted. `most`: how many bytes to expect."""
@@ -269,7 +279,21 @@ class TlsFactory(TlsTransportFactory):
         super().__init__(_Creator(context), False, factory, clock)
 
 
-def peer_certificate(transport: Any) -> Any:
-    """Return the certificate (of cryptography's class) that a TLS client has shown, None if it has not shown one."""
+def peer_certificate(transport: Any, now_ms: int) -> Any:
+    """Return the certificate (of cryptography's class) that a TLS client has shown, None if it has not shown one.
+
+    Raises ValueError for one that has expired: OpenSSL accepts that where a client resumes a session.
+    """
     connection: SSL.Connection = transport.getHandle()
-    return connection.get_peer_certificate(as_cryptography=True)
+    certificate = connection.get_peer_certificate(as_cryptography=True)
+    if certificate is not None and certificate.not_valid_after_utc.timestamp() * 1000 <= now_ms:
+        raise ValueError(f"its certificate has expired at {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+    return certificate
+
+
+def explain_end(reason: Failure) -> str:
+    """Return why the handshake of a listener's connection has failed, for the log."""
+    text = explain(reason.value)
+    if any(sign in text for sign in _NOT_TLS):
+        text += ": the client does not use TLS; check its security protocol and the port"
+    return text

@@ -34,6 +34,7 @@ from pylogd.security.sasl.conversation import (
     SaslError,
     ServerConversation,
     ServerMechanism,
+    Step,
     Success,
 )
 
@@ -210,18 +211,18 @@ class Authentication:
         """Whether the connection has to be closed once the client has been told."""
         return self.state is AuthenticationState.REFUSED
 
-    async def choose(self, mechanism: str) -> Answer:
+    def choose(self, mechanism: str) -> Answer | Deferred[Answer]:
         """Begin to authenticate with a mechanism."""
         if self.state is AuthenticationState.AUTHENTICATED and not self._may_begin_again():
             return Answer(ErrorCode.ILLEGAL_SASL_STATE, "The client is authenticated, and its session has no end.")
         if self.state is AuthenticationState.CONVERSING:
-            return await self._refuse(ErrorCode.ILLEGAL_SASL_STATE, f"it chose again in the midst of {self.mechanism}")
+            return self._refuse(ErrorCode.ILLEGAL_SASL_STATE, f"it chose again in the midst of {self.mechanism}")
         if mechanism not in self._authenticator.mechanisms:
-            return await self._refuse(
+            return self._refuse(
                 ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"the mechanism {mechanism!r:.100} is not enabled"
             )
         if self._principal is not None and mechanism != self.mechanism:
-            return await self._refuse(
+            return self._refuse(
                 ErrorCode.UNSUPPORTED_SASL_MECHANISM,
                 f"{self._principal} authenticated with {self.mechanism}, and may not do so again with {mechanism}",
             )
@@ -230,21 +231,28 @@ class Authentication:
         self._conversation = self._authenticator.mechanisms[mechanism].start()
         return Answer()
 
-    async def step(self, message: bytes) -> Answer:
+    def step(self, message: bytes) -> Answer | Deferred[Answer]:
         """Give a message to the mechanism."""
         conversation = self._conversation
         if self.state is AuthenticationState.AUTHENTICATED:
             return Answer(ErrorCode.ILLEGAL_SASL_STATE, "The client is authenticated already.")
         if conversation is None:
-            return await self._refuse(ErrorCode.ILLEGAL_SASL_STATE, "it sent credentials before it chose a mechanism")
+            return self._refuse(ErrorCode.ILLEGAL_SASL_STATE, "it sent credentials before it chose a mechanism")
+        if conversation.is_slow(message):
+            return Deferred.fromCoroutine(self._step_in_thread(conversation, message))
         try:
-            if conversation.is_slow(message):
-                result = await self._authenticator.in_thread(conversation.step, message)
-            else:
-                result = conversation.step(message)
-            return Answer(message=result.message) if isinstance(result, Challenge) else self._succeed(result)
+            return self._go_on(conversation.step(message))
         except SaslError as error:
-            return await self._refuse(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.mechanism}: {error}", error)
+            return self._refuse_for(error)
+
+    async def _step_in_thread(self, conversation: ServerConversation, message: bytes) -> Answer:
+        try:
+            return self._go_on(await self._authenticator.in_thread(conversation.step, message))
+        except SaslError as error:
+            return await self._refuse_for(error)
+
+    def _go_on(self, result: Step) -> Answer:
+        return Answer(message=result.message) if isinstance(result, Challenge) else self._succeed(result)
 
     def _may_begin_again(self) -> bool:
         return self._deadline is not None and self._authenticator.clock.seconds() >= self._began + _AGAIN_SECONDS
@@ -274,15 +282,17 @@ class Authentication:
             authenticator.counts.renewed += 1
         return Answer(message=success.message, session_lifetime_ms=lifetime)
 
-    async def _refuse(self, error: ErrorCode, reason: str, cause: SaslError | None = None) -> Answer:
+    def _refuse_for(self, error: SaslError) -> Deferred[Answer]:
+        return self._refuse(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.mechanism}: {error}", error)
+
+    def _refuse(self, error: ErrorCode, reason: str, cause: SaslError | None = None) -> Deferred[Answer]:
         """Refuse the client, after the delay for failures. reason: for the log."""
         self.state = AUTHENTICATION.next(self.state, AuthenticationEvent.FAILED)
         self._conversation = None
         self._authenticator.failed(self._connection, reason)
-        await self._authenticator.pause()
         text = error.text
         if isinstance(cause, MechanismUnavailable):
             text = f"The broker can't authenticate with {self.mechanism} at present; its log says why."
         elif cause is not None:
             text = f"Authentication with {self.mechanism} failed: invalid credentials."
-        return Answer(error, text)
+        return self._authenticator.pause().addCallback(lambda _: Answer(error, text))

@@ -17,6 +17,7 @@ from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.negotiation import Negotiation
+from pylogd.wire.schema import response_codec
 from tests.fakes.parts import FakeConnection, Parts
 
 FOLLOWER = 2
@@ -41,7 +42,7 @@ def greet(parts: Parts, name: str, version: str) -> FakeConnection:
     connection = FakeConnection()
     request = ApiVersionsRequest(name, version)
     answer = HANDLERS[ApiVersionsRequest.API_KEY](RequestContext(parts, connection, 4, "x"), request)
-    assert answer.error_code == 0
+    assert response_codec(ApiVersionsRequest.API_KEY, 4).decode(memoryview(answer)).error_code == 0
     return connection
 
 

@@ -17,6 +17,7 @@ from twisted.internet.protocol import Protocol
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
+from pylogd.clock import wall_ms
 from pylogd.config import TlsOptions
 from pylogd.config.principal_rules import parse_rules
 from pylogd.local.authority import Authority
@@ -67,7 +68,10 @@ class Listener:
                 raise ValueError("no rule matches")
             return Principal("User", found)
 
-        security = ListenerSecurity("SASL_SSL" if sasl else "SSL", True, sasl, principal)
+        self.later_ms = 0  # how much later it is than the clock says
+        security = ListenerSecurity(
+            "SASL_SSL" if sasl else "SSL", True, sasl, principal, now_ms=lambda: wall_ms() + self.later_ms
+        )
         unused: Any = None
         self.factory = BrokerFactory(self.reactor, self.handler, unused, LIMITS, "SSL", security)
 
@@ -138,6 +142,25 @@ def test_a_resumed_session_has_the_principal_of_the_first() -> None:
     second.deliver(API_VERSIONS_V0)
     assert listener.handler.principals == [Principal("User", "bob")] * 2
     for pair in (first, second):
+        pair.close()
+
+
+@pytest.mark.parametrize("sasl", [False, True])
+def test_a_certificate_that_has_expired_is_refused_in_a_resumed_session(sasl: bool, lines: list[str]) -> None:
+    listener = Listener(options(client_auth="required"), sasl)
+    client = client_context(authority().issue("bob", days=2))
+    first = listener.connect(client).handshake()
+    first.deliver(API_VERSIONS_V0)
+    first.received()
+    session = first.client.session
+    listener.later_ms = 86_400_000
+    second = listener.connect(client, session=session).handshake()
+    assert second.resumed() and not second.aborting
+    listener.later_ms *= 2
+    third = listener.connect(client, session=session).handshake()
+    assert third.resumed() and third.aborting
+    assert not any("expired" in line for line in lines[:-1]) and "its certificate has expired at" in lines[-1]
+    for pair in (first, second, third):
         pair.close()
 
 

@@ -70,6 +70,11 @@ class ScriptedConversation:
         return Success(Principal(USER, name), b"bye")
 
 
+def outcome(answer: Any) -> Any:
+    """Return the answer, which may have been given at once or be that of a Deferred."""
+    return result_of(answer) if isinstance(answer, Deferred) else answer
+
+
 class Client(FakeConnection):
     """A client's connection to a SASL listener, and the requests that it sends."""
 
@@ -92,11 +97,11 @@ class Client(FakeConnection):
         return self.gate.handle(self, RequestReceived(request.API_KEY, version, 1, "c", request))
 
     def handshake(self, mechanism: str = "A") -> SaslHandshakeResponse:
-        response: SaslHandshakeResponse = result_of(self.send(SaslHandshakeRequest(mechanism), 1))
+        response: SaslHandshakeResponse = outcome(self.send(SaslHandshakeRequest(mechanism), 1))
         return response
 
     def authenticate(self, message: str, version: int = 2) -> SaslAuthenticateResponse:
-        response: SaslAuthenticateResponse = result_of(self.send(SaslAuthenticateRequest(message.encode()), version))
+        response: SaslAuthenticateResponse = outcome(self.send(SaslAuthenticateRequest(message.encode()), version))
         return response
 
     def log_in(self, message: str = "be alice") -> SaslAuthenticateResponse:
