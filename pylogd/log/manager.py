@@ -54,13 +54,12 @@ class LogManager:
     config: the settings of logs for whose topic there are none.
     now_ms: the wall clock, for time stamps and retention by age. seconds: a monotonic clock, for delays.
     node_id, cluster_id: compared with `meta.properties` of the directories, and written there if these have none.
-    recovery_threads: how many logs are opened at the same time.
-    checkpoint_ms: the time between two checkpoints.
+    recovery_threads: how many logs are opened at the same time. checkpoint_ms: the time between two checkpoints.
     boot_id: that of the machine, see `log_directory.open_directory`.
     partition_limit: how many logs may be open. May be changed until `load`.
     cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
     cache: holds what producers append; None for no such cache.
-    staged_appends: whether all appends are made by `staged_append`, so that their writes can be made in threads.
+    staged_appends: whether all appends are made by `staged_append`, for writes in threads.
     """
 
     def __init__(
