@@ -46,6 +46,10 @@ class _RealParts(Parts):
         super().boot()
 
 
+class _Transport(PairTransport):
+    """A class of its own: how much an instance takes depends on the attributes that other tests gave to theirs."""
+
+
 class HotPath:
     """One client's connection to one broker with one topic of one partition."""
 
@@ -70,7 +74,7 @@ class HotPath:
     def connect(self, buffer_bytes: int = 1 << 16) -> PairTransport:
         """One more connection to the broker."""
         protocol: Any = self._factory.buildProtocol(None)
-        transport = PairTransport(protocol, ManualReactor(), buffer_bytes)
+        transport = _Transport(protocol, ManualReactor(), buffer_bytes)
         transport.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         protocol.makeConnection(transport)
         return transport
