@@ -42,6 +42,7 @@ _WINDOW = 8192  # more than the default distance between two index entries
 _OPEN_FILES = 256
 _INDEX_BYTES = 32 << 20
 _MAX_ENTRIES = (10 << 20) // TIME_ENTRY
+_RECENT_BYTES = 4 << 20  # so many at the end of the active segment are taken to be in memory, without asking first
 
 _replacements = itertools.count(1)
 
@@ -390,6 +391,10 @@ class Segment:
         """Return exactly `length` bytes, which the file should have. Raises ColdRead, CorruptLog, StorageFailure."""
         if self.cached is not None and (held := self.cached.copy(position, length)) is not None:
             return held
+        # Even a read that does not wait submits the I/O that it would wait for, and that waits if the disk is busy.
+        older = self.file is None or self.size - position > _RECENT_BYTES
+        if older and not allow_cold and file.fs.missing(file.fd, position, length):
+            raise ColdRead(self.path)
         try:
             data = file.read(position, length) if allow_cold else file.read_warm(position, length)
         except OSError as error:

@@ -210,6 +210,20 @@ def test_a_read_does_not_wait_for_a_cold_page() -> None:
     storage.check()
 
 
+def test_a_cold_page_of_a_sealed_segment_is_not_tried() -> None:
+    """The kernel would begin to read it, and the reactor wait until a busy disk takes the request."""
+    storage = MemoryStorage(segment_bytes=300)
+    log = filled(storage, 10)
+    log.flush()
+    assert log.read(0, 1000, allow_cold=True) is not None  # opened
+    storage.fs.cold.add(log.segments[0].path)
+    storage.fs.calls.clear()
+    with pytest.raises(ColdRead):
+        log.read(1, 1000)
+    assert not [call for call in storage.fs.calls if call.startswith("pread")]
+    storage.check()
+
+
 def test_a_closed_file_is_opened_in_a_thread_and_then_kept() -> None:
     storage = MemoryStorage(segment_bytes=300)
     filled(storage, 10)
