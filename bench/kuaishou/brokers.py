@@ -32,6 +32,11 @@ class GroupedKafka(Kafka):
 
     group: ControlGroup | None = None
 
+    def __init__(self, folder: Path, node: int, voters: Mapping[int, int]) -> None:
+        super().__init__(folder, node, voters=voters)
+        with self._properties.open("a") as file:  # by default 128 MB, of which nothing here is cleaned
+            file.write("log.cleaner.dedupe.buffer.size=8388608\n")
+
     def arguments(self) -> Sequence[str]:
         program, *rest = super().arguments()
         words = [word for word in rest if not word.startswith(("-Xm", "-XX"))]
