@@ -107,6 +107,7 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("produce", [topic, "-q"], {"user": "bob", "given": "a\nb\n"}),
         ("consume", [topic, "--until-end", "-g", group], {"user": "bob"}),
         ("offsets", [topic], {"user": "bob"}),
+        ("topics producers", [topic], {"user": "bob"}),
         ("groups list", [], {"user": "bob"}),
         ("groups describe", [group], {"user": "bob"}),
         ("groups reset-offsets", [group, "--topic", topic, "--to-earliest", "--execute"], {"user": "bob"}),
@@ -130,6 +131,9 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("reassign execute", [str(plan)], {}),
         ("reassign verify", [str(plan)], {}),
         ("reassign cancel", [], {}),
+        ("cluster label", ["1", "online"], {}),
+        ("cluster label", ["2", "online"], {}),
+        ("topics relabel", [topic, "online"], {}),
         ("topics delete", [topic, "--yes"], {"user": "bob"}),
     ]  # fmt: skip
 
