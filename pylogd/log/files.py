@@ -288,11 +288,12 @@ class FileSlice:
     def is_warm(self, position: int, length: int) -> bool:
         """Return whether `length` bytes at `position` of the file are in the page cache.
 
-        Trying the ends would not do: look-ups read them, and a read that does not wait has the kernel read ahead from
-        its place, so that the next one finds it there, but nothing behind.
+        Trying the ends alone would not do: look-ups read them, and a read that does not wait has the kernel begin to
+        read from its place, so that the next one finds it there, but nothing behind. But the last byte tells whether
+        pages that are there are still being read.
         """
         file = self.file
-        return not file.fs.missing(file.fd, position, length)
+        return not file.fs.missing(file.fd, position, length) and file.read_warm(position + length - 1, 1) is not None
 
     def missing(self, position: int, length: int) -> int:
         """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.log import residency
 from pylogd.log.files import FileSlice, RealFileSystem, SegmentFile
 from pylogd.log.residency import missing_bytes
 
@@ -70,8 +71,13 @@ def test_a_slice_with_both_ends_in_memory_is_cold_if_the_middle_is_not(tmp_path:
     assert found.is_warm(0, SIZE)
 
 
-def test_a_descriptor_that_can_not_be_mapped_tells_nothing() -> None:
-    reader, writer = os.pipe()
-    assert missing_bytes(reader, 0, PAGE) == 0
-    os.close(reader)
-    os.close(writer)
+def test_a_descriptor_that_is_none_tells_nothing() -> None:
+    assert missing_bytes(-1, 0, PAGE) == 0
+
+
+def test_kernels_without_cachestat_are_asked_by_mincore(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residency, "_syscall", lambda *_: -1)
+    assert missing_bytes(file, 0, SIZE) == 0
+    drop(file)
+    assert missing_bytes(file, 0, SIZE) == SIZE
+    assert missing_bytes(file, PAGE - 1, 2) == 2 * PAGE
