@@ -19,7 +19,7 @@ from pylogd.config.values import ConfigType, Setting
 
 
 class Choice(NamedTuple):
-    """A value that a profile chooses for a broker setting, and the reason in a sentence."""
+    """The value of one broker setting in a profile, and one sentence that says why."""
 
     name: str
     value: object

@@ -293,7 +293,7 @@ class PartitionAdmin:
         return move
 
     def _check_cancellation(self, topic: Topic, label: str, back: Sequence[int]) -> None:
-        """Raise `OutsideLabel` if brokers that get their replicas back do not carry the label."""
+        """Raise `OutsideLabel` if a cancellation would return replicas to brokers, `back`, without the label."""
         try:
             check_within(back, label, self._cluster.brokers, self._cluster.known)
         except InvalidReplicaAssignment as error:

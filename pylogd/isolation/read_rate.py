@@ -29,7 +29,7 @@ _MOST_UNUSED: Final = 2.0
 
 
 class Band(NamedTuple):
-    """The utilisation to aim at, as shares from 0 to 1."""
+    """The lowest and the highest utilisation of a disk to aim at; 1.0 is a disk that is always busy."""
 
     low: float
     high: float

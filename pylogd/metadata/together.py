@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, DeferredList
 
 T = TypeVar("T")
 
-#: Awaited for each step of a long loop. It may wait for a later turn of the reactor, in which others have theirs.
+#: Awaited in each step of a long loop, so that the reactor can serve other connections now and then.
 Pause: TypeAlias = Callable[[], Awaitable[None]]
 
 

@@ -95,7 +95,7 @@ class TlsTransport(TLSMemoryBIOProtocol):
         return self._directly(self._write, data) and not self._appSendBuffer
 
     def _directly(self, step: Callable[[Any], None], argument: Any) -> bool:
-        """Call `step`, and let what it encrypts go to the socket at once. Return whether all of it has left."""
+        """Call `step`, and write what it encrypts to the socket at once. Return whether the socket took all of it."""
         tcp = self._tcp
         if tcp._tempDataBuffer or len(tcp.dataBuffer) > tcp.offset:
             step(argument)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 #: Most objects of a request are freed by their reference counts, so the collector need not search for them so often.
-#: The second number bounds how many young objects one collection searches: five times the first take some 20 ms.
+#: Thresholds of `gc.set_threshold`. At most 5 * 10,000 new objects are searched at a time, which takes some 20 ms.
 _GC_THRESHOLDS: Final = (10_000, 5, 1_000)
 #: After a full collection that took longer than so many seconds of processor time, what it left is not searched again.
 _LONG_COLLECTION: Final = 0.01

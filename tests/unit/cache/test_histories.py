@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pylogd.cache.ranges import BlockCache, BlockRange
 from pylogd.log.log import Log
+from pylogd.log.staged_append import AppendRequest, prepare
 from pylogd.log.validator import AppendOrigin
 from tests.fakes.sending import sent
-from tests.fakes.storage import MemoryStorage, append, batch
+from tests.fakes.storage import MemoryStorage, append, batch, values
 
 
 def cached_log() -> tuple[MemoryStorage, Log]:
@@ -44,6 +45,36 @@ def test_a_follower_that_becomes_leader_begins_with_an_empty_cache() -> None:
     log.append(as_follower, leader_epoch=0, origin=AppendOrigin.REPLICATION)
     begin = log.active.size
     append(log, b"as a leader again")
+    assert (held(log).low, held(log).high) == (begin, log.active.size)
+    storage.check()
+
+
+def stage(log: Log, *appends: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
+    """Append as a broker with write queues does."""
+    with log.writing:
+        staged = prepare(log, [AppendRequest(data, 0, origin) for data in appends])
+        staged.write()
+        staged.commit()
+
+
+def test_appends_behind_write_queues_are_held_also_in_a_new_segment() -> None:
+    storage = MemoryStorage(make_cache=lambda: BlockCache(64, block_bytes=64), segment_bytes=300)
+    log = storage.create()
+    stage(log, batch(b"one"), batch(b"two"))
+    assert (held(log).low, held(log).high) == (0, log.active.size)
+    first = log.active
+    stage(log, batch(bytes(200)))
+    assert log.active is not first and (held(log).low, held(log).high) == (0, log.active.size)
+    assert [values(log, offset) for offset in (0, 2)] == [[b"one", b"two", bytes(200)], [bytes(200)]]
+    storage.check()
+
+
+def test_what_a_follower_writes_behind_queues_is_not_held() -> None:
+    storage, log = cached_log()
+    stage(log, batch(b"fetched"), origin=AppendOrigin.REPLICATION)
+    assert log.log_end_offset == 1 and held(log).high == 0
+    begin = log.active.size
+    stage(log, batch(b"as a leader"))
     assert (held(log).low, held(log).high) == (begin, log.active.size)
     storage.check()
 
