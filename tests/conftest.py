@@ -23,10 +23,12 @@ from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FROM_CHECKOUT = Path(pylogd.__file__).resolve().parent.parent == CHECKOUT
 
-# The benchmarks' code is tested too. It is not installed, and a checkout on the path would hide the installed pylogd.
-_BENCH = ModuleType("bench")
-_BENCH.__path__ = [str(CHECKOUT / "bench")]
-sys.modules["bench"] = _BENCH
+# Benchmarks and what they use are tested too. They are not installed, and a checkout on the path would hide the
+# installed pylogd.
+for name in ("bench", "conformance"):
+    package = ModuleType(name)
+    package.__path__ = [str(CHECKOUT / name)]
+    sys.modules[name] = package
 
 # Slow machines are not an error. In CI each run uses the same examples.
 settings.register_profile(

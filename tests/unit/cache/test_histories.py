@@ -50,11 +50,14 @@ def test_a_follower_that_becomes_leader_begins_with_an_empty_cache() -> None:
 
 
 def stage(log: Log, *appends: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
-    """Append as a broker with write queues does."""
-    with log.writing:
-        staged = prepare(log, [AppendRequest(data, 0, origin) for data in appends])
-        staged.write()
-        staged.commit()
+    """Append as a broker with write queues does, in as many writes as it takes."""
+    left = [AppendRequest(data, 0, origin) for data in appends]
+    while left:
+        with log.writing:
+            staged = prepare(log, left)
+            staged.write()
+            staged.commit()
+        left = left[len(staged.results) :]
 
 
 def test_appends_behind_write_queues_are_held_also_in_a_new_segment() -> None:
