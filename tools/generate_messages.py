@@ -89,13 +89,19 @@ def _init(fields: list[Json], records: str) -> str:
     for field in fields:
         name, value, fresh = field["name"], *default(field)
         parameters.append(f"{name}: {annotation(field, records)} = {value}")
-        body.append(f"        self.{name} = {f'{fresh} if {name} is UNSET else {name}' if fresh else name}\n")
+        body.append(_assignment(name, fresh))
     arguments = ", ".join(["self", *parameters])
     line = f"    def __init__({arguments}) -> None:\n"
     if len(line) > WIDTH + 1:
         inner = arguments if len(arguments) <= WIDTH - 8 else ",\n        ".join(["self", *parameters]) + ","
         line = f"    def __init__(\n        {inner}\n    ) -> None:\n"
     return line + "".join(body)
+
+
+def _assignment(name: str, fresh: str) -> str:
+    value = f"{fresh} if {name} is UNSET else {name}" if fresh else name
+    line = f"        self.{name} = {value}\n"
+    return line if len(line) <= WIDTH + 1 else f"        self.{name} = (\n            {value}\n        )\n"
 
 
 def annotation(field: Json, records: str) -> str:

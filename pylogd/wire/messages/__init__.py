@@ -33,6 +33,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -56,8 +61,11 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -94,6 +102,11 @@ APIS: Mapping[int, ApiInfo] = {
     21: ApiInfo(21, "DeleteRecords", "delete_records", 0, 2, 2),
     22: ApiInfo(22, "InitProducerId", "init_producer_id", 0, 5, 2),
     23: ApiInfo(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 0, 4, 4),
+    24: ApiInfo(24, "AddPartitionsToTxn", "add_partitions_to_txn", 0, 5, 3),
+    25: ApiInfo(25, "AddOffsetsToTxn", "add_offsets_to_txn", 0, 4, 3),
+    26: ApiInfo(26, "EndTxn", "end_txn", 0, 5, 3),
+    27: ApiInfo(27, "WriteTxnMarkers", "write_txn_markers", 1, 2, 1),
+    28: ApiInfo(28, "TxnOffsetCommit", "txn_offset_commit", 0, 5, 3),
     29: ApiInfo(29, "DescribeAcls", "describe_acls", 1, 3, 2),
     30: ApiInfo(30, "CreateAcls", "create_acls", 1, 3, 2),
     31: ApiInfo(31, "DeleteAcls", "delete_acls", 1, 3, 2),
@@ -117,7 +130,10 @@ APIS: Mapping[int, ApiInfo] = {
     49: ApiInfo(49, "AlterClientQuotas", "alter_client_quotas", 0, 1, 1),
     50: ApiInfo(50, "DescribeUserScramCredentials", "describe_user_scram_credentials", 0, 0, 0),
     51: ApiInfo(51, "AlterUserScramCredentials", "alter_user_scram_credentials", 0, 0, 0),
+    57: ApiInfo(57, "UpdateFeatures", "update_features", 0, 2, 0),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     61: ApiInfo(61, "DescribeProducers", "describe_producers", 0, 0, 0),
+    65: ApiInfo(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
+    66: ApiInfo(66, "ListTransactions", "list_transactions", 0, 2, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }
