@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.consumer_groups import CONSUMER_GROUP_SETTINGS
 from pylogd.config.isolation import ISOLATION_SETTINGS
 from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
 from pylogd.config.lagging import LAGGING_SETTINGS
@@ -445,6 +446,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *LAGGING_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
+            *CONSUMER_GROUP_SETTINGS,
             *_THREAD_SETTINGS,
         ]
     }

@@ -21,7 +21,8 @@ from pylogd.groups.consumer.records import (
     encode,
     is_of_consumer_group,
 )
-from pylogd.groups.records import InvalidRecord, group_key, offset_key
+from pylogd.groups.records import group_key, offset_key
+from pylogd.replica.internal_records import InvalidRecord
 
 TOPIC = bytes(range(16))
 

@@ -26,9 +26,11 @@ from pylogd.groups.consumer.members import LEAVING, LEAVING_FOR_A_WHILE, MemberS
 from pylogd.groups.consumer.records import Record, decode, encode
 from pylogd.metadata.image import PartitionState, Topic
 
+PARTITION = PartitionState(0, (1,), (1,), 1)
+
 
 def topic(name: str, partitions: int, version: int = 0) -> Topic:
-    return Topic(name, f"{name}{version}".encode().ljust(16), (PartitionState(0, (1,), 1, (1,)),) * partitions, {})
+    return Topic(name, f"{name}{version}".encode().ljust(16), (PARTITION,) * partitions, {})
 
 
 class Members:

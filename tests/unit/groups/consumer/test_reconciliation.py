@@ -51,13 +51,13 @@ def test_a_member_that_gives_up_partitions_is_told_of_more() -> None:
     stable = next_step(ConsumerMember("m"), parts(0, 1, 2), 3, parts(), parts())
     told = next_step(stable, parts(0, 1), 4, parts(0, 1, 2), None)
     more = next_step(told, parts(0), 5, parts(0, 1, 2), None)
-    assert (more.epoch, set(more.assigned), set(more.revoking)) == (3, parts(0), parts(1, 2))
+    assert more.epoch == 3 and more.assigned.keys() == parts(0) and more.revoking.keys() == parts(1, 2)
 
 
 def test_a_topic_that_is_no_longer_subscribed_to_is_given_up_at_once() -> None:
     stable = next_step(ConsumerMember("m"), parts(0, 1), 3, parts(), parts())
     told = next_step(stable, parts(0), 3, parts(0, 1), None)
-    assert (told.state, set(told.revoking)) == (MemberState.UNREVOKED_PARTITIONS, parts(1))
+    assert told.state is MemberState.UNREVOKED_PARTITIONS and told.revoking.keys() == parts(1)
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 2**12 - 1)), max_size=60)
