@@ -17,22 +17,26 @@ Must not know: requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
-from typing import Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.consumer.heartbeats import Heartbeat, Match
+from pylogd.groups.consumer.members import JOINING
+from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer
+from pylogd.groups.expiry import OffsetSweeper
 from pylogd.groups.group import ClassicGroup
+from pylogd.groups.joining import why_not_join
 from pylogd.groups.loader import GroupLoader
 from pylogd.groups.membership import Membership
-from pylogd.groups.offsets import expired, may_commit, may_delete
+from pylogd.groups.offsets import may_commit, may_commit_as_consumer, may_delete, may_fetch_as_consumer
 from pylogd.groups.records import (
     Committed,
     PartitionId,
@@ -44,7 +48,7 @@ from pylogd.groups.records import (
 from pylogd.groups.states import GroupState
 from pylogd.groups.topic import OFFSETS
 from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
-from pylogd.limits.names import MAX_GROUP_ID, MAX_INSTANCE_ID
+from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.metadata.image import OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
@@ -55,11 +59,6 @@ from pylogd.replica.waiting import shield
 
 log = Logger()
 
-#: How many groups are searched for expired offsets in one turn of the reactor.
-_SWEPT_AT_ONCE: Final = 100
-_MINUTE_MS: Final = 60_000
-#: From so many bytes of metadata on it is checked how much all members have.
-_LARGE_METADATA: Final = 1 << 14
 _NONE = ErrorCode.NONE
 
 
@@ -103,9 +102,9 @@ class GroupCoordinator:
             first_delay=lambda: settings.integer("group.initial.rebalance.delay.ms") / 1000,
             most_members=lambda: settings.integer("group.max.size"),
         )
+        self._consumers = ConsumerGroups(clock, now_ms, self._append_for, topics.get, settings)
+        self._sweeper = OffsetSweeper(clock, now_ms, settings, self._sweepable, self._drop_offsets, self._drop_idle)
         self._undo: list[Callable[[], object]] = []
-        self._sweeper: IDelayedCall | None = None
-        self._sweeps: list[IDelayedCall] = []  # the next turn of each sweep under way
         self._running = False
 
     # -- starting and stopping
@@ -114,7 +113,7 @@ class GroupCoordinator:
         """Begin to follow the leadership of the offsets topic. Call it before the replica manager starts."""
         self._running = True
         self._undo = [self._partitions.on_leadership(self._leadership), self._topics.subscribe(self._topic_changed)]
-        self._sweep_later()
+        self._sweeper.start()
 
     def stop(self) -> None:
         """Unload every group; requests that wait are answered NOT_COORDINATOR."""
@@ -122,10 +121,9 @@ class GroupCoordinator:
         for undo in self._undo:
             undo()
         self._undo = []
-        for call in (self._sweeper, *self._sweeps):
-            if call is not None and call.active():
-                call.cancel()
+        self._sweeper.stop()
         self._shards = {}
+        self._consumers.unload(lambda group_id: True)
         for group in list(self._groups.values()):
             self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
 
@@ -147,6 +145,7 @@ class GroupCoordinator:
             self._load(shard)
 
     def _unload(self, index: int) -> None:
+        self._consumers.unload(lambda group_id: self._topic.index_of(group_id) == index)
         for group in [group for group in self._groups.values() if group.partition_index == index]:
             self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
 
@@ -171,11 +170,16 @@ class GroupCoordinator:
             return
         shard.loading = False
         self._groups.update(groups)
+        for consumers in loader.consumers:
+            if consumers.group_id not in groups:
+                self._new(consumers.group_id)
         for group in groups.values():
             self._membership.loaded(group)
+        self._consumers.load(loader.consumers)
+        count = len(groups.keys() | {group.group_id for group in loader.consumers})
         log.info(
             "{topic}-{index}: loaded {groups} groups from {records} records",
-            topic=OFFSETS_TOPIC, index=shard.partition.index, groups=len(groups), records=loader.records,
+            topic=OFFSETS_TOPIC, index=shard.partition.index, groups=count, records=loader.records,
         )  # fmt: skip
 
     def _load_failed(self, failure: Failure, shard: Shard) -> None:
@@ -226,9 +230,14 @@ class GroupCoordinator:
 
     def join(self, group_id: str, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
         """Handle a JoinGroup request."""
-        error = self._error_for(group_id) or self._check_join(request)
+        error = self._error_for(group_id) or why_not_join(request, self._settings, self._groups.values())
         if error:
             return JoinAnswer(error, request.member_id)
+        consumers = self._consumers.get(group_id)
+        if consumers is not None:
+            if consumers.members:
+                return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+            self._consumers.delete(group_id)
         group = self._groups.get(group_id)
         if group is None:
             if request.member_id:
@@ -236,27 +245,24 @@ class GroupCoordinator:
             group = self._new(group_id)
         return self._membership.join(group, request)
 
-    def _check_join(self, request: JoinRequest) -> ErrorCode:
-        low = self._settings.integer("group.min.session.timeout.ms")
-        high = self._settings.integer("group.max.session.timeout.ms")
-        if not low <= round(request.session * 1000) <= high:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        names = [request.protocol_type, *(name for name, _ in request.protocols)]
-        if any(len(name) > MAX_INSTANCE_ID for name in (request.instance_id or "", *names)):
-            return ErrorCode.INVALID_REQUEST
-        if request.instance_id == "":
-            return ErrorCode.INVALID_REQUEST
-        return self._check_metadata(sum(len(metadata) for _, metadata in request.protocols))
-
-    def _check_metadata(self, size: int) -> ErrorCode:
-        """Return why a member may not have `size` bytes of metadata."""
-        if size > self._settings.integer("message.max.bytes"):
-            return ErrorCode.INVALID_REQUEST  # it would not fit into a record of the offsets topic
-        if size > _LARGE_METADATA:
-            kept = sum(member.metadata_bytes for group in self._groups.values() for member in group.members.values())
-            if kept + size > self._settings.integer("group.metadata.max.bytes"):
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return _NONE
+    def consumer_heartbeat(
+        self, group_id: str, request: Heartbeat, match: Match
+    ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+        """Handle a ConsumerGroupHeartbeat request. `match` finds the topics of a regular expression."""
+        error = self._error_for(group_id)
+        if error:
+            return HeartbeatAnswer(error)
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._new(group_id)
+        if request.epoch == JOINING and self._consumers.get(group_id) is None:
+            if group.state is not GroupState.EMPTY or group.pending:
+                return HeartbeatAnswer(
+                    ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id!r} has members of the classic protocol."
+                )
+            if group.stored:
+                self._append(group, [(group_key(group_id), None)], lambda: setattr(group, "stored", False))
+        return self._consumers.heartbeat(group_id, request, match)
 
     def sync(
         self,
@@ -298,6 +304,16 @@ class GroupCoordinator:
     def _store(self, group: ClassicGroup, assignments: dict[str, bytes]) -> ErrorCode | Deferred[ErrorCode]:
         record = group_key(group.group_id), group_value(group.to_stored(assignments))
         return self._append(group, [record], lambda: setattr(group, "stored", True))
+
+    def _append_for(
+        self, group_id: str, records: Sequence[KeyValue], appended: Callable[[], object]
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append records of a group; call `appended` once they are in the log."""
+        shard = self._shards.get(self._topic.index_of(group_id))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        result = self._topic.append(shard.partition, records, appended)
+        return shield(result) if isinstance(result, Deferred) else result
 
     def _append(
         self, group: ClassicGroup, records: Sequence[KeyValue], then: Callable[[], object]
@@ -345,10 +361,16 @@ class GroupCoordinator:
             if generation > NO_GENERATION:
                 return unknown_group
             group = self._new(group_id)
-        error = may_commit(group, member_id, instance_id, generation)
+        consumers = self._consumers.get(group_id)
+        if consumers is not None and consumers.members:
+            named = [(self._topics.get(topic), index) for (topic, index), _ in offsets]
+            ids = [(topic.topic_id, index) for topic, index in named if topic is not None]
+            error = may_commit_as_consumer(consumers, member_id, generation, ids)
+        else:
+            error = may_commit(group, member_id, instance_id, generation)
         if error:
             return error
-        if generation > NO_GENERATION:
+        if generation > NO_GENERATION and member_id in group.members:
             self._membership.heartbeat(group, member_id, instance_id, generation)
         if not offsets:
             return _NONE
@@ -357,8 +379,16 @@ class GroupCoordinator:
         known = group.offsets
         return self._append(group, records, lambda: known.update(offsets))
 
-    def fetch(self, group_id: str) -> dict[PartitionId, Committed] | ErrorCode:
-        """Return the committed offsets of a group, which the caller must not modify, or an error code."""
+    def fetch(
+        self, group_id: str, member_id: str | None = None, epoch: int = NO_GENERATION
+    ) -> dict[PartitionId, Committed] | ErrorCode:
+        """Return the committed offsets of a group, which the caller must not modify, or an error code.
+
+        member_id, epoch: who asks, of a group of the newer protocol; None and -1 for anybody.
+        """
+        consumers = self._consumers.get(group_id)
+        if consumers is not None and (error := may_fetch_as_consumer(consumers, member_id, epoch)):
+            return error
         group = self._groups.get(group_id)
         if group is not None:
             return group.offsets
@@ -374,7 +404,8 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
-        errors = {topic: may_delete(group, topic) for topic in {partition[0] for partition in partitions}}
+        consumers = self._consumers.get(group_id)
+        errors = {topic: may_delete(group, consumers, topic) for topic in {partition[0] for partition in partitions}}
         answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
@@ -395,23 +426,34 @@ class GroupCoordinator:
 
     # -- administration
 
-    def groups(self) -> tuple[ErrorCode, list[ClassicGroup]]:
+    def groups(self) -> tuple[ErrorCode, list[ClassicGroup | ConsumerGroup]]:
         """Return every group that is coordinated here, with COORDINATOR_LOAD_IN_PROGRESS while some may be missing."""
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         loading = any(shard.loading for shard in self._shards.values())
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else _NONE, list(self._groups.values())
+        found: list[ClassicGroup | ConsumerGroup] = [
+            self._consumers.get(group_id) or group for group_id, group in self._groups.items()
+        ]
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else _NONE, found
 
     def describe(self, group_id: str) -> ClassicGroup | ErrorCode:
-        """Return a group, or an error code: GROUP_ID_NOT_FOUND if it does not exist."""
-        group = self._groups.get(group_id)
+        """Return a classic group, or an error code: GROUP_ID_NOT_FOUND if it does not exist."""
+        group = self._groups.get(group_id) if self._consumers.get(group_id) is None else None
         return group or self._error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
+
+    def describe_consumers(self, group_id: str) -> ConsumerGroup | ErrorCode:
+        """Return a group of the newer protocol, or an error code: GROUP_ID_NOT_FOUND if there is none."""
+        return self._consumers.get(group_id) or self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
 
     def delete(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
         """Delete a group and its offsets. Returns NON_EMPTY_GROUP if it has members."""
         group = self._groups.get(group_id)
         if group is None:
             return self._error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
+        if self._consumers.get(group_id) is not None:
+            error = self._consumers.delete(group_id)
+            if isinstance(error, ErrorCode) and error:
+                return error
         return ErrorCode.NON_EMPTY_GROUP if group.state is not GroupState.EMPTY else self._delete(group)
 
     def _delete(self, group: ClassicGroup) -> ErrorCode | Deferred[ErrorCode]:
@@ -425,45 +467,20 @@ class GroupCoordinator:
 
     # -- expiry
 
-    def _sweep_later(self) -> None:
-        interval_ms = self._settings.integer("offsets.retention.check.interval.ms")
-        self._sweeper = self._clock.callLater(interval_ms / 1000, self._sweep_old)
-
-    def _sweep_old(self) -> None:
-        self._sweep_later()
-        now_ms = self.now_ms
-        retention_ms = self._settings.integer("offsets.retention.minutes") * _MINUTE_MS
-        self._sweep(lambda group: list(expired(group, now_ms, retention_ms)), forget_idle=True)
-
     def _topic_changed(self, change: TopicChange) -> None:
-        if change.after is not None or change.before is None:
-            return
-        name, now_ms = change.before.name, self.now_ms
-        self._sweep(
-            lambda group: [
-                partition
-                for partition, found in group.offsets.items()
-                if partition[0] == name and found.committed_ms <= now_ms
-            ],
-            forget_idle=False,
-        )
+        self._consumers.topics_changed()
+        if change.after is None and change.before is not None:
+            self._sweeper.topic_deleted(change.before.name)
 
-    def _sweep(self, to_delete: Callable[[ClassicGroup], list[PartitionId]], *, forget_idle: bool) -> None:
-        """Delete the offsets that `to_delete` returns for each group; with `forget_idle` also groups without any."""
-        self._sweep_some(iter(list(self._groups.values())), to_delete, forget_idle)
+    def _sweepable(self) -> list[tuple[ClassicGroup, ConsumerGroup | None]]:
+        return [(group, self._consumers.get(group.group_id)) for group in self._groups.values()]
 
-    def _sweep_some(
-        self, groups: Iterator[ClassicGroup], to_delete: Callable[[ClassicGroup], list[PartitionId]], forget_idle: bool
-    ) -> None:
-        some = list(islice(groups, _SWEPT_AT_ONCE))
-        for group in some:
-            if group.state is not GroupState.DEAD:
-                self._drop_offsets(group, to_delete(group))
-                if forget_idle and group.state is GroupState.EMPTY and not (group.offsets or group.pending):
-                    self._delete(group)
-        self._sweeps = [call for call in self._sweeps if call.active()]
-        if len(some) == _SWEPT_AT_ONCE and self._running:
-            self._sweeps.append(self._clock.callLater(0, self._sweep_some, groups, to_delete, forget_idle))
+    def _drop_idle(self, group: ClassicGroup) -> None:
+        """Delete a group that has no members and no offsets."""
+        if self._consumers.get(group.group_id) is not None:
+            self._consumers.delete(group.group_id)
+        else:
+            self._delete(group)
 
 
 def _chunks(partitions: Sequence[PartitionId]) -> Iterable[Sequence[PartitionId]]:

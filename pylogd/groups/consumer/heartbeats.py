@@ -37,6 +37,7 @@ from pylogd.groups.consumer.records import (
     MemberMetadata,
     Record,
     RecordType,
+    RegularExpression,
     Removed,
     TargetAssignment,
 )
@@ -44,6 +45,8 @@ from pylogd.metadata.image import Topic
 
 #: Returns a topic by its name, None if there is none.
 FindTopic = Callable[[str], Topic | None]
+#: Returns the topics that a regular expression matches and the member may see. Raises HeartbeatRefused.
+Match = Callable[[str], frozenset[str]]
 
 
 class HeartbeatRefused(PylogdError):
@@ -99,8 +102,9 @@ class _Draft:
         self.records: list[Record] = []
 
     def add(self, *records: Record) -> None:
-        self.records += records
-        self.group = self.group.with_records(records)
+        if records:
+            self.records += records
+            self.group = self.group.with_records(records)
 
 
 def check(request: Heartbeat, group_id: str, *, may_name_itself: bool) -> None:
@@ -141,7 +145,13 @@ def _invalid(text: str) -> HeartbeatRefused:
 
 
 def beat(
-    group: ConsumerGroup, request: Heartbeat, find: FindTopic, now_ms: int, *, topics_changed: bool = False
+    group: ConsumerGroup,
+    request: Heartbeat,
+    find: FindTopic,
+    match: Match,
+    now_ms: int,
+    *,
+    topics_changed: bool = False,
 ) -> Change:
     """Return what a heartbeat of a member that joins or stays changes. Raises HeartbeatRefused.
 
@@ -151,6 +161,7 @@ def beat(
     before = _find_or_replace(draft, request)
     _update(draft, before, request)
     if topics_changed or draft.records:
+        _match(draft, request.member_id, match, now_ms, anew=topics_changed)
         _note_topics(draft, find, raised=draft.group.epoch > group.epoch)
     if draft.group.epoch > draft.group.assignment_epoch:
         draft.add(*assign(draft.group, find, now_ms))
@@ -298,6 +309,22 @@ def _current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
 # -- the target
 
 
+def _match(draft: _Draft, member_id: str, match: Match, now_ms: int, *, anew: bool) -> None:
+    """Find the topics of the member's regular expression, if it is new to the group or is to be matched anew.
+
+    Expressions that no member has any more are removed.
+    """
+    group = draft.group
+    expression = group.members[member_id].regex
+    if expression and (anew or expression not in group.matched):
+        topics = match(expression)
+        before = group.matched.get(expression)
+        if before is None or before.topics != topics:
+            draft.add(RegularExpression(group.group_id, expression, topics, now_ms, now_ms))
+    unused = group.matched.keys() - {member.regex for member in group.members.values()}
+    draft.add(*(Removed(RecordType.REGULAR_EXPRESSION, group.group_id, one) for one in sorted(unused)))
+
+
 def _note_topics(draft: _Draft, find: FindTopic, *, raised: bool) -> None:
     """Raise the group epoch, unless it has been `raised` already, if topics changed that the group subscribes to."""
     group = draft.group
@@ -322,7 +349,7 @@ def assign(group: ConsumerGroup, find: FindTopic, now_ms: int) -> list[Record]:
         topics = [topic for topic in map(find, group.subscribed(member)) if topic is not None]
         counts.update((topic.topic_id, len(topic.partitions)) for topic in topics)
         subscribers[member_id] = Subscriber(frozenset(topic.topic_id for topic in topics), group.target_of(member_id))
-    target = ASSIGNORS[_chosen_assignor(group)](subscribers, counts)
+    target = ASSIGNORS[assignor_of(group)](subscribers, counts)
     changed = [
         TargetAssignment(group.group_id, member_id, frozenset(partitions))
         for member_id, partitions in target.items()
@@ -331,7 +358,7 @@ def assign(group: ConsumerGroup, find: FindTopic, now_ms: int) -> list[Record]:
     return [*changed, AssignmentEpoch(group.group_id, group.epoch, now_ms)]
 
 
-def _chosen_assignor(group: ConsumerGroup) -> str:
+def assignor_of(group: ConsumerGroup) -> str:
     """Return the assignor that most members ask for; the default if none does."""
     votes = Counter(member.assignor for member in group.members.values() if member.assignor in ASSIGNORS)
     if not votes:

@@ -28,6 +28,7 @@ from pylogd.groups.consumer.heartbeats import (
     FindTopic,
     Heartbeat,
     HeartbeatRefused,
+    Match,
     beat,
     delete,
     leave,
@@ -70,7 +71,7 @@ class _Held:
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
         self.appending = False
-        self.line: deque[tuple[Heartbeat, Deferred[HeartbeatAnswer]]] = deque()
+        self.line: deque[tuple[Heartbeat, Match, Deferred[HeartbeatAnswer]]] = deque()
         self.committed: Deferred[ErrorCode] | None = None
         self.deadlines: dict[str, float] = {}
         self.revoke_by: dict[str, float] = {}
@@ -108,7 +109,7 @@ class ConsumerGroups:
             if held.timer is not None and held.timer.active():
                 held.timer.cancel()
             while held.line:
-                held.line.popleft()[1].callback(HeartbeatAnswer(ErrorCode.NOT_COORDINATOR))
+                held.line.popleft()[-1].callback(HeartbeatAnswer(ErrorCode.NOT_COORDINATOR))
 
     def topics_changed(self) -> None:
         """Have groups look at the topics again with their next heartbeats."""
@@ -128,8 +129,8 @@ class ConsumerGroups:
 
     # -- heartbeats
 
-    def heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Handle a heartbeat, of which `check` found no fault."""
+    def heartbeat(self, group_id: str, request: Heartbeat, match: Match) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+        """Handle a heartbeat, of which `check` found no fault. `match` finds topics by a regular expression."""
         held = self._held.get(group_id)
         if held is None:
             if request.epoch != JOINING:
@@ -137,13 +138,13 @@ class ConsumerGroups:
             held = self._held[group_id] = _Held(ConsumerGroup(group_id))
         if held.appending:
             waiting: Deferred[HeartbeatAnswer] = Deferred()
-            held.line.append((request, waiting))
+            held.line.append((request, match, waiting))
             return waiting
-        return self._take(held, request)
+        return self._take(held, request, match)
 
-    def _take(self, held: _Held, request: Heartbeat) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+    def _take(self, held: _Held, request: Heartbeat, match: Match) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
         try:
-            change = self._change(held, request)
+            change = self._change(held, request, match)
         except HeartbeatRefused as refused:
             self._forget_if_unused(held)
             return HeartbeatAnswer(refused.code, str(refused), request.member_id)
@@ -158,7 +159,7 @@ class ConsumerGroups:
             return result.addCallback(partial(_settled, answer))
         return _settled(answer, result)
 
-    def _change(self, held: _Held, request: Heartbeat) -> Change:
+    def _change(self, held: _Held, request: Heartbeat, match: Match) -> Change:
         if request.epoch < JOINING:
             return leave(held.group, request)
         most = self._settings.integer("group.consumer.max.size")
@@ -169,7 +170,7 @@ class ConsumerGroups:
                     ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {most} members, as many as it may have."
                 )
         stale, held.stale = held.stale, False
-        return beat(held.group, request, self._find, self._now_ms(), topics_changed=stale)
+        return beat(held.group, request, self._find, match, self._now_ms(), topics_changed=stale)
 
     def _answer(self, request: Heartbeat, change: Change) -> HeartbeatAnswer:
         if change.member is None or request.epoch < JOINING:
@@ -212,8 +213,8 @@ class ConsumerGroups:
         held.appending = False
         self._forget_if_unused(held)
         while held.line and not held.appending:
-            request, waiting = held.line.popleft()
-            result = self._take(held, request)
+            request, match, waiting = held.line.popleft()
+            result = self._take(held, request, match)
             if isinstance(result, Deferred):
                 result.chainDeferred(waiting)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,11 @@ class Members:
         self.epochs: dict[str, int] = {}
         self.has: dict[str, frozenset[TopicPartition]] = {}
 
+    def match(self, expression: str) -> frozenset[str]:
+        if expression == "(":
+            raise HeartbeatRefused(ErrorCode.INVALID_REGULAR_EXPRESSION, "no")
+        return frozenset(name for name in self.topics if re.fullmatch(expression, name))
+
     def take(self, change: Change) -> Change:
         self.group = change.group
         self.log += map(encode, change.records)
@@ -51,7 +57,7 @@ class Members:
     def send(self, member_id: str, epoch: int, *, hear: bool = True, **fields: Any) -> Change:
         request = Heartbeat(member_id, epoch, **fields)
         check(request, "g", may_name_itself=False)
-        change = self.take(beat(self.group, request, self.topics.get, 5, topics_changed=True))
+        change = self.take(beat(self.group, request, self.topics.get, self.match, 5, topics_changed=True))
         if hear:
             assert change.member is not None
             self.epochs[member_id] = change.member.epoch
@@ -198,7 +204,7 @@ def test_epochs_that_are_refused(members: Members, fields: Mapping[str, Any], co
     members.join("b")
     members.settle()
     with pytest.raises(HeartbeatRefused) as caught:
-        beat(members.group, Heartbeat(**fields), members.topics.get, 5)
+        beat(members.group, Heartbeat(**fields), members.topics.get, members.match, 5)
     assert caught.value.code == code
 
 
@@ -227,6 +233,21 @@ def test_heartbeats_that_no_group_takes(group_id: str, fields: Mapping[str, Any]
     with pytest.raises(HeartbeatRefused) as caught:
         check(Heartbeat(**fields), group_id, may_name_itself=False)
     assert caught.value.code == ErrorCode.INVALID_REQUEST
+
+
+def test_regular_expressions(members: Members) -> None:
+    members.join("a", "t", regex="u.*")
+    assert len(members.has["a"]) == 9
+    members.topics["u2"] = topic("u2", 2)
+    members.settle()
+    assert len(members.has["a"]) == 11
+    members.stay("a", regex="v.*")
+    members.settle()
+    assert (len(members.has["a"]), set(members.group.matched)) == (6, {"v.*"})
+    members.stay("a", regex="")
+    assert not members.group.matched
+    with pytest.raises(HeartbeatRefused):
+        members.stay("a", regex="(")
 
 
 def test_assignors(members: Members) -> None:
