@@ -2,7 +2,8 @@
 
 Segments after the new end are unlinked, newest first; the one that contains it is truncated and synced; the log takes
 over its new end; the directory is synced; and the producers' state is restored from a snapshot and the remaining
-batches. A log that restarts at an offset has neither snapshots nor producers.
+batches, or taken back by `rewind` if few batches were removed. A log that restarts at an offset has neither snapshots
+nor producers.
 
 Rules: waits for the disk: call it in a thread. Call it through `LogManager`, which updates the checkpoints: with a
 recovery point after the log's end, a later start would trust records that were not flushed.
@@ -13,8 +14,10 @@ from __future__ import annotations
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
+from pylogd.log.rewind import removed_headers, rewind
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
-from pylogd.log.snapshots import restore_producers, snapshot_offsets
+from pylogd.log.snapshots import remove_snapshots_above, restore_producers, snapshot_offsets
+from pylogd.wire.records import BatchHeader
 
 
 def truncate_to(log: Log, offset: int) -> int:
@@ -25,17 +28,19 @@ def truncate_to(log: Log, offset: int) -> int:
         kept = [segment for segment in log.segments if segment.base_offset <= offset]
         if not kept:
             return _restart_at(log, offset)
-        for segment in reversed(log.segments[len(kept) :]):
-            _unlink(log, segment)
         segment = kept[-1]
+        first = segment.locate(offset, allow_cold=True)
+        position = segment.size if first is None else first.position
+        removed = removed_headers(log.segments[len(kept) - 1 :], position)
+        for later in reversed(log.segments[len(kept) :]):
+            _unlink(log, later)
         if segment.file is None:
             segment.open_for_append()
-        first = segment.locate(offset, allow_cold=True)
         segment.truncate(offset)
         segment.sync()
         with log.lock:
             log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
-        _make_durable(log)
+        _make_durable(log, removed)
         return log.log_end_offset
 
 
@@ -69,11 +74,17 @@ def _unlink(log: Log, segment: Segment) -> None:
             log.storage.fs.unlink(path)
 
 
-def _make_durable(log: Log) -> None:
-    """Make the truncation durable, and restore the producers' state at the new end."""
+def _make_durable(log: Log, removed: list[BatchHeader] | None = None) -> None:
+    """Make the truncation durable, and restore the producers' state at the new end.
+
+    removed: headers of all batches that were removed, if they are few.
+    """
     fs = log.storage.fs
     try:
         sync_directory(fs, log.directory)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error
-    restore_producers(fs, log.directory, log.segments, log.log_end_offset, log.producers)
+    if rewind(log.producers, removed, log.segments[-1], log.log_end_offset):
+        remove_snapshots_above(fs, log.directory, log.log_end_offset)
+    else:
+        restore_producers(fs, log.directory, log.segments, log.log_end_offset, log.producers)
