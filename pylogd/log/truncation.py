@@ -11,10 +11,10 @@ recovery point after the log's end, a later start would trust records that were 
 
 from __future__ import annotations
 
+from pylogd.log import rewind
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
-from pylogd.log.rewind import removed_headers, rewind
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from pylogd.log.snapshots import remove_snapshots_above, restore_producers, snapshot_offsets
 from pylogd.wire.records import BatchHeader
@@ -31,7 +31,7 @@ def truncate_to(log: Log, offset: int) -> int:
         segment = kept[-1]
         first = segment.locate(offset, allow_cold=True)
         position = segment.size if first is None else first.position
-        removed = removed_headers(log.segments[len(kept) - 1 :], position)
+        removed = rewind.removed_headers(log.segments[len(kept) - 1 :], position)
         for later in reversed(log.segments[len(kept) :]):
             _unlink(log, later)
         if segment.file is None:
@@ -40,7 +40,8 @@ def truncate_to(log: Log, offset: int) -> int:
         segment.sync()
         with log.lock:
             log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
-        _make_durable(log, removed)
+        if not _take_back(log, removed):
+            _make_durable(log)
         return log.log_end_offset
 
 
@@ -74,17 +75,26 @@ def _unlink(log: Log, segment: Segment) -> None:
             log.storage.fs.unlink(path)
 
 
-def _make_durable(log: Log, removed: list[BatchHeader] | None = None) -> None:
-    """Make the truncation durable, and restore the producers' state at the new end.
+def _take_back(log: Log, removed: list[BatchHeader] | None) -> bool:
+    """Make a truncation durable, and take the producers back; return False, with nothing done, if that can't be told.
 
-    removed: headers of all batches that were removed, if they are few.
+    removed: headers of all batches that were removed, None if they are many.
     """
+    if not rewind.rewind(log.producers, removed, log.segments[-1], log.log_end_offset):
+        return False
+    try:
+        sync_directory(log.storage.fs, log.directory)
+    except OSError as error:
+        raise StorageFailure(log.directory, error) from error
+    remove_snapshots_above(log.storage.fs, log.directory, log.log_end_offset)
+    return True
+
+
+def _make_durable(log: Log) -> None:
+    """Make the truncation durable, and restore the producers' state at the new end."""
     fs = log.storage.fs
     try:
         sync_directory(fs, log.directory)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error
-    if rewind(log.producers, removed, log.segments[-1], log.log_end_offset):
-        remove_snapshots_above(fs, log.directory, log.log_end_offset)
-    else:
-        restore_producers(fs, log.directory, log.segments, log.log_end_offset, log.producers)
+    restore_producers(fs, log.directory, log.segments, log.log_end_offset, log.producers)
