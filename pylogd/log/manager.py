@@ -183,7 +183,7 @@ class LogManager:
             self._loader.load(found, self.partition_limit, progress, config_of)
             directories.sync_names()
             self.checkpoint()
-            for key, log in list(self.logs.items()):
+            for key, log in self._registry.open_items():
                 if log.cleaned_offset < directories.cleaned_offsets.get(key, 0):  # recovery truncated the log
                     self.checkpoint_cleaned(log)
             if not directories.online:
