@@ -12,8 +12,10 @@ Source: cachestat and mincore(2), mm/filemap.c and mm/mincore.c of Linux.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+from collections.abc import Callable
 from typing import Final
 
 _PAGE: Final = mmap.PAGESIZE
@@ -69,9 +71,6 @@ def _not_in_core(fd: int, start: int, size: int) -> int:
     return pages.raw.count(b"\0") * _PAGE
 
 
-try:
-    from pylogd.log import _residency
-except ImportError:  # it could not be compiled
-    pages_in_memory = ask_by_ctypes
-else:
-    pages_in_memory = _residency.pages_in_memory
+pages_in_memory: Callable[[int, int, int], int | None] = ask_by_ctypes
+with contextlib.suppress(ImportError):  # it could not be compiled
+    from pylogd.log._residency import pages_in_memory
