@@ -11,6 +11,7 @@ broker. Clients in one row run at the same time. The results of a row are saved 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import tempfile
 import time
@@ -79,6 +80,8 @@ def _use(found: Samples, bootstrap: str, nodes: Sequence[int], uses: Sequence[Us
             where = f", broker {node}" if len(nodes) > 1 else ""
             found.add(f"{use}{where}", "of the quota", share, at_least=1 - NEAR, at_most=1 + NEAR)
         found.add(f"{use}: the longest throttle time", "s", result["longest_throttle"])
+        told = 100 * result["throttled_seconds"] / seconds / len(nodes)
+        found.add(f"{use}: told to wait, all throttle times together", "% of the time", told)
         say(
             f"{use}: {', '.join(f'{share:.4f}' for share in shares)} of the quota; "
             f"throttled {result['throttled']} times"
@@ -155,23 +158,52 @@ def slow_on_three(scale: Scale) -> list[Figure]:
 def fast_on_three(scale: Scale) -> list[Figure]:
     """Three brokers, a partition on each; a producer, then a consumer of 100 MB/s on each broker, 300 together.
 
-    First what the machine carries without a quota, in the same time: less than the quota can't reach it.
+    First what the machine carries without a quota, in the same time: less than the quota can't reach it. How much of
+    the time the brokers told the client to wait, and how busy the processors were, says what held it.
     """
+    return _beside_none(scale, 100 * MB)
+
+
+def medium_on_three(scale: Scale) -> list[Figure]:
+    """The same with 60 MB/s on each broker, which the machine can carry beside brokers and clients."""
+    return _beside_none(scale, 60 * MB)
+
+
+def _beside_none(scale: Scale, rate: float) -> list[Figure]:
+    """Produce and consume with a quota of three brokers, and before that without."""
     found = Samples()
     for verb in ("produce", "consume"):
         with _three_brokers(scale) as cluster:
-            use = Use(verb, 100 * MB)
+            use = Use(verb, rate)
             nodes = list(cluster.brokers)
             _prepare(cluster.bootstrap, cluster, nodes, [use])
-            result = client(
-                verb, cluster.bootstrap, topic=use.client_id, partitions=_BROKERS, client_id=use.client_id,
-                seconds=scale.seconds, bytes_per_second=use.rate,
-            )  # fmt: skip
-            rate = sum(result["bytes"].values()) / MB / scale.seconds
-            found.add(f"{verb} without a quota, all three brokers", "MB/s", rate)
-            say(f"{verb} without a quota: {rate:,.0f} MB/s")
-            _use(found, cluster.bootstrap, nodes, [use], scale.seconds)
+            with _busy(found, f"{verb} without a quota"):
+                result = client(
+                    verb, cluster.bootstrap, topic=use.client_id, partitions=_BROKERS, client_id=use.client_id,
+                    seconds=scale.seconds, bytes_per_second=use.rate,
+                )  # fmt: skip
+            free = sum(result["bytes"].values()) / MB / scale.seconds
+            found.add(f"{verb} without a quota, all three brokers", "MB/s", free)
+            say(f"{verb} without a quota: {free:,.0f} MB/s")
+            with _busy(found, str(use)):
+                _use(found, cluster.bootstrap, nodes, [use], scale.seconds)
     return found.list()
+
+
+@contextmanager
+def _busy(found: Samples, what: str) -> Iterator[None]:
+    """Note how many of the machine's processors were busy."""
+    before, begun = _processor_seconds(), time.monotonic()
+    yield
+    used = (_processor_seconds() - before) / (time.monotonic() - begun)
+    found.add(f"{what}: processors busy, of {os.cpu_count()}", "", used)
+
+
+def _processor_seconds() -> float:
+    """Return for how many seconds the machine's processors have worked since it was started."""
+    names = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _idle, _waiting, *interrupts = (int(ticks) for ticks in names[:8])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 # -- other clients
@@ -402,6 +434,7 @@ ROWS: Final[dict[str, Callable[[Scale], list[Figure]]]] = {
     "one broker, 1 and 10 MB/s": slow_on_one,
     "one broker, 100 MB/s": fast_on_one,
     "three brokers, 1 and 10 MB/s": slow_on_three,
+    "three brokers, 60 MB/s": medium_on_three,
     "three brokers, 100 MB/s": fast_on_three,
     "other clients beside violators": others,
     "other clients beside thousands of connections": thousands,
