@@ -399,11 +399,11 @@ class Segment:
             data = file.read(position, length) if allow_cold else file.read_warm(position, length)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
-        if data is None or (len(data) < length and not allow_cold):
+        if data is not None and len(data) == length:
+            return data
+        if data is None or not allow_cold:
             raise ColdRead(self.path)
-        if len(data) < length:
-            raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
-        return data
+        raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
 
     def get_indexes(self, *, allow_cold: bool) -> Indexes:
         """Return both indexes. Raises ColdRead, StorageFailure, CorruptLog."""
