@@ -106,9 +106,6 @@ class Log:
         self.replace_segments(segments)
         self.config = config
 
-    def __repr__(self) -> str:
-        return f"Log({self.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
-
     @property
     def config(self) -> LogConfig:
         """The log's settings. May be set while the log is in use."""
@@ -142,6 +139,7 @@ class Log:
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Replace the list of segments; the last one is open for writing. The caller holds `lock`."""
         self._view = SegmentsView(segments)
+        self.has_aborted = any(segment.has_aborted for segment in segments)  # whether any was aborted
         self._active = segments[-1]
         self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # where the last read ended
         self.set_limits()
@@ -294,6 +292,7 @@ class Log:
             aborted = self.producers.note(header, batch)
             if aborted is not None:
                 segment.note_aborted(aborted)
+                self.has_aborted = True
             self.epochs.assign(header.leader_epoch, header.base_offset)
         self.set_limits()
         self.log_end_offset = accepted.last_offset + 1
@@ -415,10 +414,10 @@ class Log:
     ) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap `records`, which were read from `offset` on.
 
-        stable_end: the last stable offset, where the read ended at the latest. allow_cold: whether to wait for the
-        disk; otherwise ColdRead is raised.
+        stable_end: where the read ended at the latest. allow_cold: as for `read`.
         """
-        return self._view.aborted_in(offset, records, min(stable_end, self.log_end_offset), allow_cold=allow_cold)
+        end = min(stable_end, self.log_end_offset)
+        return self._view.aborted_in(offset, records, end, allow_cold=allow_cold) if self.has_aborted else []
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest leader epoch of this log up to `epoch`, and its end offset; (-1, -1) if unknown."""

@@ -186,6 +186,18 @@ class Producers:
         producer = self.by_id.get(producer_id)
         return producer is not None and producer.transaction_first_offset >= 0
 
+    def begin_verification(self, header: BatchHeader, epoch_bump: bool, now_ms: int) -> VerificationGuard:
+        """Return the guard for the first batch of a transaction: that of a verification under way, or a new one.
+
+        epoch_bump: whether each of its transactions has an epoch of its own.
+        """
+        guard = self.guards.get(header.producer_id)
+        if guard is None:
+            guard = VerificationGuard(header.producer_epoch, header.base_sequence, epoch_bump, now_ms)
+            self.guards[header.producer_id] = guard
+        guard.note(header.producer_epoch, header.base_sequence)
+        return guard
+
     def due(self, producer_id: int, epoch: int, base_sequence: int) -> bool:
         """Return whether a batch continues the sequence of a known producer."""
         producer = self.by_id.get(producer_id)

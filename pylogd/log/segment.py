@@ -160,8 +160,7 @@ class Segment:
         try:
             written = storage.fs.pwritev(file.fd, buffers, position)
             if written != size:
-                rest = memoryview(b"".join(buffers))[written:]
-                write_all(storage.fs, file.fd, rest, position + written)
+                write_all(storage.fs, file.fd, memoryview(b"".join(buffers))[written:], position + written)
         except OSError as error:
             self._undo_write()
             raise StorageFailure(self.path, error) from error
