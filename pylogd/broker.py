@@ -67,6 +67,7 @@ from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
+from pylogd.transactions.verification import PartitionVerifier
 
 log = Logger()
 
@@ -111,6 +112,7 @@ class Broker:
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
+        self.verifier: PartitionVerifier | None = None
         self.outages = OutageReporter(
             self.partitions, self.logs, self.cluster.report_outages, reactor, self.replica_parts.disk_calls,
             settings.integer("log.dir.check.interval.ms") / 1000,

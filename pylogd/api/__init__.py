@@ -50,6 +50,7 @@ from pylogd.api import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    write_txn_markers,
 )
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, served_versions
@@ -105,4 +106,5 @@ __all__ = [
     "served_versions",
     "sync_group",
     "unsupported_api_versions",
+    "write_txn_markers",
 ]

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pylogd.security.authorizer import Authorizer
     from pylogd.security.delegation_tokens import TokenManager
     from pylogd.security.scram_users import StoredUsers
+    from pylogd.transactions.verification import PartitionVerifier
 
 
 class BrokerParts(Protocol):
@@ -82,6 +83,8 @@ class BrokerParts(Protocol):
     def partition_admin(self) -> PartitionAdmin: ...
     @property
     def groups(self) -> GroupCoordinator: ...
+    @property
+    def verifier(self) -> PartitionVerifier | None: ...  # None: nobody is asked about transactions
     @property
     def logs(self) -> LogManager: ...
     @property

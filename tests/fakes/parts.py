@@ -42,6 +42,7 @@ from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
+from pylogd.transactions.verification import PartitionVerifier
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -145,6 +146,7 @@ class Parts:
         self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
         self.laggards = LaggardThrottle(self.settings, self.disk_use, self.clock)
+        self.verifier: PartitionVerifier | None = None
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
