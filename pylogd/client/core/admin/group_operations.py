@@ -14,7 +14,7 @@ from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.group import commits
 from pylogd.client.core.group.consumer_protocol import decode_assignment, decode_subscription
-from pylogd.client.core.group.member_model import Identity
+from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.group.requests import GROUP_KEY
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import (
@@ -128,7 +128,7 @@ class GroupOperations:
         }
         _, response = await self._ask(
             group_id,
-            lambda version: commits.commit_request(Identity(group_id), chosen, version),
+            lambda version: commits.commit_request(GroupMetadata(group_id), chosen, version),
             lambda r: commits.commit_errors(r).values(),
             api=OffsetCommitRequest,
             highest=commits.COMMIT_UNTIL,
