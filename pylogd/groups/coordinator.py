@@ -42,12 +42,13 @@ from pylogd.groups.records import (
     offset_record,
 )
 from pylogd.groups.states import GroupState
-from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
+from pylogd.groups.topic import OFFSETS
 from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.limits.names import MAX_GROUP_ID, MAX_INSTANCE_ID
-from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
+from pylogd.metadata.image import OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
+from pylogd.replica.internal_topic import MOST_RECORDS, InternalTopic, KeyValue
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
 from pylogd.replica.waiting import shield
@@ -91,7 +92,7 @@ class GroupCoordinator:
         self._settings = settings
         self._clock = clock
         self._now_ms = now_ms
-        self._topic = OffsetsTopic(replicas, topics, topic_admin, settings, now_ms)
+        self._topic = InternalTopic(OFFSETS, replicas, topics, topic_admin, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, ClassicGroup] = {}
         self._membership = Membership(
@@ -195,23 +196,11 @@ class GroupCoordinator:
         """Return the node id of a group's coordinator, or an error code. Creates the offsets topic if it is missing."""
         if len(group_id) > MAX_GROUP_ID:
             return ErrorCode.INVALID_GROUP_ID
-        if self._topic.get() is None or self._topic.is_being_created:
-            made = self._topic.ensure()
-            return shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_created))
-        return self._leader_of(group_id)
+        return self._topic.coordinator_of(group_id)
 
-    def _leader_of(self, group_id: str) -> int | ErrorCode:
-        topic = self._topic.get()
-        leader = NO_LEADER if topic is None else topic.partitions[self._topic.index_of(group_id)].leader
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if leader == NO_LEADER else leader
-
-    @staticmethod
-    def _not_created(failure: Failure) -> ErrorCode:
-        if failure.check(PylogdError):
-            log.error("Could not create topic {topic}: {error}", topic=OFFSETS_TOPIC, error=failure.value)
-        else:
-            log.failure("Could not create topic {topic}", failure, topic=OFFSETS_TOPIC)
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    def offsets_partition(self, group_id: str) -> PartitionId | None:
+        """Return the topic and partition that store a group; None while the offsets topic does not exist."""
+        return None if self._topic.get() is None else (OFFSETS_TOPIC, self._topic.index_of(group_id))
 
     # -- finding groups
 
