@@ -198,9 +198,13 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         return self._topic.coordinator_of(group_id)
 
-    def offsets_partition(self, group_id: str) -> PartitionId | None:
-        """Return the topic and partition that store a group; None while the offsets topic does not exist."""
-        return None if self._topic.get() is None else (OFFSETS_TOPIC, self._topic.index_of(group_id))
+    def offsets_partition(self, group_id: str) -> PartitionId | ErrorCode:
+        """Return the topic and partition that store a group, or why there is none."""
+        if not group_id or len(group_id) > MAX_GROUP_ID:
+            return ErrorCode.INVALID_GROUP_ID
+        if self._topic.get() is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # the client has yet to ask for the group's coordinator
+        return OFFSETS_TOPIC, self._topic.index_of(group_id)
 
     # -- finding groups
 

@@ -157,7 +157,7 @@ def test_a_transactional_producer_needs_its_id(parts: Parts, allow: Allow) -> No
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     allow(Op.WRITE, Kind.TRANSACTIONAL_ID, "tx")
     assert set(ask()) == {ErrorCode.UNSUPPORTED_VERSION}  # there are no transactions
-    assert parts.call(initial).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert parts.call(initial).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 def test_an_idempotent_producer_needs_any_topic(parts: Parts, allow: Allow) -> None:
