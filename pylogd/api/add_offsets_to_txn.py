@@ -13,6 +13,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.transactions import EPOCH_PER_PRODUCER, for_version, may_use_transactional_id
 from pylogd.errors import ErrorCode
+from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.replica.waiting import then
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -29,9 +30,11 @@ def add_offsets_to_txn(
         return _answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _answer(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not 0 < len(request.group_id) <= MAX_GROUP_ID:
+        return _answer(ErrorCode.INVALID_GROUP_ID)
     partition = context.broker.groups.offsets_partition(request.group_id)
-    if isinstance(partition, ErrorCode):
-        return _answer(partition)
+    if partition is None:  # the client has yet to ask for the group's coordinator
+        return _answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     added = context.broker.transactions.add(
         request.transactional_id, request.producer_id, request.producer_epoch, [partition], EPOCH_PER_PRODUCER
     )

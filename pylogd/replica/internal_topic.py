@@ -153,10 +153,15 @@ class InternalTopic:
             one.callback(result)  # type: ignore[arg-type]  # a Failure makes it fail
 
     def append(
-        self, partition: Partition, records: Sequence[KeyValue], **fields: Any
+        self,
+        partition: Partition,
+        records: Sequence[KeyValue],
+        on_append: Callable[[int], object] | None = None,
+        **fields: Any,
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Append records as one batch. Returns NONE once they are committed, or why they were not.
 
+        on_append: called with the offset of the first record once they are in the log, before they are committed.
         fields: of the batch, as `encode_batch` takes them.
 
         The Deferred must not be cancelled when a client disconnects: appended records may still be committed.
@@ -165,17 +170,23 @@ class InternalTopic:
         try:
             batch = encode_batch([(key, value, now_ms, ()) for key, value in records], **fields)
             if partition in self._replicas.append_queues:
-                return Deferred.fromCoroutine(self._append_in_turn(partition, batch))
+                return Deferred.fromCoroutine(self._append_in_turn(partition, batch, on_append))
             result = self._replicas.append(partition, batch, True, own=True)
         except PylogdError as error:
             return self._why_refused(partition, error)
+        if on_append is not None:
+            on_append(result.base_offset)
         return self.committed(partition, result.last_offset)
 
-    async def _append_in_turn(self, partition: Partition, batch: bytes) -> ErrorCode:
+    async def _append_in_turn(
+        self, partition: Partition, batch: bytes, on_append: Callable[[int], object] | None
+    ) -> ErrorCode:
         try:
             result = await self._replicas.append_in_turn(partition, batch, True, own=True)
         except PylogdError as error:
             return self._why_refused(partition, error)
+        if on_append is not None:
+            on_append(result.base_offset)
         outcome = self.committed(partition, result.last_offset)
         return await outcome if isinstance(outcome, Deferred) else outcome
 
