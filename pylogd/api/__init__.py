@@ -56,6 +56,7 @@ from pylogd.api import (
     sasl_handshake,
     sync_group,
     update_features,
+    write_txn_markers,
 )
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, served_versions
@@ -117,4 +118,5 @@ __all__ = [
     "sync_group",
     "unsupported_api_versions",
     "update_features",
+    "write_txn_markers",
 ]

@@ -47,7 +47,7 @@ from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
 from pylogd.transactions.coordinator import TransactionCoordinator
 from pylogd.transactions.service import Transactions
-from pylogd.transactions.verifier import TransactionVerifier
+from pylogd.transactions.verification import PartitionVerifier
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -152,6 +152,7 @@ class Parts:
         self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
         self.laggards = LaggardThrottle(self.settings, self.disk_use, self.clock)
+        self.verifier: PartitionVerifier | None = None
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
@@ -160,7 +161,6 @@ class Parts:
         self.groups: GroupCoordinator
         self.transaction_parts: Transactions
         self.transactions: TransactionCoordinator
-        self.verifier: TransactionVerifier
         self.boot()
         result_of(self.metadata.start())
         result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))
@@ -196,7 +196,7 @@ class Parts:
             self.replica_parts, self.metadata, self.settings, self.clock, self.now_ms, self._connect,
             partial(ask_self, self),
         )  # fmt: skip
-        self.transactions, self.verifier = self.transaction_parts.coordinator, self.transaction_parts.verifier
+        self.transactions = self.transaction_parts.coordinator
         self.transaction_parts.start()
 
     @staticmethod

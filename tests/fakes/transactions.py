@@ -88,6 +88,7 @@ class TransactionFixture(Parts):
 
     def boot(self) -> None:
         super().boot()
+        self.verifier = self.transaction_parts.verifier
         self.transactions._markers._ask = self.leaders.ask
 
     def restart(self) -> None:

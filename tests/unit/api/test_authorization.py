@@ -56,6 +56,8 @@ ENOUGH: dict[ApiKey, list[set[Pair]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: [{(Op.ALTER_CONFIGS, Kind.TOPIC)}],
     # The documentation says ClusterAction, but Kafka's brokers ask for Alter.
     ApiKey.ELECT_LEADERS: [{(Op.ALTER, Kind.CLUSTER)}],
+    # The documentation has Alter only from Kafka 4.0 on.
+    ApiKey.WRITE_TXN_MARKERS: [{(Op.CLUSTER_ACTION, Kind.CLUSTER)}, {(Op.ALTER, Kind.CLUSTER)}],
     # Kafka's brokers ask for Describe only if the request wants the authorized operations.
     ApiKey.DESCRIBE_CLUSTER: [set()],
 }

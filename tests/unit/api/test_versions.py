@@ -111,6 +111,11 @@ from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pylogd.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from pylogd.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch, decoded
 
@@ -156,6 +161,7 @@ REQUESTS: list[Any] = [
     DescribeClusterRequest(),
     DescribeTopicPartitionsRequest(),
     DescribeProducersRequest([ProducersOf("t", [0])]),
+    WriteTxnMarkersRequest([WritableTxnMarker(7, 0, True, [WritableTxnMarkerTopic("t", [0])])]),
     OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 7)])]),
     OffsetFetchRequest(
         "g",
