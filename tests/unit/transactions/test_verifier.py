@@ -53,15 +53,11 @@ class Remote:
 
 
 def test_a_local_coordinator_is_asked_at_once(fixture: TransactionFixture) -> None:
-    producer = fixture.ready()
+    producer, verify = fixture.ready(), fixture.transaction_parts.verifier.verify
     fixture.add(producer, 0)
-    found = PendingResult(
-        fixture.transaction_parts.verifier.verify("x", producer.producer_id, 0, [T0, T1], False)
-    ).answer
+    found = PendingResult(verify("x", producer.producer_id, 0, [T0, T1], False)).answer
     assert found == {T0: NONE, T1: ErrorCode.TRANSACTION_ABORTABLE}
-    found = PendingResult(
-        fixture.transaction_parts.verifier.verify("x", producer.producer_id, 0, [T0, T1], True)
-    ).answer
+    found = PendingResult(verify("x", producer.producer_id, 0, [T0, T1], True)).answer
     assert found == {T0: NONE, T1: NONE}
     found = PendingResult(verify("x", producer.producer_id, 4, [T0], True)).answer
     assert found == {T0: ErrorCode.INVALID_PRODUCER_EPOCH}
