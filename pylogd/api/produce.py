@@ -7,12 +7,14 @@ append with acks=-1, that is NOT_ENOUGH_REPLICAS_AFTER_APPEND; if the leader cha
 records may or may not be lost. Other acks are INVALID_REQUIRED_ACKS. Topics go by name, from version 13 on by id. zstd
 needs version 7 (KIP-110). A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
 the checks); single invalid records, such as those without a key for a compacted topic, are named from version 8 on
-(KIP-467). A transactional batch is INVALID_TXN_STATE. Compressed records that have to be checked are decompressed in a
+(KIP-467). Compressed records that have to be checked are decompressed in a
 thread, and later appends to the same partition queue behind them. Internal topics are for brokers: with an
 authorizer, clients that may do CLUSTER_ACTION can write to them too; all others get INVALID_TOPIC_EXCEPTION.
 Advertised from version 0, which is not served: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
-Gaps: transactions are refused with UNSUPPORTED_VERSION.
+Transactions: `produce_transactions` has the rules. A transactional batch in a request without a transactional id is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, one that is not part of an open transaction INVALID_TXN_STATE, as is one that is
+not transactional while its producer has a transaction open.
 
 The most frequent requests never get here: `fast.produce` answers them.
 """
@@ -27,17 +29,19 @@ from twisted.internet.defer import Deferred
 from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
+from pylogd.api.produce_transactions import TransactionalProduce
 from pylogd.api.registry import handles
 from pylogd.api.slices import encode_in_thread, next_turn
-from pylogd.errors import CloseConnection, ErrorCode, PylogdError
+from pylogd.errors import CloseConnection, ErrorCode, KafkaError, PylogdError
 from pylogd.limits.elements import AT_ONCE
 from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
+from pylogd.log.transactions import TransactionTerms
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
-from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -66,10 +70,6 @@ _NO_LEADER = LeaderIdAndEpoch()
 Inspected = tuple[list[PartitionProduceResponse], int, Deferred[PartitionProduceResponse]]
 _PENDING = PartitionProduceResponse()
 
-_TRANSACTIONS = (
-    ErrorCode.UNSUPPORTED_VERSION,
-    "Transactions are not available on this broker; produce without a transactional id.",
-)
 _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not write to internal topics.")
 _UNAUTHORIZED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.text)
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
@@ -78,14 +78,42 @@ _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 @handles(ProduceRequest, 3, 13, advertise_from=0, overlaps=True)
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
     """Append, and return the response; a Deferred of it where something is waited for, or None for acks=0."""
-    acks = request.acks
-    if request.transactional_id is not None or not -1 <= acks <= 1:
-        return _refuse(request, *_why_refused(context, request.transactional_id))
-    job = _Job(context, acks)
-    count = 0
-    for topic in request.topic_data:
-        count += len(topic.partition_data)
-    if count > _MANY:
+    if request.transactional_id is not None or not -1 <= request.acks <= 1:
+        return _produce_unusual(context, request)
+    return _append_all(context, request, _Job(context, request.acks))
+
+
+def _produce_unusual(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
+    """Answer a request with a transactional id, or with other acks than there are."""
+    if not -1 <= request.acks <= 1:
+        return _refuse(request, *_ACKS)
+    job = _Job(context, request.acks)
+    try:
+        transaction = job.transaction = TransactionalProduce(context, request, job.find)
+    except KafkaError as error:
+        return _refuse(request, error.code, error.message)
+    if not transaction.waits:
+        return _append_all(context, request, job)
+    return shield(Deferred.fromCoroutine(_append_verified(context, request, job, transaction)))
+
+
+async def _append_verified(
+    context: RequestContext, request: ProduceRequest, job: _Job, transaction: TransactionalProduce
+) -> ProduceResponse | bytes | None:
+    """Append once the transaction coordinator has answered, and all earlier batches of the producer were appended."""
+    appended = await transaction.verify()
+    try:
+        answer = _append_all(context, request, job)
+        if _is_large(request) and isinstance(answer, Deferred):
+            large: ProduceResponse | bytes | None = await answer
+            return large
+    finally:
+        appended()
+    return await answer if isinstance(answer, Deferred) else answer
+
+
+def _append_all(context: RequestContext, request: ProduceRequest, job: _Job) -> ProduceResponse | Deferred[Any] | None:
+    if _is_large(request):
         return shield(Deferred[ProduceResponse | bytes | None].fromCoroutine(_produce_many(context, request, job)))
     topics = []
     for topic in request.topic_data:
@@ -96,6 +124,14 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
     if job.inspected:
         return shield(Deferred[ProduceResponse | None].fromCoroutine(_once_inspected(context, request, response, job)))
     return _conclude(context, request, response, job.pending)
+
+
+def _is_large(request: ProduceRequest) -> bool:
+    """Return whether a request has so many partitions that others get a turn in between."""
+    count = 0
+    for topic in request.topic_data:
+        count += len(topic.partition_data)
+    return count > _MANY
 
 
 async def _produce_many(context: RequestContext, request: ProduceRequest, job: _Job) -> ProduceResponse | bytes | None:
@@ -120,19 +156,24 @@ async def _produce_many(context: RequestContext, request: ProduceRequest, job: _
 
 
 class _Job:
-    """Appends the batches of a request. pending: appends to wait for. inspected: batches that a thread checks first."""
+    """Appends the batches of a request.
 
-    __slots__ = ("_acks", "_by_id", "_context", "_find", "_size", "inspected", "pending")
+    pending: appends to wait for. inspected: batches that a thread checks first. transaction: that of the request, if it
+    has a transactional id. find: returns a partition by its topic, as the request names it, and index.
+    """
+
+    __slots__ = ("_acks", "_by_id", "_context", "_size", "find", "inspected", "pending", "transaction")
 
     def __init__(self, context: RequestContext, acks: int) -> None:
         self._context = context
         self._acks = acks
         self._by_id = context.version >= FIRST_TOPIC_ID
         hosted = context.broker.partitions
-        self._find: Callable[[Any], Partition | None] = hosted.by_id.get if self._by_id else hosted.by_name.get
+        self.find: Callable[[Any], Partition | None] = hosted.by_id.get if self._by_id else hosted.by_name.get
         self._size = 0  # bytes of records so far
         self.pending: list[PendingAppend] = []
         self.inspected: list[Inspected] = []
+        self.transaction: TransactionalProduce | None = None
 
     def append(
         self,
@@ -144,7 +185,7 @@ class _Job:
         context, acks = self._context, self._acks
         key = topic.topic_id if self._by_id else topic.name
         for data in partitions:
-            partition = self._find((key, data.index))
+            partition = self.find((key, data.index))
             if context.broker.authorizer is not None and not _may_write(context, key, partition):
                 answer = _failure(data.index, *_UNAUTHORIZED)
             elif partition is None:
@@ -154,7 +195,9 @@ class _Job:
                 answer = _failure(data.index, *_INTERNAL)
             else:
                 self._size += len(data.records or b"")
-                made = _append(context, partition, data, acks, self.pending, at_once=self._size <= INLINE_BYTES)
+                made = _append(
+                    context, partition, data, acks, self.pending, self.transaction, at_once=self._size <= INLINE_BYTES
+                )
                 if isinstance(made, Deferred):
                     self.inspected.append((answers, len(answers), made))
                     made = _PENDING
@@ -196,6 +239,7 @@ def _append(
     data: PartitionProduceData,
     acks: int,
     pending: list[PendingAppend],
+    transaction: TransactionalProduce | None,
     *,
     at_once: bool,
 ) -> PartitionProduceResponse | Deferred[PartitionProduceResponse]:
@@ -208,16 +252,19 @@ def _append(
         if not records or context.version < _FIRST_WITH_ZSTD:
             records = _check_old(records)
         replicas = context.broker.replicas
+        terms = None if transaction is None else transaction.terms(partition)
         at_once = at_once or not partition.log.wants_inspection(records)
         if at_once and partition not in replicas.append_queues:
             try:
-                result = replicas.append(partition, records, acks == -1)
+                result = replicas.append(partition, records, acks == -1, terms=terms)
                 return _appended(partition, data.index, result, acks, pending)
             except InspectionNeeded:
                 pass
     except PylogdError as error:
         return refusal(partition, data.index, error)
-    return Deferred.fromCoroutine(_append_in_turn(context, partition, data.index, records, acks, pending, at_once))
+    return Deferred.fromCoroutine(
+        _append_in_turn(context, partition, data.index, records, acks, pending, at_once, terms)
+    )
 
 
 async def _append_in_turn(
@@ -228,10 +275,11 @@ async def _append_in_turn(
     acks: int,
     pending: list[PendingAppend],
     at_once: bool,
+    terms: TransactionTerms | None,
 ) -> PartitionProduceResponse:
     """As `_append`, where records have to be inspected first, or where earlier appends wait for that."""
     try:
-        result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once)
+        result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once, terms=terms)
     except PylogdError as error:
         return refusal(partition, index, error)
     return _appended(partition, index, result, acks, pending)
@@ -297,16 +345,6 @@ def _may_write(context: RequestContext, key: str | bytes, partition: Partition |
     return name is None or context.may_use_topic(AclOperation.WRITE, name)
 
 
-def _why_refused(context: RequestContext, transactional_id: str | None) -> tuple[ErrorCode, str]:
-    """Return why a request with a transactional id, or with other acks than there are, is refused."""
-    if transactional_id is None:
-        return _ACKS
-    if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-        refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return refused, refused.text
-    return _TRANSACTIONS
-
-
 def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse | None:
     if request.acks == 0:
         raise CloseConnection(f"a Produce request with acks=0 failed: {message}")
@@ -327,7 +365,7 @@ def _when_replicated(
 
     def answer(_: list[PendingAppend]) -> ProduceResponse:
         for append in pending:
-            code = _why_not(context, append)
+            code = why_not_committed(context, append)
             if code is not None:
                 failed: PartitionProduceResponse = append.answer
                 failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
@@ -340,7 +378,7 @@ def _when_replicated(
     return context.broker.replicas.wait_for_replicas(pending, timeout_ms).addCallback(answer)
 
 
-def _why_not(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
+def why_not_committed(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
     """Return why an append that was waited for is not committed, None if it is."""
     partition = append.partition
     if append.committed and not append.short:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
+from pylogd.log.producers import Producers
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from pylogd.log.snapshots import restore_producers, snapshot_offsets
 
@@ -76,4 +77,8 @@ def _make_durable(log: Log) -> None:
         sync_directory(fs, log.directory)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error
-    restore_producers(fs, log.directory, log.segments, log.log_end_offset, log.producers)
+    # Into another object: until it is complete, readers have to know which transactions are open.
+    producers = Producers(log.config.producer_ids_max)
+    restore_producers(fs, log.directory, log.segments, log.log_end_offset, producers)
+    with log.lock:
+        log.producers = producers

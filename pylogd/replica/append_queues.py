@@ -24,6 +24,7 @@ from pylogd.log.errors import InspectionNeeded
 from pylogd.replica.staged_writes import Outcome, StagedWrites, WaitingAppend
 
 if TYPE_CHECKING:
+    from pylogd.log.transactions import TransactionTerms
     from pylogd.log.validator import Inspections
     from pylogd.replica.partition import Partition
     from pylogd.wire.records import Buffer
@@ -41,8 +42,11 @@ class QueuedAppend(WaitingAppend):
 
     __slots__ = ("at_once", "context", "done")
 
-    def __init__(self, records: Buffer, acks_all: bool, *, at_once: bool, own: bool, follows: int | None) -> None:
-        super().__init__(records, acks_all, own=own, follows=follows)
+    def __init__(
+        self, records: Buffer, acks_all: bool, *, at_once: bool, own: bool, follows: int | None,
+        terms: TransactionTerms | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(records, acks_all, own=own, follows=follows, terms=terms)
         self.at_once = at_once
         self.context: Context = copy_context()
         self.done: Deferred[AppendResult] = Deferred()
@@ -81,14 +85,16 @@ class AppendQueues:
         self._slots = DeferredSemaphore(AT_ONCE)
 
     def append(
-        self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False
-    ) -> Deferred[AppendResult]:
+        self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False,
+        terms: TransactionTerms | None = None,
+    ) -> Deferred[AppendResult]:  # fmt: skip
         """Append after those that wait, and after an inspection if one is needed. Fails as `ReplicaManager.append`.
 
         at_once: whether a short inspection may be done on the reactor's thread. own: the records are the broker's.
+        terms: of batches of a transaction, and markers.
         Cancelling the Deferred does not cancel the append.
         """
-        append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None)
+        append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None, terms=terms)
         if self._staged is not None:
             try:
                 leave = self._staged.enter(partition, records)
@@ -133,11 +139,16 @@ class AppendQueues:
                 try:
                     if self._staged is not None:
                         return await self._staged.write(partition, _ready(queue))
-                    return [self._append_now(partition, first.records, first.acks_all, first.inspections)]
+                    return [self._append_one(partition, first)]
                 except InspectionNeeded:
                     first.inspections = await self._inspect(partition, first)
         except Exception as error:
             return [error]
+
+    def _append_one(self, partition: Partition, append: QueuedAppend) -> AppendResult:
+        return self._append_now(
+            partition, append.records, append.acks_all, append.inspections, own=append.own, terms=append.terms
+        )
 
     def _inspect(self, partition: Partition, append: QueuedAppend) -> Deferred[Inspections]:
         done: Deferred[Inspections] = self._slots.run(

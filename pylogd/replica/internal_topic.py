@@ -176,7 +176,7 @@ class InternalTopic:
             return self._why_refused(partition, error)
         if on_append is not None:
             on_append(result.base_offset)
-        return self._appended(partition, result.last_offset)
+        return self.committed(partition, result.last_offset)
 
     async def _append_in_turn(
         self, partition: Partition, batch: bytes, on_append: Callable[[int], object] | None
@@ -187,11 +187,11 @@ class InternalTopic:
             return self._why_refused(partition, error)
         if on_append is not None:
             on_append(result.base_offset)
-        outcome = self._appended(partition, result.last_offset)
+        outcome = self.committed(partition, result.last_offset)
         return await outcome if isinstance(outcome, Deferred) else outcome
 
-    def _appended(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
-        """Return NONE if appended records are committed, or a Deferred of the outcome."""
+    def committed(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
+        """Return NONE if the records up to `last_offset` are committed, or a Deferred of the outcome."""
         if partition.high_watermark > last_offset:
             return ErrorCode.NONE
         return self._replicas.wait_for_replicas(

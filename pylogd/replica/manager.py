@@ -26,12 +26,14 @@ from pylogd.replica.append_queues import AppendQueues
 from pylogd.replica.disk_calls import DiskCalls, InThread
 from pylogd.replica.partition import Partition
 from pylogd.replica.staged_writes import StagedWrites
+from pylogd.replica.verifications import PendingVerifications
 from pylogd.replica.waiting import LogStartWait, PartitionWaits, PendingAppend, ReplicationWait
 
 if TYPE_CHECKING:
     from pylogd.isolation.disks import Disks
     from pylogd.log.append_result import AppendResult
     from pylogd.log.manager import LogManager
+    from pylogd.log.transactions import TransactionTerms
     from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState
     from pylogd.replica.flushing import Flushers
@@ -53,6 +55,7 @@ class ReplicaManager:
         `append_queues`.
     writes_in_threads: whether appends are written in threads.
     append_queues: the partitions of which further appends are for `append_in_turn`.
+    verifications: the requests that wait for a transaction coordinator.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
     """
 
@@ -87,6 +90,7 @@ class ReplicaManager:
             self._staged = StagedWrites(disks, self._appended, failures.report, seconds)
         self._queues = AppendQueues(self.append, in_thread, self._staged)
         self.append_in_turn, self.append_queues = self._queues.append, self._queues.taken
+        self.verifications = PendingVerifications()
 
     # -- appending
 
@@ -98,14 +102,15 @@ class ReplicaManager:
         inspections: Inspections | None = None,
         *,
         own: bool = False,
+        terms: TransactionTerms | None = None,
     ) -> AppendResult:
         """Append a client's batches, or the broker's `own`, and wake who waits for them.
 
-        Raises as `Partition.append` does; after InspectionNeeded, and while the partition is in `append_queues`, a
-        client's batches are for `append_in_turn`.
+        terms: of batches of a transaction, and markers. Raises as `Partition.append` does; after InspectionNeeded, and
+        while the partition is in `append_queues`, a client's batches are for `append_in_turn`.
         """
         try:
-            result = partition.append(records, acks_all, inspections, own=own)
+            result = partition.append(records, acks_all, inspections, own=own, terms=terms)
         except StorageFailure as error:
             self._storage_failed(error)
             raise

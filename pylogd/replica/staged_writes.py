@@ -25,6 +25,7 @@ from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.log.producers import MAX_SEQUENCE
 from pylogd.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
+from pylogd.log.transactions import TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections
 from pylogd.replica.errors import FencedLeaderEpoch, NotEnoughReplicas
 from pylogd.wire.exceptions import InvalidRecordBatch
@@ -48,16 +49,20 @@ class WaitingAppend:
     """An append that waits to be written.
 
     inspections: of its records, once they were made. own: whether the records are the broker's. follows: of records
-    that were fetched from a leader, the leader epoch in which they were; None for all others.
+    that were fetched from a leader, the leader epoch in which they were; None for all others. terms: of batches of a
+    transaction, and markers.
     """
 
-    __slots__ = ("acks_all", "follows", "inspections", "own", "records")
+    __slots__ = ("acks_all", "follows", "inspections", "own", "records", "terms")
 
-    def __init__(self, records: Buffer, acks_all: bool, *, own: bool, follows: int | None) -> None:
+    def __init__(
+        self, records: Buffer, acks_all: bool, *, own: bool, follows: int | None, terms: TransactionTerms | None = None
+    ) -> None:
         self.records = records
         self.acks_all = acks_all
         self.own = own
         self.follows = follows
+        self.terms = terms
         self.inspections: Inspections | None = None
 
 
@@ -150,7 +155,7 @@ def _request(partition: Partition, append: WaitingAppend) -> AppendRequest:
         return AppendRequest(append.records, epoch, AppendOrigin.REPLICATION)
     partition.check_append(append.acks_all)
     origin = AppendOrigin.COORDINATOR if append.own else AppendOrigin.CLIENT
-    return AppendRequest(append.records, epoch, origin, append.inspections)
+    return AppendRequest(append.records, epoch, origin, append.inspections, append.terms)
 
 
 class _Refusals:

@@ -83,11 +83,9 @@ def test_invalid_acks(parts: Parts, acks: int) -> None:
     assert parts.partitions.by_name["t", 0].high_watermark == 0
 
 
-def test_transactions_are_refused_with_a_message(parts: Parts) -> None:
+def test_plain_batches_of_a_transactional_producer_are_appended(parts: Parts) -> None:
     parts.create("t")
-    partition = only(parts.call(request("t", batch(), acks=-1, transactional_id="tx"), 9))
-    assert partition.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "ransaction" in partition.error_message
+    assert only(parts.call(request("t", batch(), acks=-1, transactional_id="tx"), 9)).error_code == 0
 
 
 def test_unknown_names_indexes_and_ids(parts: Parts) -> None:
