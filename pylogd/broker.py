@@ -26,6 +26,7 @@ from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.api.metering import charge_connection
+from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
@@ -67,7 +68,7 @@ from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
-from pylogd.transactions.verification import PartitionVerifier
+from pylogd.transactions.service import Transactions
 
 log = Logger()
 
@@ -112,7 +113,6 @@ class Broker:
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
-        self.verifier: PartitionVerifier | None = None
         self.outages = OutageReporter(
             self.partitions, self.logs, self.cluster.report_outages, reactor, self.replica_parts.disk_calls,
             settings.integer("log.dir.check.interval.ms") / 1000,
@@ -123,6 +123,11 @@ class Broker:
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
         self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
+        self.features = self.metadata.features
+        self._transactions = Transactions(
+            self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)
+        )
+        self.transactions, self.verifier = self._transactions.coordinator, self._transactions.verifier
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, wall_ms)
         self.smooth_joins = SmoothJoins(
             self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
@@ -289,7 +294,7 @@ class Broker:
             if ours is not None:
                 warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
-        self.groups.start()
+        self._start_coordinators()
         await self.replica_parts.start()
         self._forget_settings = self.settings.subscribe(self._settings_changed)
         self.laggards.start()
@@ -304,6 +309,10 @@ class Broker:
         self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
         self._listeners.accept()
+
+    def _start_coordinators(self) -> None:
+        self.groups.start()
+        self._transactions.start()
 
     def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
         """A connection to another broker, by its listener for brokers."""
@@ -433,6 +442,7 @@ class Broker:
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
         self.groups.stop()
+        self._transactions.stop()
         await self.replica_parts.stop()
         await self._listeners.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
 

@@ -27,6 +27,7 @@ from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.sasl import SASL_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.tls import TLS_SETTINGS
+from pylogd.config.transactions import TRANSACTION_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 from pylogd.config.zookeeper import ZOOKEEPER_SETTINGS
 
@@ -454,6 +455,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *LAGGING_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
+            *TRANSACTION_SETTINGS,
             *_THREAD_SETTINGS,
         ]
     }

@@ -10,29 +10,29 @@ Rules:
   COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE while this broker stops.
 - An offset, an assignment or a deletion takes effect when its record is committed in the log, also if the client has
   disconnected meanwhile.
-- Expired offsets, offsets of deleted topics and empty groups are deleted a few groups at a time.
+- Offsets of an open transaction are kept beside the committed ones until its marker is committed (`transactions`).
 
 Must not know: requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.groups import transactions
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.loader import GroupLoader
 from pylogd.groups.membership import Membership
-from pylogd.groups.offsets import expired, may_commit, may_delete
+from pylogd.groups.offsets import may_commit, may_commit_in_transaction, may_delete
 from pylogd.groups.records import (
     Committed,
     PartitionId,
@@ -41,35 +41,26 @@ from pylogd.groups.records import (
     offset_key,
     offset_record,
 )
+from pylogd.groups.shard import Shard
 from pylogd.groups.states import GroupState
-from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
-from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.groups.sweeps import OffsetSweeps
+from pylogd.groups.topic import OFFSETS
+from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, TransactionalCommit
 from pylogd.limits.names import MAX_GROUP_ID, MAX_INSTANCE_ID
-from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
+from pylogd.metadata.image import OFFSETS_TOPIC
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
+from pylogd.replica.internal_topic import MOST_RECORDS, InternalTopic, KeyValue
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
 from pylogd.replica.waiting import shield
+from pylogd.wire.records import TRANSACTIONAL
 
 log = Logger()
 
-#: How many groups are searched for expired offsets in one turn of the reactor.
-_SWEPT_AT_ONCE: Final = 100
-_MINUTE_MS: Final = 60_000
 #: From so many bytes of metadata on it is checked how much all members have.
 _LARGE_METADATA: Final = 1 << 14
 _NONE = ErrorCode.NONE
-
-
-class Shard:
-    """The groups of one partition of the offsets topic that this broker leads. A new leadership makes a new shard."""
-
-    __slots__ = ("loading", "partition")
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.loading = True
 
 
 class GroupCoordinator:
@@ -89,9 +80,8 @@ class GroupCoordinator:
         self._disk_calls = replicas.disk_calls
         self._topics = topics
         self._settings = settings
-        self._clock = clock
         self._now_ms = now_ms
-        self._topic = OffsetsTopic(replicas, topics, topic_admin, settings, now_ms)
+        self._topic = InternalTopic(OFFSETS, replicas, topics, topic_admin, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, ClassicGroup] = {}
         self._membership = Membership(
@@ -103,8 +93,9 @@ class GroupCoordinator:
             most_members=lambda: settings.integer("group.max.size"),
         )
         self._undo: list[Callable[[], object]] = []
-        self._sweeper: IDelayedCall | None = None
-        self._sweeps: list[IDelayedCall] = []  # the next turn of each sweep under way
+        self._sweeps = OffsetSweeps(
+            clock, now_ms, settings, self._groups.values, self._drop_offsets, self._delete
+        )  # fmt: skip
         self._running = False
 
     # -- starting and stopping
@@ -112,8 +103,9 @@ class GroupCoordinator:
     def start(self) -> None:
         """Begin to follow the leadership of the offsets topic. Call it before the replica manager starts."""
         self._running = True
-        self._undo = [self._partitions.on_leadership(self._leadership), self._topics.subscribe(self._topic_changed)]
-        self._sweep_later()
+        leadership = self._partitions.on_leadership(self._leadership)
+        self._undo = [leadership, self._topics.subscribe(self._sweeps.topic_changed)]
+        self._sweeps.start()
 
     def stop(self) -> None:
         """Unload every group; requests that wait are answered NOT_COORDINATOR."""
@@ -121,9 +113,7 @@ class GroupCoordinator:
         for undo in self._undo:
             undo()
         self._undo = []
-        for call in (self._sweeper, *self._sweeps):
-            if call is not None and call.active():
-                call.cancel()
+        self._sweeps.stop()
         self._shards = {}
         for group in list(self._groups.values()):
             self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
@@ -172,6 +162,9 @@ class GroupCoordinator:
         self._groups.update(groups)
         for group in groups.values():
             self._membership.loaded(group)
+            shard.note_open(group)
+        for producer_id, committed in shard.ended:
+            self._end_transaction(shard, producer_id, committed)
         log.info(
             "{topic}-{index}: loaded {groups} groups from {records} records",
             topic=OFFSETS_TOPIC, index=shard.partition.index, groups=len(groups), records=loader.records,
@@ -195,23 +188,11 @@ class GroupCoordinator:
         """Return the node id of a group's coordinator, or an error code. Creates the offsets topic if it is missing."""
         if len(group_id) > MAX_GROUP_ID:
             return ErrorCode.INVALID_GROUP_ID
-        if self._topic.get() is None or self._topic.is_being_created:
-            made = self._topic.ensure()
-            return shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_created))
-        return self._leader_of(group_id)
+        return self._topic.coordinator_of(group_id)
 
-    def _leader_of(self, group_id: str) -> int | ErrorCode:
-        topic = self._topic.get()
-        leader = NO_LEADER if topic is None else topic.partitions[self._topic.index_of(group_id)].leader
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if leader == NO_LEADER else leader
-
-    @staticmethod
-    def _not_created(failure: Failure) -> ErrorCode:
-        if failure.check(PylogdError):
-            log.error("Could not create topic {topic}: {error}", topic=OFFSETS_TOPIC, error=failure.value)
-        else:
-            log.failure("Could not create topic {topic}", failure, topic=OFFSETS_TOPIC)
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    def offsets_partition(self, group_id: str) -> PartitionId | None:
+        """Return the topic and partition that store a group; None while the offsets topic does not exist."""
+        return None if self._topic.get() is None else (OFFSETS_TOPIC, self._topic.index_of(group_id))
 
     # -- finding groups
 
@@ -311,13 +292,20 @@ class GroupCoordinator:
         return self._append(group, [record], lambda: setattr(group, "stored", True))
 
     def _append(
-        self, group: ClassicGroup, records: Sequence[KeyValue], then: Callable[[], object]
+        self,
+        group: ClassicGroup,
+        records: Sequence[KeyValue],
+        then: Callable[[], object],
+        on_append: Callable[[int], object] | None = None,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records of a group, and call `then` once they are committed, unless the group is Dead by then."""
+        """Append records of a group, and call `then` once they are committed, unless the group is Dead by then.
+
+        on_append: called with the offset of the first one once they are in the log.
+        """
         shard = self._shards.get(group.partition_index)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
-        result = self._topic.append(shard.partition, records)
+        result = self._topic.append(shard.partition, records, on_append)
         if not isinstance(result, Deferred):
             if result == _NONE:
                 then()
@@ -365,8 +353,59 @@ class GroupCoordinator:
             return _NONE
         if records is None:
             records = [offset_record(group_id, *offset) for offset in offsets]
-        known = group.offsets
-        return self._append(group, records, lambda: known.update(offsets))
+        known, open_ = group.offsets, group.transactions
+        overtake = partial(transactions.overtake, open_, [partition for partition, _ in offsets]) if open_ else None
+        return self._append(group, records, lambda: known.update(offsets), overtake)
+
+    def commit_in_transaction(self, group_id: str, commit: TransactionalCommit) -> ErrorCode | Deferred[ErrorCode]:
+        """Store offsets, all or none, that count once the transaction is committed. See `transaction_ended`."""
+        error = self._error_for(group_id)
+        if error:
+            return error
+        group = self._groups.get(group_id)
+        if group is None:
+            if commit.generation > NO_GENERATION:
+                return ErrorCode.ILLEGAL_GENERATION
+            group = self._new(group_id)
+        error = may_commit_in_transaction(group, commit.member_id, commit.instance_id, commit.generation)
+        if error or not commit.offsets:
+            return error
+        shard, found = self._shards[group.partition_index], group
+        result = self._topic.append(
+            shard.partition, commit.records, partial(shard.begin, found, commit),
+            producer_id=commit.producer_id, producer_epoch=commit.epoch, attributes=TRANSACTIONAL,
+        )  # fmt: skip
+        return shield(result) if isinstance(result, Deferred) else result
+
+    def transaction_ended(self, index: int, producer_id: int, committed: bool) -> None:
+        """Note that the marker of a transaction is committed in a partition of the offsets topic.
+
+        The offsets of the transaction count from now on, or never will.
+        """
+        shard = self._shards.get(index)
+        if shard is None:
+            return  # whoever leads the partition next finds the marker in the log
+        if shard.loading:
+            shard.ended.append((producer_id, committed))
+        else:
+            self._end_transaction(shard, producer_id, committed)
+
+    def _end_transaction(self, shard: Shard, producer_id: int, committed: bool) -> None:
+        for group_id in shard.transactions.pop(producer_id, ()):
+            group = self._groups.get(group_id)
+            if group is not None:
+                transactions.end(group.transactions, producer_id, group.offsets, committed=committed)
+
+    def in_transaction(self, group_id: str, producer_id: int, epoch: int) -> bool:
+        """Return whether offsets of a group are in a producer's open transaction already."""
+        group = self._groups.get(group_id)
+        found = None if group is None else group.transactions.get(producer_id)
+        return found is not None and found.epoch == epoch
+
+    def unstable(self, group_id: str) -> frozenset[PartitionId]:
+        """Return the partitions of which an open transaction may still change the group's offset."""
+        group = self._groups.get(group_id)
+        return frozenset() if group is None else frozenset(transactions.pending(group.transactions))
 
     def fetch(self, group_id: str) -> dict[PartitionId, Committed] | ErrorCode:
         """Return the committed offsets of a group, which the caller must not modify, or an error code."""
@@ -389,7 +428,8 @@ class GroupCoordinator:
         answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
-        to_delete = [partition for partition, error in answers.items() if not error and partition in group.offsets]
+        known = transactions.all_partitions(group.offsets, group.transactions)
+        to_delete = [partition for partition, error in answers.items() if not error and partition in known]
         return self._drop_offsets(group, to_delete), answers
 
     def _drop_offsets(self, group: ClassicGroup, partitions: Sequence[PartitionId]) -> ErrorCode | Deferred[ErrorCode]:
@@ -403,6 +443,7 @@ class GroupCoordinator:
     def _dropped(group: ClassicGroup, partitions: Sequence[PartitionId]) -> None:
         for partition in partitions:
             group.offsets.pop(partition, None)
+        transactions.drop(group.transactions, partitions)
 
     # -- administration
 
@@ -426,55 +467,14 @@ class GroupCoordinator:
         return ErrorCode.NON_EMPTY_GROUP if group.state is not GroupState.EMPTY else self._delete(group)
 
     def _delete(self, group: ClassicGroup) -> ErrorCode | Deferred[ErrorCode]:
-        self._drop_offsets(group, list(group.offsets))  # if this fails, the next append fails too
+        known = transactions.all_partitions(group.offsets, group.transactions)
+        self._drop_offsets(group, list(known))  # if this fails, the next append fails too
         return self._append(group, [(group_key(group.group_id), None)], lambda: self._deleted(group))
 
     def _deleted(self, group: ClassicGroup) -> None:
         group.stored = False
         if group.state is GroupState.EMPTY:  # no member has joined meanwhile
             self._membership.unload(group, ErrorCode.GROUP_ID_NOT_FOUND)
-
-    # -- expiry
-
-    def _sweep_later(self) -> None:
-        interval_ms = self._settings.integer("offsets.retention.check.interval.ms")
-        self._sweeper = self._clock.callLater(interval_ms / 1000, self._sweep_old)
-
-    def _sweep_old(self) -> None:
-        self._sweep_later()
-        now_ms = self.now_ms
-        retention_ms = self._settings.integer("offsets.retention.minutes") * _MINUTE_MS
-        self._sweep(lambda group: list(expired(group, now_ms, retention_ms)), forget_idle=True)
-
-    def _topic_changed(self, change: TopicChange) -> None:
-        if change.after is not None or change.before is None:
-            return
-        name, now_ms = change.before.name, self.now_ms
-        self._sweep(
-            lambda group: [
-                partition
-                for partition, found in group.offsets.items()
-                if partition[0] == name and found.committed_ms <= now_ms
-            ],
-            forget_idle=False,
-        )
-
-    def _sweep(self, to_delete: Callable[[ClassicGroup], list[PartitionId]], *, forget_idle: bool) -> None:
-        """Delete the offsets that `to_delete` returns for each group; with `forget_idle` also groups without any."""
-        self._sweep_some(iter(list(self._groups.values())), to_delete, forget_idle)
-
-    def _sweep_some(
-        self, groups: Iterator[ClassicGroup], to_delete: Callable[[ClassicGroup], list[PartitionId]], forget_idle: bool
-    ) -> None:
-        some = list(islice(groups, _SWEPT_AT_ONCE))
-        for group in some:
-            if group.state is not GroupState.DEAD:
-                self._drop_offsets(group, to_delete(group))
-                if forget_idle and group.state is GroupState.EMPTY and not (group.offsets or group.pending):
-                    self._delete(group)
-        self._sweeps = [call for call in self._sweeps if call.active()]
-        if len(some) == _SWEPT_AT_ONCE and self._running:
-            self._sweeps.append(self._clock.callLater(0, self._sweep_some, groups, to_delete, forget_idle))
 
 
 def _chunks(partitions: Sequence[PartitionId]) -> Iterable[Sequence[PartitionId]]:
