@@ -51,7 +51,7 @@ class ReplicaManager:
         may wait for a disk. seconds: a monotonic clock.
     append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
         `append_queues`.
-    writes_in_threads: whether appends are written in threads.
+    writes_in_threads: whether appends are written in threads, all or at times.
     append_queues: the partitions of which further appends are for `append_in_turn`.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
     """
@@ -144,7 +144,7 @@ class ReplicaManager:
 
         Raises, or fails, as `Partition.append_fetched` does.
         """
-        if self._staged is not None and len(batches):
+        if self._staged is not None and len(batches) and partition in self.append_queues:
             done = self._queues.append_fetched(partition, batches)
             return done.addCallback(lambda _: self._heard(partition, leader_hw, leader_start))
         try:
