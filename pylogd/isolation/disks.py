@@ -53,15 +53,17 @@ class Disk:
     pace: whether the disk is slow; None if all appends are for the queues anyway.
     """
 
-    def __init__(self, path: str, options: DiskOptions, workers: Callable[[str, int], Workers], now: float) -> None:
-        """workers: makes up to so many threads of that name. now: seconds of a monotonic clock."""
+    def __init__(
+        self, path: str, options: DiskOptions, workers: Callable[[str, int], Workers], seconds: Callable[[], float]
+    ) -> None:
+        """workers: makes up to so many threads of that name. seconds: a monotonic clock."""
         name = os.path.basename(path)
-        self.pace = None if options.always else DiskPace(path, now)
+        self.pace = None if options.always else DiskPace(path, seconds())
         self.path = path
         self.queues = [
             WriteQueue(
                 f"{path}, queue {number}", options.max_requests, options.max_bytes,
-                workers(f"pylogd-write-{name}-{number}", 1),
+                workers(f"pylogd-write-{name}-{number}", 1), seconds,
             )
             for number in range(options.queues)
         ]  # fmt: skip
@@ -133,7 +135,7 @@ class Disks:
         self._look: IDelayedCall | None = None
 
     def _new(self, path: str) -> Disk:
-        return Disk(path, self._options, self._workers, self._clock.seconds())
+        return Disk(path, self._options, self._workers, self._clock.seconds)
 
     def __iter__(self) -> Iterator[Disk]:
         return iter(self._disks.values())

@@ -106,8 +106,11 @@ class AppendQueues:
         """
         append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None)
         if self._staged is not None and partition in self.taken:
+            refusal = self._staged.refusal(partition, records)
+            if refusal is not None:
+                return fail(refusal)
             try:
-                leave = self._staged.enter(partition, records)
+                leave = self._staged.enter(partition, len(records))
             except PylogdError as error:
                 return fail(error)
             append.done.addBoth(_left, leave)

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.replica.append_queues import AppendQueues
 from pylogd.replica.disk_calls import DiskCalls, InThread
+from pylogd.replica.errors import QueueFull
 from pylogd.replica.partition import Partition
 from pylogd.replica.staged_writes import StagedWrites
 from pylogd.replica.waiting import LogStartWait, PartitionWaits, PendingAppend, ReplicationWait
@@ -113,6 +114,13 @@ class ReplicaManager:
             self._flushers[partition.key].appended()
         self.fetch_waits.check(partition.key)
         return result
+
+    def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
+        """Return why a client's batches are refused at once, for a partition in `append_queues`; None if they are not.
+
+        The error is returned, not raised, since that is cheaper for many.
+        """
+        return None if self._staged is None else self._staged.refusal(partition, records)
 
     def append_batches(self, partition: Partition, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
         """Append with one write as many of a client's batches, from the first on, as need no closer look.

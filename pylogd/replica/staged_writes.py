@@ -5,9 +5,9 @@ partition's turn, it is prepared together with those behind it, written in the q
 (`log.staged_append`). There is at most one write of a partition under way.
 
 Rules:
-- A refusal is NotEnoughReplicas: nothing was appended, clients try again after their back-off, and unlike after a
-  storage error they don't ask for metadata each time (librdkafka: RETRY and MSG_NOT_PERSISTED without REFRESH; Java:
-  retriable, but not an InvalidMetadataException).
+- A refusal is QueueFull, a NotEnoughReplicas: nothing was appended, clients try again after their back-off, and unlike
+  after a storage error they don't ask for metadata each time (librdkafka: RETRY and MSG_NOT_PERSISTED without REFRESH;
+  Java: retriable, but not an InvalidMetadataException).
 - Batches that an idempotent producer sent behind a refused one are refused too, until that one comes again. Otherwise
   they would be out of order, or, from a producer that is not known yet, be taken for its first ones.
 - Where a disk has queues only while it is slow, a partition is written at once again when none of its appends waits and
@@ -28,7 +28,7 @@ from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.log.producers import MAX_SEQUENCE
 from pylogd.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.log.validator import AppendOrigin, Inspections
-from pylogd.replica.errors import FencedLeaderEpoch, NotEnoughReplicas
+from pylogd.replica.errors import FencedLeaderEpoch, QueueFull
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import parse_header
 
@@ -96,19 +96,32 @@ class StagedWrites:
             return True
         return self._disks.any_queued and self._disks.at(log.directory).queued
 
-    def enter(self, partition: Partition, records: Buffer) -> Callable[[], object]:
-        """Count an append as waiting; return what has to be called when it was answered.
+    def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
+        """Return why an append is refused before it is looked into; None if it may enter the queue.
 
-        Raises NotEnoughReplicas if the queue is full, and PartitionOffline.
+        The error is not raised here: with a traceback it would be garbage that only the collector can free, which at
+        thousands of refusals a second is felt by everybody.
         """
-        queue, size = self._queue_of(partition), len(records)
+        if not partition.online:
+            return None
+        queue = self._queue_of(partition)
         if self._refusals.refuse(partition, records):
-            raise NotEnoughReplicas("an earlier batch of the same producer was not appended; send both again")
-        if not queue.enter(size):
-            self._refusals.note(partition, records)
-            raise NotEnoughReplicas(
-                f"not appended: {queue.requests} appends with {queue.bytes} bytes wait for the disk ({queue.name})"
-            )
+            return QueueFull("an earlier batch of the same producer was not appended; send both again", queue.refuse())
+        if queue.takes(len(records)):
+            return None
+        self._refusals.note(partition, records)
+        return QueueFull(
+            f"not appended: {queue.requests} appends with {queue.bytes} bytes wait for the disk ({queue.name})",
+            queue.refuse(),
+        )
+
+    def enter(self, partition: Partition, size: int) -> Callable[[], object]:
+        """Count an append of `size` bytes as waiting; return what has to be called when it was answered.
+
+        Raises PartitionOffline.
+        """
+        queue = self._queue_of(partition)
+        queue.enter(size)
         return lambda: queue.leave(size)
 
     async def write(self, partition: Partition, appends: Sequence[WaitingAppend]) -> Sequence[Outcome]:
