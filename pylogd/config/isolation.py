@@ -31,7 +31,7 @@ ISOLATION_SETTINGS: Final = [
         ConfigType.INT,
         4,
         "With `log.write.queues`: queues for each data directory, with a thread each. Topics are spread over them by "
-        "the hash of their names. (Ours.)",
+        "the hash of their names; internal topics have one more. (Ours.)",
         _ISOLATION,
         minimum=1,
         maximum=64,

@@ -50,7 +50,8 @@ class DiskOptions(NamedTuple):
 class Disk:
     """One data directory. queues: by number. threads: for all calls but writes of appends.
 
-    pace: whether the disk is slow; None if all appends are for the queues anyway.
+    control: the queue for topics in which brokers keep their own state, such as the offsets of groups: what coordinates
+    clients must not wait behind their data. pace: whether the disk is slow; None if all appends are for the queues.
     """
 
     def __init__(
@@ -60,17 +61,17 @@ class Disk:
         name = os.path.basename(path)
         self.pace = None if options.always else DiskPace(path, seconds())
         self.path = path
-        self.queues = [
-            WriteQueue(
-                f"{path}, queue {number}", options.max_requests, options.max_bytes,
-                workers(f"pylogd-write-{name}-{number}", 1), seconds,
-            )
-            for number in range(options.queues)
-        ]  # fmt: skip
+
+        def queue(number: int | str) -> WriteQueue:
+            writer = workers(f"pylogd-write-{name}-{number}", 1)
+            return WriteQueue(f"{path}, queue {number}", options.max_requests, options.max_bytes, writer, seconds)
+
+        self.queues = [queue(number) for number in range(options.queues)]
+        self.control = queue("control")
         self.threads = workers(f"pylogd-disk-{name}", options.threads)
 
     def queue_of(self, topic: str) -> WriteQueue:
-        """Return the queue for appends to a topic."""
+        """Return the queue for appends to a topic of clients."""
         return self.queues[crc32(topic.encode()) % len(self.queues)]
 
     @property
@@ -81,7 +82,7 @@ class Disk:
     def observe(self, meter: DiskMeter, now: float) -> None:
         """Judge by the meter's last sample whether the disk is slow."""
         if self.pace is not None:
-            began = min((at for queue in self.queues if (at := queue.writer.oldest()) is not None), default=now)
+            began = min((at for writer in self._writers() if (at := writer.oldest()) is not None), default=now)
             self.pace.observe(now, now - began, meter.usage(self.path), meter.pressure, meter.dirty)
 
     @property
@@ -90,7 +91,10 @@ class Disk:
         return sum(workers.stuck for workers in self._workers())
 
     def _workers(self) -> Iterable[Workers]:
-        return (*(queue.writer for queue in self.queues), self.threads)
+        return (*self._writers(), self.threads)
+
+    def _writers(self) -> Iterable[Workers]:
+        return (*(queue.writer for queue in self.queues), self.control.writer)
 
     def began(self) -> float | None:
         """Return when the oldest call under way was begun; None if none is."""

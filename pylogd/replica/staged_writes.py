@@ -28,6 +28,7 @@ from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.log.producers import MAX_SEQUENCE
 from pylogd.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.log.validator import AppendOrigin, Inspections
+from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.errors import FencedLeaderEpoch, QueueFull
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import parse_header
@@ -85,7 +86,8 @@ class StagedWrites:
         self._refusals = _Refusals(seconds)
 
     def _queue_of(self, partition: Partition) -> WriteQueue:
-        return self._disks.at(partition.log.directory).queue_of(partition.topic)
+        disk = self._disks.at(partition.log.directory)
+        return disk.control if partition.topic in INTERNAL_TOPICS else disk.queue_of(partition.topic)
 
     def wanted(self, partition: Partition) -> bool:
         """Return whether an append to a partition of which none waits has to be staged nevertheless."""
@@ -131,7 +133,7 @@ class StagedWrites:
         """
         log = partition.log
         disk = self._disks.at(log.directory)
-        queue = disk.queue_of(partition.topic)
+        queue = self._queue_of(partition)
         if not log.writing.acquire(blocking=False):  # a log is truncated or rolled in another thread
             await queue.writer.run(wait_to_begin, log)
         try:

@@ -16,8 +16,9 @@ from pylogd.log.errors import LogClosed, StorageError, StorageFailure
 from pylogd.replica.errors import FencedLeaderEpoch, NotEnoughReplicas, PartitionOffline, QueueFull
 from pylogd.replica.partition import Partition
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import encode_batch
 from pylogd.wire.schema import response_codec
-from tests.fakes.parts import Parts, batch, records_in
+from tests.fakes.parts import NOW_MS, Parts, batch, records_in
 from tests.fakes.workers import HeldWorkers
 from tests.property.test_request_batches import CLIENTS, Side
 
@@ -129,6 +130,29 @@ def test_refusals_leave_no_garbage_and_mute_who_comes_too_often(
     assert not transport.pump(), "it is muted"
     side.parts.time.advance(PAUSE)
     assert transport.pump()
+
+
+def test_commits_do_not_wait_behind_data(parts: Parts, outcomes: Outcomes) -> None:
+    """Also where the topic of the offsets is on the same disk, whose queues for data are all full."""
+    parts.create("__consumer_offsets", cleanup_policy="compact")
+    offsets = parts.partitions.by_name["__consumer_offsets", 0]
+    assert parts.disks is not None
+    disk = parts.disks.at(offsets.log.directory)
+    writers = [queue.writer for queue in disk.queues if isinstance(queue.writer, HeldWorkers)]
+    for writer in writers:
+        writer.hold = True
+    for number in range(20):
+        parts.create(f"t{number}")
+        for _ in range(4):
+            append(parts, parts.partitions.by_name[f"t{number}", 0]).addErrback(lambda _: None)
+    full = [queue.refused > 0 for queue in disk.queues]
+    commit = encode_batch([(b"k", b"v", NOW_MS, ())])
+    outcomes.take("commit", parts.replicas.append_in_turn(offsets, commit, True, own=True))
+    for writer in writers:
+        writer.hold = False
+        writer.release()
+    assert all(full)
+    assert outcomes.all == [("commit", 0)]
 
 
 def test_a_disk_that_hangs_leaves_topics_on_another_one_alone(parts: Parts, outcomes: Outcomes) -> None:
