@@ -11,14 +11,16 @@ producers of small records with acks=1 on both, and a group member that sends he
   fast as they are answered.
 - given up: the freeze lasts longer than `log.dir.failure.timeout.ms`.
 
-The first two have both arms by turns: `log.write.queues` off (stock) and always (queues). Needs root and loop devices:
-where a disk can't be frozen or slowed it says why, and measures nothing. `--write` writes bench/ISOLATION.md.
+Arms by turns: `log.write.queues` off (stock), always (queues), and with a slow disk also slow (adaptive). The producers
+on the second disk are in a process of their own. Needs root and loop devices: where a disk can't be frozen or slowed it
+says why, and measures nothing. `--write` writes bench/ISOLATION.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -55,6 +57,7 @@ _SLOW_DIRTY = 8 << 20
 _TOPICS = 4
 _FACTS = ("processor", "cores", "memory", "system", "python", "commit")
 _ARMS = {"queues": "always", "stock": "off"}
+_SLOW_ARMS = {"queues": "always", "adaptive": "slow", "stock": "off"}
 
 
 class Samples:
@@ -125,6 +128,46 @@ class Load:
             while not self.stopping.wait(0.02):
                 sent = time.monotonic()
                 samples.add(sent, client.request(HeartbeatRequest(group, generation, member), 3).error_code)
+
+
+class LoadProcess:
+    """Producers in a process of their own: they take no interpreter time from the clients that are measured.
+
+    samples, acknowledged: as of `Load`, after `stop`.
+    """
+
+    def __init__(self, address: str, topics: Sequence[str], size: int = 1000, pause: float = PAUSE) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_produce_apart, args=(theirs, address, topics, size, pause), daemon=True)
+        self._process.start()
+        self._pipe.recv()
+        self.samples: list[Samples] = []
+        self.acknowledged: dict[str, set[bytes]] = {}
+
+    def stop(self) -> None:
+        """Have the producers stop, and take over what they have seen."""
+        self._pipe.send(None)
+        self.samples, self.acknowledged = self._pipe.recv()
+        self._process.join(_PATIENCE)
+
+
+def _produce_apart(pipe: Any, address: str, topics: Sequence[str], size: int, pause: float) -> None:
+    load = Load(address)
+    samples = [load.produce(topic, size, pause) for topic in topics]
+    pipe.send(None)
+    pipe.recv()
+    load.stop()
+    pipe.send((samples, load.acknowledged))
+
+
+def lost(address: str, *loads: Load | LoadProcess) -> int:
+    """Return how many records were acknowledged and can't be read."""
+    keys: dict[str, set[bytes]] = {}
+    for load in loads:
+        for topic, some in load.acknowledged.items():
+            keys[topic] = keys.get(topic, set()) | some
+    return sum(len(some - read_keys(address, topic)) for topic, some in keys.items())
 
 
 def join(client: RawClient, group: str) -> tuple[str, int]:
@@ -222,12 +265,12 @@ def slow(disk: Disk) -> Iterator[None]:
         yield
     finally:
         limits.write_text(f"{disk.number} 0")
-        disk.limit_dirty(1 << 40)
+        disk.lift_dirty_limit()
 
 
 def slow_trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Write faster to the second disk than it can; return what was measured."""
-    with running(disks, _ARMS[arm], folder) as broker:
+    with running(disks, _SLOW_ARMS[arm], folder) as broker:
         with RawClient(broker.address) as setup:
             join(setup, "warm")
         good, bad = topics_on(disks, broker.address)
@@ -239,14 +282,15 @@ def slow_trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) ->
         time.sleep(seconds / 4)
         with slow(disks[1]):
             limited = time.monotonic()
-            writers = [load.produce(bad[n % len(bad)], size=100_000, pause=0.0) for n in range(4)]
+            writers = LoadProcess(broker.address, [bad[n % len(bad)] for n in range(4)], 100_000, 0.0)
             time.sleep(seconds)
             end = time.monotonic()
-            load.stopping.set()
+        writers.stop()
         load.stop()
-        lost = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
-    row = {"experiment": "slow", "arm": arm, "lost": lost}
-    row["written_mb"] = round(sum(len(one.between(limited, end, 0)) for one in writers) / 10)
+        missing = lost(broker.address, load, writers)
+        switches = broker.log().count("is slow: "), broker.log().count("is quick again: ")
+    row: dict[str, Any] = {"experiment": "slow", "arm": arm, "lost": missing, "became slow, quick": switches}
+    row["written_mb"] = round(sum(len(one.between(limited, end, 0)) for one in writers.samples) / 10)
     return row | compared(others, beats, begin, limited, end)
 
 
@@ -269,7 +313,7 @@ def trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict
         good, bad = topics_on(disks, broker.address)
         load = Load(broker.address)
         others = [load.produce(name) for name in good]
-        frozen = [load.produce(bad[n % len(bad)]) for n in range(FROZEN_PRODUCERS)]
+        frozen = LoadProcess(broker.address, [bad[n % len(bad)] for n in range(FROZEN_PRODUCERS)])
         beats = load.heartbeat("g")
         time.sleep(2.0)
         begin = time.monotonic()
@@ -279,12 +323,14 @@ def trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict
             time.sleep(seconds)
         thaw = time.monotonic()
         time.sleep(2.0)
+        frozen.stop()
         load.stop()
-        lost = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
-    refused = sorted(took for one in frozen for took in one.between(freeze + 0.5, thaw, ErrorCode.NOT_ENOUGH_REPLICAS))
-    row: dict[str, Any] = {"experiment": "frozen", "arm": arm, "lost": lost, "refused": len(refused)}
+        missing = lost(broker.address, load, frozen)
+    refusals = (one.between(freeze + 0.5, thaw, ErrorCode.NOT_ENOUGH_REPLICAS) for one in frozen.samples)
+    refused = sorted(took for some in refusals for took in some)
+    row: dict[str, Any] = {"experiment": "frozen", "arm": arm, "lost": missing, "refused": len(refused)}
     row |= {"refused_p50": share(refused, 0.5), "refused_p99": share(refused, 0.99)}
-    row["other_codes"] = sorted({code for one in [*others, *frozen, beats] for _, _, code in one.all} - {0, 19})
+    row["other_codes"] = sorted({code for one in [*others, *frozen.samples, beats] for _, _, code in one.all} - {0, 19})
     return row | compared(others, beats, begin, freeze, thaw)
 
 
@@ -331,7 +377,7 @@ def give_up(disks: Sequence[Disk], folder: Path) -> dict[str, Any]:
             row["stuck"] = "threads are stuck" in running_broker.log()
     with started(disks, "always", folder) as broker:
         row["acknowledged"] = sum(map(len, load.acknowledged.values()))
-        row["lost"] = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
+        row["lost"] = lost(broker.address, load)
     return row
 
 
@@ -349,7 +395,7 @@ def measure(options: argparse.Namespace, say: Callable[[dict[str, Any]], object]
             for arm in _ARMS:
                 say(trial(disks, arm, folder, options.seconds))
         for _ in range(options.pairs if options.slow_seconds else 0):
-            for arm in _ARMS:
+            for arm in _SLOW_ARMS:
                 say(slow_trial(disks, arm, folder, options.slow_seconds))
 
 

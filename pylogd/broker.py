@@ -30,7 +30,7 @@ from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
-from pylogd.config.isolation import OFF
+from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
@@ -188,6 +188,8 @@ class Broker:
             partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
             cache=None if cache is None else cache.cache, staged_appends=self.disks is not None,
         )  # fmt: skip
+        if self.disks is not None and self.disks.adaptive:
+            logs.storage.appended = self.disks.wrote
         logs.on_directory_failed = lambda path, keys: self._reactor.callFromThread(self._directory_failed, path, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
@@ -200,7 +202,7 @@ class Broker:
         options = DiskOptions(
             integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
             integer("log.write.queue.max.bytes"), integer("background.threads"),
-            integer("log.dir.failure.timeout.ms") / 1000,
+            integer("log.dir.failure.timeout.ms") / 1000, settings.text("log.write.queues") == ALWAYS,
         )  # fmt: skip
         return Disks(
             settings.words("log.dirs"), options, self._reactor, self._reactor.callFromThread, self._directory_hangs
@@ -277,8 +279,7 @@ class Broker:
             self.block_cache.start()
             self._undo.append(self._stop_block_cache)
         if self.disks is not None:
-            self.disks.start()
-            self._undo.append(self._stop_disks)
+            self._start_disks(self.disks)
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
@@ -470,13 +471,23 @@ class Broker:
     async def _stop_tokens(self) -> None:
         self.delegation_tokens.stop()
 
-    async def _stop_disks(self) -> None:
-        assert self.disks is not None
-        self.disks.stop()
+    def _start_disks(self, disks: Disks) -> None:
+        disks.start()
+        unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else _nothing
+
+        async def stop() -> None:
+            unsubscribe()
+            disks.stop()
+
+        self._undo.append(stop)
 
     async def _stop_pool(self) -> None:
         self._pool.stop()
         self._login_pool.stop()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _labels_not_written(failure: Failure) -> None:

@@ -52,21 +52,24 @@ _replacements = itertools.count(1)
 class Storage:
     """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
-    __slots__ = ("cache", "files", "fs", "indexes", "seconds", "staged_appends")
+    __slots__ = ("appended", "cache", "files", "fs", "indexes", "seconds", "staged_appends")
 
     def __init__(
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
         seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
+        appended: Callable[[str, float], object] | None = None,
     ) -> None:  # fmt: skip
         """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
 
-        cache: holds what producers append; None for no such cache. staged_appends: whether all appends are made by
-        `staged_append`.
+        cache: holds what producers append; None for no such cache. staged_appends: whether appends are made by
+        `staged_append`: all, or with `appended` some (see `log.paced`), of which it is told the log's directory and how
+        many seconds it took.
         """
         self.fs = fs
         self.cache = cache
         self.seconds = seconds
         self.staged_appends = staged_appends
+        self.appended = appended
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 
