@@ -5,9 +5,10 @@ found, filled, copied and given up again, which costs the processor several time
 the page cache (written just now, or before a restart) is copied from there. Where there is no O_DIRECT (other systems,
 some file systems) every read is one of the page cache.
 
-Rules: a read of dirty pages by O_DIRECT has the kernel write them first, so it sees what was written before. Positions,
-lengths and memory are aligned for disks with blocks of 4 KiB. A buffer belongs to what was read into it until that is
-forgotten, by a slow client's slice after a long time: so only a few are large, and the others small.
+Rules: files that are written to are not read by O_DIRECT, since ext4 makes writers of a file wait for such reads of it
+(`inode_lock_shared`, for as long as the disk takes). Positions, lengths and memory are aligned for disks with blocks of
+4 KiB. A buffer belongs to what was read into it until that is forgotten, by a slow client's slice after a long time: so
+only a few are large, and the others small.
 
 Threads: `read` runs in any; buffers come back from any.
 """
@@ -61,9 +62,10 @@ class ReadBuffers:
         self._small: list[memoryview] = []
         self._large_left = large_buffers  # to be made
 
-    def read(self, file: SegmentFile, position: int, length: int) -> LoadedBytes:
+    def read(self, file: SegmentFile, position: int, length: int, *, direct: bool) -> LoadedBytes:
         """Return bytes from `position` on: `length`, or what a buffer holds; none at the end of the file.
 
+        direct: whether to read past the page cache, if anything is missing there: not for a file that is written to.
         Waits for the disk. Raises OSError.
         """
         free, memory, size = self._take(length)
@@ -71,7 +73,7 @@ class ReadBuffers:
         count = min(length, size)
         try:
             found = None
-            if file.fs.missing(file.fd, position, count):
+            if direct and file.fs.missing(file.fd, position, count):
                 found = _read_direct(file, memory[: -(-(start + count) // _ALIGNMENT) * _ALIGNMENT], position - start)
             if found is None:
                 found = start + file.fs.preadv(file.fd, [memory[start : start + count]], position)

@@ -6,7 +6,8 @@ It first has the kernel start writing (`sync_file_range`), then waits for each c
 at which the kernel makes writers wait. This is no flush: neither the file's size nor the disk's own cache is synced.
 
 Rules: nothing here waits on the caller's thread, but for `drop_now`. A disk that hangs keeps its own thread only. The
-last page of a range may still be appended to, so it is left for the next range. An error of the write-back is taken
+last page of a range may still be appended to, so it is left for the next range: an append to a page that the kernel is
+about to write waits until that has been handed to the disk. An error of the write-back is taken
 from the file by whoever is told of it first, so it must be reported like that of a sync, and `on_failure` is called.
 """
 
@@ -100,11 +101,12 @@ class PageDropper:
             for file, position, end in ranges:
                 if file.path in failed:
                     continue
+                start, stop = position & -mmap.PAGESIZE, end & -mmap.PAGESIZE
                 try:
                     if wait:
-                        self._wait_and_drop(file, position & -mmap.PAGESIZE, end & -mmap.PAGESIZE)
-                    else:
-                        _sync_file_range(file.fd, position, end - position, _WRITE)
+                        self._wait_and_drop(file, start, stop)
+                    elif stop > start:  # a length of 0 would mean the rest of the file
+                        _sync_file_range(file.fd, start, stop - start, _WRITE)
                 except OSError as error:
                     failed.add(file.path)
                     self._on_failure(StorageFailure(file.path, _as_sync_failure(error, file.path)))

@@ -162,9 +162,12 @@ class BlockRange:
             return None
         return data
 
-    def slice(self, file: SegmentFile, position: int, length: int) -> BlockSlice:
-        """Return a slice of the file that is sent from memory as far as it is held when it is sent."""
-        return BlockSlice(file, position, length, self)
+    def slice(self, file: SegmentFile, position: int, length: int, *, sealed: bool) -> BlockSlice:
+        """Return a slice of the file that is sent from memory as far as it is held when it is sent.
+
+        sealed: whether the file is not written to any more.
+        """
+        return BlockSlice(file, position, length, self, sealed)
 
     @property
     def cache(self) -> BlockPool:
@@ -187,14 +190,16 @@ class BlockSlice(FileSlice):
     and leaves nothing behind in the page cache.
     """
 
-    __slots__ = ("_loaded", "_range")
+    __slots__ = ("_loaded", "_range", "_sealed")
 
     #: Whether the sender asks for `views` and `load`, instead of using `sendfile`.
     in_blocks = True
 
-    def __init__(self, file: SegmentFile, position: int, length: int, held: BlockRange) -> None:
+    def __init__(self, file: SegmentFile, position: int, length: int, held: BlockRange, sealed: bool) -> None:
+        """sealed: whether the file is not written to any more."""
         super().__init__(file, position, length)
         self._range = held
+        self._sealed = sealed
         self._loaded: LoadedBytes | None = None  # by the last `load`
 
     @property
@@ -235,11 +240,10 @@ class BlockSlice(FileSlice):
         Reads at most `length`, and none at the end of the file. Waits for the disk: run it in a thread. Raises OSError.
         """
         self._loaded = None  # its buffer may be taken again
-        low = self._range.low
-        cache = self._range.cache
-        loaded = cache.read_buffers.read(
-            self.file, position, low - position if position < low < position + length else length
-        )
+        low, cache = self._range.low, self._range.cache
+        if position < low:
+            length = min(length, low - position)
+        loaded = cache.read_buffers.read(self.file, position, length, direct=self._sealed)
         self._loaded = loaded
         count = loaded.end - position
         cache.counters.miss_bytes += count
@@ -259,4 +263,4 @@ class BlockSlice(FileSlice):
 
     def head(self, length: int) -> BlockSlice:
         """Return the first `length` bytes of it."""
-        return BlockSlice(self.file, self.position, length, self._range)
+        return BlockSlice(self.file, self.position, length, self._range, self._sealed)

@@ -61,7 +61,7 @@ def test_any_part_of_a_file_is_read_past_the_page_cache(tmp_path: Path, position
     needs_a_disk(tmp_path)
     file, fs, content = make_file(tmp_path / "file")
     drop(file)
-    assert bytes_of(ReadBuffers().read(file, position, length)) == content[position : position + length]
+    assert bytes_of(ReadBuffers().read(file, position, length, direct=True)) == content[position : position + length]
     assert fs.opened == 1
     assert cached_share(tmp_path / "file") == 0
 
@@ -70,17 +70,26 @@ def test_a_read_ends_with_the_file_and_with_the_buffer(tmp_path: Path) -> None:
     file, _, content = make_file(tmp_path / "file")
     drop(file)
     buffers = ReadBuffers(large_buffers=1)
-    assert bytes_of(buffers.read(file, SIZE - 5, 100)) == content[-5:]
-    assert bytes_of(buffers.read(file, SIZE + 5, 100)) == b""
-    large = buffers.read(file, 10, SIZE)
+    assert bytes_of(buffers.read(file, SIZE - 5, 100, direct=True)) == content[-5:]
+    assert bytes_of(buffers.read(file, SIZE + 5, 100, direct=True)) == b""
+    large = buffers.read(file, 10, SIZE, direct=True)
     assert bytes_of(large) == content[10 : 10 + LARGE_BYTES]
-    assert bytes_of(buffers.read(file, 10, SIZE)) == content[10 : 10 + SMALL_BYTES], "no other large buffer is made"
+    assert bytes_of(buffers.read(file, 10, SIZE, direct=True)) == content[10 : 10 + SMALL_BYTES], (
+        "no other large buffer is made"
+    )
     assert bytes(large.view(5000, 7)) == content[5000:5007]
 
 
 def test_what_is_in_the_page_cache_is_copied_from_there(tmp_path: Path) -> None:
     file, fs, content = make_file(tmp_path / "file")
-    assert bytes_of(ReadBuffers().read(file, 5, LARGE_BYTES)) == content[5 : 5 + LARGE_BYTES]
+    assert bytes_of(ReadBuffers().read(file, 5, LARGE_BYTES, direct=True)) == content[5 : 5 + LARGE_BYTES]
+    assert fs.opened == 0
+
+
+def test_a_file_that_is_written_to_is_read_through_the_page_cache(tmp_path: Path) -> None:
+    file, fs, content = make_file(tmp_path / "file")
+    drop(file)
+    assert bytes_of(ReadBuffers().read(file, 5, LARGE_BYTES, direct=False)) == content[5 : 5 + LARGE_BYTES]
     assert fs.opened == 0
 
 
@@ -88,7 +97,7 @@ def test_bytes_that_were_just_written_are_seen(tmp_path: Path) -> None:
     file, _, content = make_file(tmp_path / "file")
     drop(file)
     os.pwrite(file.fd, b"new", SIZE)
-    found = ReadBuffers().read(file, SIZE - LARGE_BYTES + 3, LARGE_BYTES)
+    found = ReadBuffers().read(file, SIZE - LARGE_BYTES + 3, LARGE_BYTES, direct=True)
     assert bytes_of(found) == (content + b"new")[-LARGE_BYTES:]
 
 
@@ -97,16 +106,16 @@ def test_a_file_that_refuses_such_reads_is_read_through_the_page_cache(tmp_path:
     file, fs, content = make_file(tmp_path / "file")
     drop(file)
     fs.refuses = True
-    assert bytes_of(ReadBuffers().read(file, 5, 100)) == content[5:105]
+    assert bytes_of(ReadBuffers().read(file, 5, 100, direct=True)) == content[5:105]
     assert fs.opened == 1
 
 
 def test_a_buffer_is_used_again_once_its_bytes_are_forgotten(tmp_path: Path) -> None:
     file, _, content = make_file(tmp_path / "file")
     buffers = ReadBuffers(large_buffers=1)
-    first = buffers.read(file, 0, LARGE_BYTES)
+    first = buffers.read(file, 0, LARGE_BYTES, direct=True)
     del first
-    again = buffers.read(file, 7, LARGE_BYTES)
+    again = buffers.read(file, 7, LARGE_BYTES, direct=True)
     assert bytes_of(again) == content[7 : 7 + LARGE_BYTES]
 
 
@@ -119,6 +128,6 @@ def test_a_failed_read_gives_its_buffer_back(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(fs, "preadv", fail)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        buffers.read(file, 0, LARGE_BYTES)
+        buffers.read(file, 0, LARGE_BYTES, direct=True)
     monkeypatch.undo()
-    assert bytes_of(buffers.read(file, 0, LARGE_BYTES)) == content[:LARGE_BYTES]
+    assert bytes_of(buffers.read(file, 0, LARGE_BYTES, direct=True)) == content[:LARGE_BYTES]

@@ -72,7 +72,7 @@ class Rig:
         other.wrote(self.file, 0, [bytes(BLOCKS * BLOCK)], BLOCKS * BLOCK, True)
 
     def slice(self, position: int, length: int) -> BlockSlice:
-        return self.held.slice(self.file, position, length)
+        return self.held.slice(self.file, position, length, sealed=True)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
