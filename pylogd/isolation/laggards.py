@@ -225,6 +225,11 @@ class LaggardThrottle:
         self._forget_settings()
         self._end()
 
+    @property
+    def directories(self) -> list[str]:
+        """The data directories whose disks are throttled now."""
+        return list(self._by_directory)
+
     def of(self, directory: str) -> DiskThrottle | None:
         """Return the throttle of the disk below a data directory; None if it is not busy."""
         return self._by_directory.get(directory)
