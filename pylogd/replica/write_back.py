@@ -1,4 +1,4 @@
-"""While lagging consumers are held back from a disk, hand it early what is appended there.
+"""While a disk is busy, and lagging consumers are held back from it then, hand it early what is appended there.
 
 Strategy: ten times a second a thread of each such disk begins to write what is new (`pylogd.log.write_back`). So
 appends don't wait for the locks of pages that the kernel wants to write behind the laggards' reads, and the kernel
@@ -37,29 +37,26 @@ class BusyDiskWriteBack:
         self._calls = calls
         self._clock = clock
         self._writers: dict[str, EarlyWriteBack] = defaultdict(EarlyWriteBack)
+        self._directories: list[str] = []
         self._call: IDelayedCall | None = None
         self._writing = False
 
     def start(self) -> None:
         """Begin whenever a disk is busy."""
-        self._laggards.subscribe(self._changed)
+        self._laggards.on_sample = self._sampled
 
-    def stop(self) -> None:
-        """Begin no more writes."""
-        if self._call is not None:
+    def _sampled(self, directories: list[str]) -> None:
+        self._directories = directories
+        if not directories and self._call is not None:
             self._call.cancel()
             self._call = None
-
-    def _changed(self, active: bool) -> None:
-        if not active:
-            self.stop()
-        elif self._call is None and not self._writing:
+        elif directories and self._call is None and not self._writing:
             self._call = self._clock.callLater(INTERVAL, self._write)
 
     def _write(self) -> None:
         self._call = None
         self._writing = True
-        writes = [self._calls.at(path, self._write_to, path) for path in self._laggards.directories]
+        writes = [self._calls.at(path, self._write_to, path) for path in self._directories]
         DeferredList([write.addErrback(self._failed) for write in writes]).addCallback(self._written)
 
     def _write_to(self, directory: str) -> None:
@@ -73,5 +70,4 @@ class BusyDiskWriteBack:
 
     def _written(self, _: object) -> None:
         self._writing = False
-        if self._laggards.active:
-            self._changed(True)
+        self._sampled(self._directories)

@@ -21,25 +21,13 @@ from tests.fakes.storage import DATA, MemoryStorage, append
 
 
 class Throttle:
-    """The part of `LaggardThrottle` that is asked."""
+    """The part of `LaggardThrottle` that is used."""
 
-    def __init__(self) -> None:
-        self.directories: list[str] = []
-        self._listeners: list[Callable[[bool], object]] = []
-
-    @property
-    def active(self) -> bool:
-        return bool(self.directories)
-
-    def subscribe(self, listener: Callable[[bool], object]) -> None:
-        self._listeners.append(listener)
+    on_sample: Callable[[list[str]], object]
 
     def throttle(self, *directories: str) -> None:
         """From now on these disks are busy, and no others."""
-        before, self.directories = self.active, list(directories)
-        if self.active != before:
-            for listener in self._listeners:
-                listener(self.active)
+        self.on_sample(list(directories))
 
 
 class Test(SynchronousTestCase):
