@@ -95,8 +95,11 @@ class Readers:
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         position, buffer = 0, bytearray(1 << 17)
-        while not self._done.is_set() and position < OLD_BYTES:
+        while not self._done.is_set():
             self._wait()
+            if position >= OLD_BYTES:  # from the begin again
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                position = 0
             os.posix_fadvise(fd, position, _MIB, os.POSIX_FADV_WILLNEED)
             end = position + _MIB
             while position < end and (count := os.preadv(fd, [buffer], position)):

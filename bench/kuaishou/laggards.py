@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from bench.kuaishou.clients import Clients, curve, percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
 from bench.kuaishou.lab import Laboratory, slow_down
 from bench.kuaishou.meter import Meter
+from bench.kuaishou.waits import Waits
 from pylogd.config.broker import SETTINGS
 
 SETTING: Final = "lagging.consumer.throttle.enable"
@@ -59,17 +61,17 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
         producer = running.start("produce", address, partitions=ALL, rate=LIVE_RATE, samples=1)
         tail = running.start("tail", address, partitions=ALL)
         time.sleep(scale.seconds)
-        with Meter(group, disk) as meter:
+        with Meter(group, disk) as meter, Waits(group) as waits:
             laggards = [running.start("catch-up", address, partitions=one, seconds=_LIMIT_SECONDS) for one in OLD]
             read = [running.result(one) for one in laggards]
         produced, seen = running.result(producer, stop=True), running.result(tail, stop=True)
     finally:
         running.stop()
-    return _result(produced, seen, read, meter, scale)
+    return _result(produced, seen, read, meter, waits)
 
 
 def _result(
-    produced: dict[str, Any], seen: dict[str, Any], read: list[dict[str, Any]], meter: Meter, scale: Scale
+    produced: dict[str, Any], seen: dict[str, Any], read: list[dict[str, Any]], meter: Meter, waits: Waits
 ) -> Round:
     begun = min(one["begun"] for one in read)
     ended = max(one["begun"] + one["seconds"] for one in read)
@@ -82,6 +84,8 @@ def _result(
         "p99 of produce beside laggards": percentile(busy, 0.99) * 1000,
         "p99.9 of produce beside laggards": percentile(busy, 0.999) * 1000,
         "highest of produce beside laggards": percentile(busy, 1.0) * 1000,
+        "main thread waited for the disk": sum(one[1] for one in waits.between(begun, ended)),
+        "its longest wait": max((one[1] * 1000 for one in waits.between(settled, ended)), default=0.0),
         "highest median from producer to tail reader": max(
             (row[3] * 1000 for rows in seen["latencies"] for row in rows if row[0] >= settled), default=0.0
         ),
@@ -95,7 +99,18 @@ def _result(
         "p99.9 of produce": curve(produced["stretches"], begun, 4, 1000.0),
         "read by all laggards": progress(read, begun),
     }
-    return Round(figures, curves)
+    return Round(figures, curves, [_causes(waits.between(begun, ended))])
+
+
+def _causes(waits: list[tuple[float, float, str]]) -> str:
+    """Return in words what the main thread waited for."""
+    by_cause: dict[str, list[float]] = defaultdict(list)
+    for _, taken, why in waits:
+        by_cause[why].append(taken)
+    parts = [
+        f"{why} {sum(times):.2f} s (at most {max(times) * 1000:.0f} ms at a time)" for why, times in by_cause.items()
+    ]
+    return f"the main thread waited for {', '.join(parts) or 'nothing'}"
 
 
 def progress(read: list[dict[str, Any]], begun: float) -> Points:
@@ -144,6 +159,8 @@ EXPERIMENT: Final = Experiment(
         Measure("p99 of produce beside laggards", "ms"),
         Measure("p99.9 of produce beside laggards", "ms"),
         Measure("highest of produce beside laggards", "ms"),
+        Measure("main thread waited for the disk", "s", 2),
+        Measure("its longest wait", "ms"),
         Measure("highest median from producer to tail reader", "ms"),
         Measure("laggards together", "MB/s", 1),
         Measure("time until the laggards finished", "s"),
