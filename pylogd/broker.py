@@ -61,6 +61,7 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
+from pylogd.replica.write_back import BusyDiskWriteBack
 from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
 from pylogd.security.delegation_tokens import make_tokens
@@ -145,6 +146,8 @@ class Broker:
         self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
         self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
         self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
+        if self.block_cache is None:  # which hands over what is written itself
+            BusyDiskWriteBack(self.laggards, self.logs, parts.disk_calls, self._reactor).start()
         by_rack = self.settings.text("replica.selector.class") is not None
         self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
 

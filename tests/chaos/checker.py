@@ -7,7 +7,8 @@ messages, and these checks follow:
 - no message is there twice, and each producer's messages are in the order of sending;
 - all replicas have the same bytes;
 - each consumer has read exactly what is there, from the first offset on without a gap;
-- of a topic with smooth expansions, a consumer group has read every acknowledged message (`smooth`).
+- of a topic with smooth expansions, a consumer group has read every acknowledged message (`smooth`);
+- no replica is on a broker that lacks the label of the topic, if it has one.
 
 A run is as reproducible as processes and threads allow: a seed gives the same faults at the same times, not the same
 races. Histories that repeat exactly are in `tests/simulation`.
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.chaos.links import STORE, Links
@@ -64,7 +66,11 @@ class Chaos:
         links: bool,
         preload: bool,
         tell: Callable[[str], object],
+        *,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        labels: Sequence[str] = (),
     ) -> None:
+        """settings: of all brokers, in addition to those of every run. labels: of the brokers in turn, one each."""
         self.outcome = Outcome(seed, brokers, seconds)
         self._folder = folder
         self._rng = random.Random(seed)
@@ -74,6 +80,8 @@ class Chaos:
         self._preload = preload
         self._began = time.monotonic()
         self._disk = folder / f"broker{SMALL_DISK_NODE}"
+        self._settings = settings
+        self._labels = labels
 
     def say(self, text: str) -> None:
         """Report an event with its time."""
@@ -92,7 +100,9 @@ class Chaos:
         store = LocalZooKeeper(self._folder / "zookeeper", options=options, sync=False)
         with store:
             connect = store.hosts if self._links is None else f"{STORE}:{store.port}"
-            cluster = ChaosCluster(self._folder, connect, self.outcome.brokers, self._links, self._preload)
+            cluster = ChaosCluster(
+                self._folder, connect, self.outcome.brokers, self._links, self._preload, self._settings, self._labels
+            )  # fmt: skip
             try:
                 self._work(cluster, store)
             finally:
@@ -103,7 +113,8 @@ class Chaos:
         return self.outcome
 
     def _work(self, cluster: ChaosCluster, store: LocalZooKeeper) -> None:
-        cluster.ask(lambda admin: admin.create_topic(TOPIC, PARTITIONS, 3))
+        config = {"placement.label": self._labels[0]} if self._labels else {}
+        cluster.ask(lambda admin: admin.create_topic(TOPIC, PARTITIONS, 3, config))
         cluster.wait_for_isr(TOPIC, 3)
         smooth = SmoothTopic(cluster, store.hosts)
         nemesis = Nemesis(cluster, store, TOPIC, PARTITIONS, self._rng, self.say)
@@ -153,6 +164,8 @@ class Chaos:
     def _compare(self, cluster: ChaosCluster, writers: list[Writer], readers: list[Reader]) -> None:
         faults, outcome = self.outcome.faults, self.outcome
         states = cluster.partitions(TOPIC)
+        outside = {node for state in states for node in state.replicas if self._labels and node > len(self._labels)}
+        faults += [f"replicas are on brokers without the label: {sorted(outside)}"] if outside else []
         logs = {state.index: self._settled(cluster, state.index, state.replicas) for state in states}
         self._let_them_finish(readers, {index: messages[-1][0] for index, messages in logs.items() if messages})
         for worker in [*writers, *readers]:

@@ -23,8 +23,9 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from pylogd.errors import PylogdError
 from pylogd.local.broker import BrokerFailed, BrokerProcess
@@ -49,7 +50,11 @@ Trouble = Callable[[], str]
 class ChaosCluster(BrokerCluster):
     """Brokers with two log directories each, with links and injected faults if the machine supports them."""
 
-    def __init__(self, folder: Path, connect: str, size: int, links: Links | None, preload: bool) -> None:
+    def __init__(
+        self, folder: Path, connect: str, size: int, links: Links | None, preload: bool,
+        more: Mapping[str, str] = MappingProxyType({}), labels: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """more: settings of all brokers. labels: those of the brokers in turn."""
         self.links = links
         self.faults = {
             node: Preload(folder, f"broker{node}", failing=self.second_of(folder, node))
@@ -62,7 +67,7 @@ class ChaosCluster(BrokerCluster):
             "log.retention.ms": "-1", "log.segment.bytes": "262144", "log.roll.jitter.ms": "0",
             "zookeeper.connection.timeout.ms": "30000", "leader.imbalance.check.interval.seconds": "10",
         }  # fmt: skip
-        super().__init__(folder, connect, size, settings)
+        super().__init__(folder, connect, size, {**settings, **more}, labels=labels)
 
     @staticmethod
     def second_of(folder: Path, node: int) -> Path:
