@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pylogd.log.errors import CorruptLog
 from pylogd.log.producers import Producer, Producers
 
 if TYPE_CHECKING:
@@ -28,16 +29,19 @@ _MOST_BYTES = 16 << 20
 
 
 def removed_headers(segments: Sequence[Segment], position: int) -> list[BatchHeader] | None:
-    """Return the headers of what a truncation removes; None if that is too much.
+    """Return the headers of what a truncation removes; None if that is too much, or damaged.
 
     segments: the one that is truncated at byte `position`, and those that are removed whole.
     """
     first, *rest = segments
     if first.size - position + sum(segment.size for segment in rest) > _MOST_BYTES:
         return None
-    found = [header for _, header in first.headers(position, allow_cold=True)]
-    for segment in rest:
-        found += [header for _, header in segment.headers(0, allow_cold=True)]
+    try:
+        found = [header for _, header in first.headers(position, allow_cold=True)]
+        for segment in rest:
+            found += [header for _, header in segment.headers(0, allow_cold=True)]
+    except CorruptLog:
+        return None
     return found
 
 

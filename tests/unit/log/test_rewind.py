@@ -11,7 +11,7 @@ from pylogd.log.log import Log
 from pylogd.log.producers import Producers
 from pylogd.log.snapshots import restore_producers
 from pylogd.log.truncation import truncate_to
-from tests.fakes.storage import MemoryStorage, append, values
+from tests.fakes.storage import MemoryStorage, append, contents, overwrite, values
 
 State = dict[int, tuple[int, int, int, int]]
 
@@ -119,6 +119,18 @@ def test_batches_further_back_are_looked_for_in_larger_parts(
     truncate_to(log, 21)
     assert log.producers.by_id[7].next_sequence == 5
     assert log.producers.by_id[7].epoch == 3
+    storage.check()
+
+
+def test_what_is_damaged_can_be_removed() -> None:
+    storage = MemoryStorage()
+    log = storage.create()
+    for at in range(3):
+        append(log, b"%d" % at, producer_id=7, producer_epoch=0, base_sequence=at)
+    path = log.segments[-1].path
+    overwrite(storage.fs, path, contents(storage.fs, path)[: log.size // 3 * 2] + bytes(log.size // 3))
+    truncate_to(log, 1)
+    assert log.producers.by_id[7].next_sequence == 1
     storage.check()
 
 
