@@ -104,8 +104,8 @@ class StagedWrites:
         The error is not raised here: with a traceback it would be garbage that only the collector can free, which at
         thousands of refusals a second is felt by everybody.
         """
-        if not partition.online:
-            return None
+        if not partition.leading:
+            return None  # the client has to hear that first
         queue = self._queue_of(partition)
         if self._refusals.refuse(partition, records):
             return QueueFull("an earlier batch of the same producer was not appended; send both again", queue.refuse())
