@@ -3,13 +3,14 @@
     python -m bench.isolation [--seconds 10] [--pairs 3] [--slow-seconds 60] [--write]
 
 One broker with a data directory on each of two ext4 file systems (loop devices), the metadata store on neither. Steady
-producers of small records with acks=1 on both, and a group member that sends heartbeats. Three experiments:
+producers of small records with acks=1 on both, and a group member that sends heartbeats. Four experiments:
 
 - frozen: after a while without trouble the second file system is frozen (FIFREEZE) under load, and thawed later by
   another process. Latencies on the other disk, of heartbeats, and of refusals; what is lost after the thaw.
 - slow: the second disk may write 4 MB/s and have 8 MB of dirty pages, and four producers write 100 KB records to it as
   fast as they are answered.
 - given up: the freeze lasts longer than `log.dir.failure.timeout.ms`.
+- cost: the processor time of a produce request with one record of 200 bytes on a quick disk, without a network.
 
 Arms by turns: `log.write.queues` off (stock), always (queues), and with a slow disk also slow (adaptive). The producers
 on the second disk are in a process of their own. Needs root and loop devices: where a disk can't be frozen or slowed it
@@ -21,7 +22,9 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -44,6 +47,7 @@ from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestPr
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pylogd.wire.records import encode_batch
+from tests.hotpath import HotPath
 from tests.rawclient import RawClient, create_topic, end_offset
 
 DISK_BYTES = 512 << 20
@@ -381,6 +385,22 @@ def give_up(disks: Sequence[Disk], folder: Path) -> dict[str, Any]:
     return row
 
 
+def cost(folder: Path, rounds: int = 40, requests: int = 500) -> Iterator[dict[str, Any]]:
+    """Return the processor time of a produce request with one record on a quick disk, without a network."""
+    paths = {mode: HotPath(folder / f"cost-{mode}", log_write_queues=mode) for mode in ("off", "slow")}
+    frames = {mode: path.produce_frame(1, 200) for mode, path in paths.items()}
+    spent: dict[str, list[float]] = {mode: [] for mode in paths}
+    for _ in range(rounds):
+        for mode, path in paths.items():
+            began = time.thread_time()
+            for _ in range(requests):
+                path.ask(frames[mode])
+            spent[mode].append((time.thread_time() - began) / requests * 1e6)
+    for mode, path in paths.items():
+        path.close()
+        yield {"experiment": "cost", "log.write.queues": mode, "microseconds": round(statistics.median(spent[mode]), 2)}
+
+
 def measure(options: argparse.Namespace, say: Callable[[dict[str, Any]], object]) -> None:
     """Run all experiments. Raises Unavailable."""
     with ExitStack() as stack:
@@ -390,6 +410,8 @@ def measure(options: argparse.Namespace, say: Callable[[dict[str, Any]], object]
         for name in ("a", "b"):
             disks.append(make_disk(folder, name, DISK_BYTES))
             stack.callback(disks[-1].remove)
+        for row in cost(folder):
+            say(row)
         say(give_up(disks, folder))
         for _ in range(options.pairs):
             for arm in _ARMS:
@@ -399,15 +421,15 @@ def measure(options: argparse.Namespace, say: Callable[[dict[str, Any]], object]
                 say(slow_trial(disks, arm, folder, options.slow_seconds))
 
 
-def page(rows: Sequence[dict[str, Any]], reason: str) -> str:
-    """Return the text of bench/ISOLATION.md."""
+def page(rows: Sequence[dict[str, Any]], how: str, reason: str) -> str:
+    """Return the text of bench/ISOLATION.md. how: with which options, and beside which load, it was measured."""
     facts = machine("not used")
     lines = [
         "# Isolation of disks, measured", "",
         "Written by `python -m bench.isolation --write`, whose docstring says how it is measured. Times in ms. "
         "`before` is without trouble, `during` with the second disk frozen or slow; all figures but those of refusals "
         "are of topics on the first disk, and of heartbeats.", "",
-        ", ".join(f"{name} {facts[name]}" for name in _FACTS), "",
+        ", ".join(f"{name} {facts[name]}" for name in _FACTS) + f"; {how}", "",
     ]  # fmt: skip
     if reason:
         lines += [f"Not measured, or not all: {reason}", ""]
@@ -429,6 +451,10 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write bench/ISOLATION.md")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    how = (
+        f"{options.seconds:g} s each, {options.slow_seconds:g} s with a slow disk, {options.pairs} rounds; load of the "
+        f"machine before {os.getloadavg()[0]:.1f}"
+    )
     reason = ""
 
     def say(row: dict[str, Any]) -> None:
@@ -441,8 +467,8 @@ def main() -> int:
         reason = str(error)
         print(f"not measured: {error}", file=sys.stderr)
     if options.write:
-        Path(__file__).with_name("ISOLATION.md").write_text(page(rows, reason))
-    return int(any(row["lost"] for row in rows))
+        Path(__file__).with_name("ISOLATION.md").write_text(page(rows, how, reason))
+    return int(any(row.get("lost") for row in rows))
 
 
 if __name__ == "__main__":

@@ -338,9 +338,12 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Add the addresses of the leaders that the answers name (KIP-951)."""
-    if context.version >= PRODUCE_WITH_LEADERS:
-        answers = [answer for topic in response.responses for answer in topic.partition_responses]
+    """Add the addresses of the leaders that the answers name (KIP-951); older versions have neither."""
+    answers = [answer for topic in response.responses for answer in topic.partition_responses]
+    if context.version < PRODUCE_WITH_LEADERS:
+        for answer in answers:
+            answer.current_leader = _NO_LEADER
+    else:
         leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
 

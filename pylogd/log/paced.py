@@ -7,16 +7,19 @@ Whoever appends in one step looks first whether it is held: if so, the append ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pylogd.log.append_result import AppendResult
 from pylogd.log.files import Buffer
 from pylogd.log.log import Log
 from pylogd.log.segment import Storage
 
+#: Shorter appends are not worth mentioning: the page cache takes them in microseconds.
+NOTED_SECONDS: Final = 0.01
+
 
 class PacedLog(Log):
-    """Tells `Storage.appended` how long each append in one step took."""
+    """Tells `Storage.appended` of appends in one step that took `NOTED_SECONDS` or longer."""
 
     def append(self, records: Buffer, **how: Any) -> AppendResult:
         """See `Log.append`."""
@@ -25,7 +28,8 @@ class PacedLog(Log):
             try:
                 return super().append(records, **how)
             finally:
-                self._note_since(began)
+                if (took := self.storage.seconds() - began) >= NOTED_SECONDS:
+                    self._note(took)
 
     def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
         """See `Log.append_batches`."""
@@ -34,12 +38,12 @@ class PacedLog(Log):
             try:
                 return super().append_batches(batches, leader_epoch=leader_epoch)
             finally:
-                self._note_since(began)
+                if (took := self.storage.seconds() - began) >= NOTED_SECONDS:
+                    self._note(took)
 
-    def _note_since(self, began: float) -> None:
-        storage = self.storage
-        if storage.appended is not None:
-            storage.appended(self.directory, storage.seconds() - began)
+    def _note(self, took: float) -> None:
+        if self.storage.appended is not None:
+            self.storage.appended(self.directory, took)
 
 
 def log_class(storage: Storage) -> type[Log]:

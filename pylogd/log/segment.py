@@ -62,8 +62,8 @@ class Storage:
         """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
 
         cache: holds what producers append; None for no such cache. staged_appends: whether appends are made by
-        `staged_append`: all, or with `appended` some (see `log.paced`), of which it is told the log's directory and how
-        many seconds it took.
+        `staged_append`: all, or with `appended` some (see `log.paced`), and it is told the log's directory and the
+        seconds of each of the others that took long.
         """
         self.fs = fs
         self.cache = cache

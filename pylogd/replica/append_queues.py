@@ -116,6 +116,7 @@ class AppendQueues:
             if refusal is not None:
                 return fail(refusal)
             try:
+                partition.check_append(acks_all)  # now, not when those before it have been written
                 leave = self._staged.enter(partition, len(records))
             except PylogdError as error:
                 return fail(error)

@@ -30,7 +30,7 @@ from pylogd.log.staged_append import AppendRequest, StagedAppend, prepare, wait_
 from pylogd.log.transactions import TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections
 from pylogd.metadata.image import INTERNAL_TOPICS
-from pylogd.replica.errors import FencedLeaderEpoch, QueueFull
+from pylogd.replica.errors import FencedLeaderEpoch, PartitionOffline, QueueFull
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import parse_header
 
@@ -96,10 +96,11 @@ class StagedWrites:
 
     def wanted(self, partition: Partition) -> bool:
         """Return whether an append to a partition of which none waits has to be staged nevertheless."""
-        if not partition.online:
+        try:
+            log = partition.log
+        except PartitionOffline:
             return False
-        log = partition.log
-        if log.writing.locked() or partition in self._refusals:
+        if log.writing.locked() or (self._refusals.by_partition and partition in self._refusals):
             return True
         return self._disks.any_queued and self._disks.at(log.directory).queued
 
@@ -109,8 +110,8 @@ class StagedWrites:
         The error is not raised here: with a traceback it would be garbage that only the collector can free, which at
         thousands of refusals a second is felt by everybody.
         """
-        if not partition.online:
-            return None
+        if not partition.leading:
+            return None  # the client has to hear that first
         queue = self._queue_of(partition)
         if self._refusals.refuse(partition, records):
             return QueueFull("an earlier batch of the same producer was not appended; send both again", queue.refuse())
@@ -188,16 +189,19 @@ def _request(partition: Partition, append: WaitingAppend) -> AppendRequest:
 
 
 class _Refusals:
-    """The batches of idempotent producers that were refused: by partition and producer, the earliest one."""
+    """The batches of idempotent producers that were refused: by partition and producer, the earliest one.
+
+    by_partition: for each producer when it was refused, its epoch and the sequence number.
+    """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
-        self._refused: dict[Partition, dict[int, tuple[float, int, int]]] = {}  # time, producer epoch, sequence
+        self.by_partition: dict[Partition, dict[int, tuple[float, int, int]]] = {}
         self._count = 0
 
     def __contains__(self, partition: Partition) -> bool:
         """Whether a refused batch of a partition may still be followed by others that were sent behind it."""
-        known = self._refused.get(partition)
+        known = self.by_partition.get(partition)
         if known is None:
             return False
         if self._seconds() - max(since for since, _, _ in known.values()) <= _IN_FLIGHT_SECONDS:
@@ -211,22 +215,22 @@ class _Refusals:
         if found is None:
             return
         producer_id, epoch, sequence = found
-        known = self._refused.get(partition, {}).get(producer_id)
+        known = self.by_partition.get(partition, {}).get(producer_id)
         if known is not None and known[1] == epoch and not _behind(known[2], sequence):
             return
         if known is None:
             if self._count >= _MOST_REFUSALS:
-                self._forget_all(next(iter(self._refused)))
+                self._forget_all(next(iter(self.by_partition)))
             self._count += 1
-        self._refused.setdefault(partition, {})[producer_id] = self._seconds(), epoch, sequence
+        self.by_partition.setdefault(partition, {})[producer_id] = self._seconds(), epoch, sequence
 
     def refuse(self, partition: Partition, records: Buffer) -> bool:
         """Return whether a batch comes behind one that was refused, which has to come again first."""
-        found = _producer(records) if partition in self._refused else None
+        found = _producer(records) if partition in self.by_partition else None
         if found is None:
             return False
         producer_id, epoch, sequence = found
-        refused = self._refused[partition].get(producer_id)
+        refused = self.by_partition[partition].get(producer_id)
         if refused is None:
             return False
         since, refused_epoch, first = refused
@@ -240,13 +244,13 @@ class _Refusals:
         return False
 
     def _forget(self, partition: Partition, producer_id: int) -> None:
-        del self._refused[partition][producer_id]
+        del self.by_partition[partition][producer_id]
         self._count -= 1
-        if not self._refused[partition]:
-            del self._refused[partition]
+        if not self.by_partition[partition]:
+            del self.by_partition[partition]
 
     def _forget_all(self, partition: Partition) -> None:
-        self._count -= len(self._refused.pop(partition))
+        self._count -= len(self.by_partition.pop(partition))
 
 
 def _behind(sequence: int, other: int) -> bool:

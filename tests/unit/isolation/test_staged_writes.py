@@ -155,6 +155,19 @@ def test_commits_do_not_wait_behind_data(parts: Parts, outcomes: Outcomes) -> No
     assert outcomes.all == [("commit", 0)]
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_who_asks_the_wrong_broker_is_told_so_whatever_the_disk_does(parts: Parts, full: bool) -> None:
+    """Else clients would not look for the new leader while the disk of the old one hangs."""
+    partition, workers = held(parts)
+    for _ in range(3 if full else 1):
+        append(parts, partition).addErrback(lambda _: None)
+    parts.set_state("t", leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+    topic = TopicProduceData("t", bytes(16), [PartitionProduceData(0, batch())])
+    answer = parts.call(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9)
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    workers.release()
+
+
 def test_a_disk_that_hangs_leaves_topics_on_another_one_alone(parts: Parts, outcomes: Outcomes) -> None:
     partition, workers = held(parts)
     parts.create("u")
