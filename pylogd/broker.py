@@ -26,10 +26,11 @@ from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.api.metering import charge_connection
+from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
-from pylogd.config.isolation import OFF
+from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
@@ -60,6 +61,7 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
+from pylogd.replica.write_back import BusyDiskWriteBack
 from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
 from pylogd.security.delegation_tokens import make_tokens
@@ -67,6 +69,7 @@ from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
+from pylogd.transactions.service import Transactions
 
 log = Logger()
 
@@ -121,6 +124,11 @@ class Broker:
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
         self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
+        self.features = self.metadata.features
+        self._transactions = Transactions(
+            self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)
+        )
+        self.transactions, self.verifier = self._transactions.coordinator, self._transactions.verifier
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, wall_ms)
         self.smooth_joins = SmoothJoins(
             self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
@@ -138,6 +146,8 @@ class Broker:
         self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
         self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
         self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
+        if self.block_cache is None:  # which hands over what is written itself
+            BusyDiskWriteBack(self.laggards, self.logs, parts.disk_calls, self._reactor).start()
         by_rack = self.settings.text("replica.selector.class") is not None
         self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
 
@@ -181,6 +191,8 @@ class Broker:
             partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
             cache=None if cache is None else cache.cache, staged_appends=self.disks is not None,
         )  # fmt: skip
+        if self.disks is not None and self.disks.adaptive:
+            logs.storage.appended = self.disks.wrote
         logs.on_directory_failed = lambda path, keys: self._reactor.callFromThread(self._directory_failed, path, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
@@ -193,7 +205,7 @@ class Broker:
         options = DiskOptions(
             integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
             integer("log.write.queue.max.bytes"), integer("background.threads"),
-            integer("log.dir.failure.timeout.ms") / 1000,
+            integer("log.dir.failure.timeout.ms") / 1000, settings.text("log.write.queues") == ALWAYS,
         )  # fmt: skip
         return Disks(
             settings.words("log.dirs"), options, self._reactor, self._reactor.callFromThread, self._directory_hangs
@@ -270,8 +282,7 @@ class Broker:
             self.block_cache.start()
             self._undo.append(self._stop_block_cache)
         if self.disks is not None:
-            self.disks.start()
-            self._undo.append(self._stop_disks)
+            self._start_disks(self.disks)
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
@@ -287,7 +298,7 @@ class Broker:
             if ours is not None:
                 warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
-        self.groups.start()
+        self._start_coordinators()
         await self.replica_parts.start()
         self._forget_settings = self.settings.subscribe(self._settings_changed)
         self.laggards.start()
@@ -302,6 +313,10 @@ class Broker:
         self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
         self._listeners.accept()
+
+    def _start_coordinators(self) -> None:
+        self.groups.start()
+        self._transactions.start()
 
     def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
         """A connection to another broker, by its listener for brokers."""
@@ -431,6 +446,7 @@ class Broker:
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
         self.groups.stop()
+        self._transactions.stop()
         await self.replica_parts.stop()
         await self._listeners.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
 
@@ -458,13 +474,23 @@ class Broker:
     async def _stop_tokens(self) -> None:
         self.delegation_tokens.stop()
 
-    async def _stop_disks(self) -> None:
-        assert self.disks is not None
-        self.disks.stop()
+    def _start_disks(self, disks: Disks) -> None:
+        disks.start()
+        unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else _nothing
+
+        async def stop() -> None:
+            unsubscribe()
+            disks.stop()
+
+        self._undo.append(stop)
 
     async def _stop_pool(self) -> None:
         self._pool.stop()
         self._login_pool.stop()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _labels_not_written(failure: Failure) -> None:

@@ -75,11 +75,12 @@ RULES: Mapping[str, Rule] = {
         ),
         reactor=("replica.housekeeping",),
     ),
+    "transactions": Rule(("config", "limits", "wire.records", "wire.messages", "log.errors", "metadata", "replica")),
     "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),
     "api": Rule(
         (
             "config", "limits", "wire", "log", "metadata", "security", "quotas", "isolation", "controller", "replica",
-            "groups",
+            "transactions", "groups",
         )
     ),
     "net": Rule(("limits", "wire", "security"), Twisted.ALL),
@@ -87,7 +88,7 @@ RULES: Mapping[str, Rule] = {
     "broker": Rule(
         (
             "config", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller", "replica",
-            "groups", "api", "net", "listening",
+            "transactions", "groups", "api", "net", "listening",
         ),
         Twisted.ALL,
     ),

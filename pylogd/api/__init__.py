@@ -4,6 +4,8 @@ Every handler is imported here, by name, which is what registers it. Connections
 """
 
 from pylogd.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -29,8 +31,10 @@ from pylogd.api import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
+    end_txn,
     expire_delegation_token,
     fetch,
     find_coordinator,
@@ -42,6 +46,7 @@ from pylogd.api import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -52,6 +57,8 @@ from pylogd.api import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    update_features,
+    write_txn_markers,
 )
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, served_versions
@@ -59,6 +66,8 @@ from pylogd.api.registry import HANDLERS, REGISTRATIONS, served_versions
 __all__ = [
     "HANDLERS",
     "REGISTRATIONS",
+    "add_offsets_to_txn",
+    "add_partitions_to_txn",
     "alter_client_quotas",
     "alter_configs",
     "alter_partition_reassignments",
@@ -84,8 +93,10 @@ __all__ = [
     "describe_log_dirs",
     "describe_producers",
     "describe_topic_partitions",
+    "describe_transactions",
     "describe_user_scram_credentials",
     "elect_leaders",
+    "end_txn",
     "expire_delegation_token",
     "fetch",
     "find_coordinator",
@@ -97,6 +108,7 @@ __all__ = [
     "list_groups",
     "list_offsets",
     "list_partition_reassignments",
+    "list_transactions",
     "metadata",
     "offset_commit",
     "offset_delete",
@@ -109,4 +121,6 @@ __all__ = [
     "served_versions",
     "sync_group",
     "unsupported_api_versions",
+    "update_features",
+    "write_txn_markers",
 ]

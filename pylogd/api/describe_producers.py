@@ -3,7 +3,7 @@
 Behaviour: each replica answers for the partitions that it has, leader or not, from what its log remembers: the ids with
 a batch within `producer.id.expiration.ms`. A partition that is named twice is answered once. If the answer would have
 more than `response.max.bytes`, the partitions left are INVALID_REQUEST. A client needs READ for each topic.
-Gaps: there are no transactions, so none is open.
+Of a producer with an open transaction the first offset is told, and of any the coordinator epoch of its last marker.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _answer(context: RequestContext, budget: AnswerBudget, topic: str, answer: P
         return
     for producer_id in list(producers.by_id):
         producer = producers.by_id.get(producer_id)  # it may have expired between two slices
-        if producer is not None and producer.last_batch is not None:
+        if producer is not None:
             last = producer.last_batch
             answer.active_producers.append(
                 ProducerState(
-                    producer_id, producer.epoch, last.last_sequence, last.timestamp, producer.coordinator_epoch,
-                    producer.transaction_first_offset,
+                    producer_id, producer.epoch, -1 if last is None else last.last_sequence, producer.last_seen_ms,
+                    producer.coordinator_epoch, producer.transaction_first_offset,
                 )
             )  # fmt: skip
         yield _PRODUCER_BYTES

@@ -41,6 +41,8 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
         storage.UnsupportedMessageFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         storage.UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         storage.TransactionNotOpen: ErrorCode.INVALID_TXN_STATE,
+        storage.TransactionalIdMissing: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        storage.CoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
         storage.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
         storage.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         storage.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,

@@ -6,8 +6,8 @@ whole even if it is larger than any limit; after it, `max_bytes` of the request 
 to `max_wait_ms` (`fetch_wait`). Records are slices of segment files, whose bytes are not looked at here. Topics go by
 name, from version 13 on by id. Sessions (version 7 on) are KIP-227's. A leader epoch other than ours is FENCED or
 UNKNOWN (version 9 on), and a client whose last epoch diverges from the log is told where (version 12 on).
-read_committed changes nothing, since there are no transactions: none is aborted, and everything below the high
-watermark is stable.
+read_committed reads up to the last stable offset, and is told which transactions in what it reads were aborted, in the
+order of their markers (KIP-98).
 Fairness: a session serves first the partition that it served longest ago; without one the first partition is chosen at
 random, so that a client that always asks in the same order starves none of them.
 A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. Clients
@@ -46,6 +46,7 @@ from pylogd.api.slices import next_turn
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.names import MAX_RACK
 from pylogd.log.errors import ColdRead
+from pylogd.replica.committed_read import CommittedRead
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.selector import NO_PREFERENCE
@@ -126,12 +127,12 @@ class FetchJob:
     due: whether the last `read` found something that must be answered at once, such as an error.
     served: the entries, with their data, that the response will have.
     follower: the follower's node id, -1 for any other client. rack: the client's, if it may be sent to another replica.
-    find: returns a partition by its topic, name or id, and its index.
+    find: returns a partition by its topic, name or id, and its index. committed: whether it is a read_committed client.
     """
 
     __slots__ = (
-        "_aborted", "_broker_epoch", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress", "_request",
-        "due", "entries", "find", "follower", "max_bytes", "rack", "served", "session", "total",
+        "_broker_epoch", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress", "_request",
+        "committed", "due", "entries", "find", "follower", "max_bytes", "rack", "served", "session", "total",
     )  # fmt: skip
 
     def __init__(
@@ -148,7 +149,7 @@ class FetchJob:
         self._by_id = context.version >= _FIRST_WITH_TOPIC_ID
         self.session = session
         self._opens_session = opens_session
-        self._aborted = fast.NONE_ABORTED if request.isolation_level == fast.READ_COMMITTED else None
+        self.committed = request.isolation_level == fast.READ_COMMITTED
         self._cold: list[ColdPartition] = []
         self.follower = replica_id_of(context, request)
         self.rack = request.rack_id if broker.replica_selector is not None and len(request.rack_id) <= MAX_RACK else ""
@@ -274,11 +275,23 @@ class FetchJob:
                 redirect = self._preferred_replica(partition, wanted.fetch_offset)
                 if redirect is not None:
                     return redirect
+            if self.committed:
+                return self._read_committed(entry, partition, log_start)
             records = self._read_limited(partition, wanted, partition.read)
         except PylogdError as error:
             self.due = True
             return self._error(partition, explain(error)[0])
         return self._data_or_none(entry, partition, log_start, records)
+
+    def _read_committed(self, entry: Entry, partition: Partition, log_start: int) -> PartitionData | None:
+        """Read for a read_committed client, and return the data as `_data_or_none` does. Raises as `Partition.read`."""
+        read = CommittedRead(partition)
+        records = self._read_limited(partition, entry.wanted, read)
+        data = self._data_or_none(entry, partition, log_start, records)
+        if data is not None:
+            data.last_stable_offset = read.stable_end
+            data.aborted_transactions = fast.named(read.aborted)
+        return data
 
     def _data_or_none(
         self, entry: Entry, partition: Partition, log_start: int, records: Sized | None
@@ -299,16 +312,16 @@ class FetchJob:
         """Have the session skip `entry`, of which there is nothing to report, until there is news of its partition."""
         offset, follower = entry.wanted.fetch_offset, self.follower
         if follower < 0:
-            if partition.high_watermark <= offset <= partition.log.log_end_offset:  # beyond it is an error
+            end = partition.last_stable_offset if self.committed else partition.high_watermark
+            if end <= offset <= partition.log.log_end_offset:  # beyond it is an error
                 session.settle(entry, None)
         elif offset == partition.log.log_end_offset and follower in partition.isr:
             session.settle(entry, partition.followers.get(follower))
 
     def _data(self, partition: Partition, log_start: int, records: Sized, diverging: EpochEndOffset) -> PartitionData:
-        high_watermark = partition.high_watermark
         return PartitionData(
-            partition.index, 0, high_watermark, high_watermark, log_start, diverging, NO_LEADER, NO_SNAPSHOT,
-            self._aborted, -1, records,
+            partition.index, 0, partition.high_watermark, partition.last_stable_offset, log_start, diverging,
+            NO_LEADER, NO_SNAPSHOT, fast.NONE_ABORTED if self.committed else None, -1, records,
         )  # fmt: skip
 
     def _error(self, partition: Partition, code: ErrorCode) -> PartitionData:

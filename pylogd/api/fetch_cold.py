@@ -9,15 +9,17 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.python.failure import Failure
 
 from pylogd.api.errors import explain
+from pylogd.api.fast import fetch as fast
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.errors import StorageError
 from pylogd.log.files import FileSlice
 from pylogd.log.reading import before_codec
+from pylogd.replica.committed_read import CommittedRead
 from pylogd.replica.disk_calls import DiskCalls
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.fetch import PartitionData
 
-#: `Partition.read` or `Partition.read_for_follower`.
+#: `Partition.read`, `Partition.read_for_follower` or a `CommittedRead`.
 Read: TypeAlias = Callable[..., FileSlice | None]
 
 _NO_DATA = PartitionData()
@@ -54,6 +56,8 @@ class ColdPartition:
         else:
             if records is not None:
                 self.data.records = records
+                if isinstance(self._read, CommittedRead):
+                    self.data.aborted_transactions = fast.named(self._read.aborted)
 
 
 def read_cold(calls: DiskCalls, cold: Sequence[ColdPartition]) -> Deferred[Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, Protocol, TypeAlias
 
+from pylogd.api.fetch_cold import Read
 from pylogd.errors import PylogdError
+from pylogd.replica.committed_read import CommittedRead
 from pylogd.replica.partition import Partition
 from pylogd.replica.purgatory import Operation
 from pylogd.replica.sessions import FetchSession, SessionPartition
@@ -19,6 +21,7 @@ class WaitingJob(Protocol):
 
     total: int
     follower: int
+    committed: bool
     max_bytes: int
     served: list[tuple[Entry, PartitionData]]
     session: FetchSession[FetchPartition] | None
@@ -72,10 +75,11 @@ class FetchWait(Operation[None]):
             if job.is_throttled(partition):
                 return False
         if self._missing <= 1 and key not in self._sizes:
-            end = partition.high_watermark if job.follower < 0 else partition.log.log_end_offset
-            return end > offset and self.complete(None)
-        read = partition.read if job.follower < 0 else partition.read_for_follower
+            return self._end_of(partition) > offset and self.complete(None)
         try:
+            read: Read = partition.read if job.follower < 0 else partition.read_for_follower
+            if job.committed and job.follower < 0:
+                read = CommittedRead(partition)
             limit = min(entry.wanted.partition_max_bytes, job.max_bytes)
             records = read(offset, limit, min_one=True, allow_cold=False)
         except PylogdError:
@@ -84,6 +88,12 @@ class FetchWait(Operation[None]):
         self._missing -= size - self._sizes.get(key, 0)
         self._sizes[key] = size
         return self._missing <= 0 and self.complete(None)
+
+    def _end_of(self, partition: Partition) -> int:
+        """Return up to where the job reads a partition."""
+        if self._job.follower >= 0:
+            return partition.log.log_end_offset
+        return partition.last_stable_offset if self._job.committed else partition.high_watermark
 
     def look_again(self, entry: Entry) -> bool:
         """As `try_complete`, for an entry of the job's session, with its partition as it was when the wait began."""

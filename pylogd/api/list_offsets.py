@@ -1,8 +1,9 @@
 """ListOffsets (2), versions 1 to 11: look up the offset of a time stamp, or of a named position.
 
 Behaviour: a time stamp is answered with the first record at or after it, and its time; -1 if there is none. -1 asks for
-the high watermark, -2 for the log start; from version 7 on -3 for the record with the largest time stamp, from 8 on -4
-for the start of what is stored locally. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what
+the high watermark, or with read_committed the last stable offset, behind which nothing is found then; -2 for the log
+start; from version 7 on -3 for the record with the largest time stamp, from 8 on -4 for the start of what is stored
+locally. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what
 is still to be uploaded) are answered -1: there is no remote storage. Other negative numbers, and positions that the
 version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset; a client that is not the broker
 whose id it sends gets CLUSTER_AUTHORIZATION_FAILED. A new leader that does not know yet what is committed answers
@@ -23,6 +24,7 @@ from twisted.python.failure import Failure
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
+from pylogd.api.fast.fetch import READ_COMMITTED
 from pylogd.api.registry import handles
 from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -61,10 +63,11 @@ _FIRST_VERSION = {
 class _ColdLookup:
     """A look-up that has to wait for the disk, and the answer that it fills."""
 
-    __slots__ = ("answer", "directory", "partition", "timestamp")
+    __slots__ = ("answer", "directory", "end", "partition", "timestamp")
 
-    def __init__(self, partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse) -> None:
+    def __init__(self, partition: Partition, timestamp: int, end: int, answer: ListOffsetsPartitionResponse) -> None:
         self.partition = partition
+        self.end = end
         self.directory = partition.log.directory
         self.timestamp = timestamp
         self.answer = answer
@@ -88,6 +91,7 @@ def _answer_all(
     context: RequestContext, request: ListOffsetsRequest, response: ListOffsetsResponse, cold: list[_ColdLookup]
 ) -> Iterator[int]:
     # With read_committed a follower is answered like a consumer: by the last stable offset.
+    committed = request.isolation_level == READ_COMMITTED
     follower = request.replica_id if not request.isolation_level else _NO_FOLLOWER
     # A broker that is not recognized yet must not take the high watermark for the end of the log: it would truncate.
     forged = request.replica_id >= 0 and not context.is_broker(request.replica_id)
@@ -105,29 +109,32 @@ def _answer_all(
             elif not allowed:
                 answers.append(ListOffsetsPartitionResponse(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             else:
-                answers.append(_answer(context, follower, topic.name, wanted, cold))
+                answers.append(_answer(context, follower, committed, topic.name, wanted, cold))
             yield _LOOK_UP_WORK
 
 
 def _answer(
-    context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_ColdLookup]
-) -> ListOffsetsPartitionResponse:
+    context: RequestContext, follower: int, committed: bool, topic: str, wanted: ListOffsetsPartition,
+    cold: list[_ColdLookup],
+) -> ListOffsetsPartitionResponse:  # fmt: skip
     answer = ListOffsetsPartitionResponse(wanted.partition_index)
     partition = context.broker.partitions.by_name.get((topic, wanted.partition_index))
     if partition is None:
         answer.error_code = why_absent(context.broker, topic, wanted.partition_index)
         return answer
+    end = -1
     try:
         partition.check_leading()
+        end = partition.last_stable_offset if committed else partition.high_watermark
         partition.check_epoch(wanted.current_leader_epoch)
         if wanted.timestamp < 0 and context.version < _FIRST_VERSION.get(wanted.timestamp, context.version + 1):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         if wanted.timestamp == LATEST and follower in partition.followers:
             answer.offset, answer.leader_epoch = partition.log.log_end_offset, partition.leader_epoch
         else:
-            _look_up(partition, wanted.timestamp, answer, allow_cold=False)
+            _look_up(partition, wanted.timestamp, end, answer, allow_cold=False)
     except ColdRead:
-        cold.append(_ColdLookup(partition, wanted.timestamp, answer))
+        cold.append(_ColdLookup(partition, wanted.timestamp, end, answer))
     except PylogdError as error:
         partition.note_failure(error)
         answer.error_code = explain(error)[0]
@@ -138,10 +145,13 @@ def _answer(
     return answer
 
 
-def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse, *, allow_cold: bool) -> None:
+def _look_up(
+    partition: Partition, timestamp: int, end: int, answer: ListOffsetsPartitionResponse, *, allow_cold: bool
+) -> None:
+    """Fill an answer. end: the client may see the records before this offset."""
     log = partition.log
     if timestamp == LATEST:
-        answer.offset = partition.latest_offset
+        answer.offset = min(partition.latest_offset, end)
         answer.leader_epoch = partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
@@ -152,7 +162,7 @@ def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionR
             if timestamp == MAX_TIMESTAMP
             else log.offset_for_timestamp(timestamp, allow_cold=allow_cold)
         )
-        if found is not None and found[1] < partition.high_watermark:
+        if found is not None and found[1] < end:
             answer.timestamp, answer.offset, answer.leader_epoch = found
 
 
@@ -179,7 +189,7 @@ def _look_up_cold(cold: list[_ColdLookup], with_epoch: bool) -> None:
     """Fill the answers. Runs in a thread; nothing else uses them meanwhile."""
     for one in cold:
         try:
-            _look_up(one.partition, one.timestamp, one.answer, allow_cold=True)
+            _look_up(one.partition, one.timestamp, one.end, one.answer, allow_cold=True)
         except PylogdError as error:
             one.partition.note_failure(error)
             one.answer.error_code = explain(error)[0]

@@ -7,37 +7,44 @@ append with acks=-1, that is NOT_ENOUGH_REPLICAS_AFTER_APPEND; if the leader cha
 records may or may not be lost. Other acks are INVALID_REQUIRED_ACKS. Topics go by name, from version 13 on by id. zstd
 needs version 7 (KIP-110). A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
 the checks); single invalid records, such as those without a key for a compacted topic, are named from version 8 on
-(KIP-467). A transactional batch is INVALID_TXN_STATE. Compressed records that have to be checked are decompressed in a
+(KIP-467). A batch for a disk whose write queue is full is NOT_ENOUGH_REPLICAS; beside many of these the client is muted
+for a moment. Compressed records that have to be checked are decompressed in a
 thread, and later appends to the same partition queue behind them. Internal topics are for brokers: with an
 authorizer, clients that may do CLUSTER_ACTION can write to them too; all others get INVALID_TOPIC_EXCEPTION.
 Advertised from version 0, which is not served: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
-Gaps: transactions are refused with UNSUPPORTED_VERSION.
+Transactions: `produce_transactions` has the rules. A transactional batch in a request without a transactional id is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, one that is not part of an open transaction INVALID_TXN_STATE, as is one that is
+not transactional while its producer has a transaction open.
 
 The most frequent requests never get here: `fast.produce` answers them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
-from pylogd.api.context import RequestContext
+from pylogd.api.context import Connection, RequestContext
 from pylogd.api.errors import explain, why_absent
+from pylogd.api.produce_transactions import TransactionalProduce
 from pylogd.api.registry import handles
 from pylogd.api.slices import encode_in_thread, next_turn
-from pylogd.errors import CloseConnection, ErrorCode, PylogdError
+from pylogd.errors import CloseConnection, ErrorCode, KafkaError, PylogdError
 from pylogd.limits.elements import AT_ONCE
 from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
+from pylogd.log.transactions import TransactionTerms
 from pylogd.metadata.image import INTERNAL_TOPICS
+from pylogd.replica.errors import QueueFull
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
-from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -66,10 +73,6 @@ _NO_LEADER = LeaderIdAndEpoch()
 Inspected = tuple[list[PartitionProduceResponse], int, Deferred[PartitionProduceResponse]]
 _PENDING = PartitionProduceResponse()
 
-_TRANSACTIONS = (
-    ErrorCode.UNSUPPORTED_VERSION,
-    "Transactions are not available on this broker; produce without a transactional id.",
-)
 _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not write to internal topics.")
 _UNAUTHORIZED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.text)
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
@@ -78,14 +81,42 @@ _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 @handles(ProduceRequest, 3, 13, advertise_from=0, overlaps=True)
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
     """Append, and return the response; a Deferred of it where something is waited for, or None for acks=0."""
-    acks = request.acks
-    if request.transactional_id is not None or not -1 <= acks <= 1:
-        return _refuse(request, *_why_refused(context, request.transactional_id))
-    job = _Job(context, acks)
-    count = 0
-    for topic in request.topic_data:
-        count += len(topic.partition_data)
-    if count > _MANY:
+    if request.transactional_id is not None or not -1 <= request.acks <= 1:
+        return _produce_unusual(context, request)
+    return _append_all(context, request, _Job(context, request.acks))
+
+
+def _produce_unusual(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
+    """Answer a request with a transactional id, or with other acks than there are."""
+    if not -1 <= request.acks <= 1:
+        return _refuse(request, *_ACKS)
+    job = _Job(context, request.acks)
+    try:
+        transaction = job.transaction = TransactionalProduce(context, request, job.find)
+    except KafkaError as error:
+        return _refuse(request, error.code, error.message)
+    if not transaction.waits:
+        return _append_all(context, request, job)
+    return shield(Deferred.fromCoroutine(_append_verified(context, request, job, transaction)))
+
+
+async def _append_verified(
+    context: RequestContext, request: ProduceRequest, job: _Job, transaction: TransactionalProduce
+) -> ProduceResponse | bytes | None:
+    """Append once the transaction coordinator has answered, and all earlier batches of the producer were appended."""
+    appended = await transaction.verify()
+    try:
+        answer = _append_all(context, request, job)
+        if _is_large(request) and isinstance(answer, Deferred):
+            large: ProduceResponse | bytes | None = await answer
+            return large
+    finally:
+        appended()
+    return await answer if isinstance(answer, Deferred) else answer
+
+
+def _append_all(context: RequestContext, request: ProduceRequest, job: _Job) -> ProduceResponse | Deferred[Any] | None:
+    if _is_large(request):
         return shield(Deferred[ProduceResponse | bytes | None].fromCoroutine(_produce_many(context, request, job)))
     topics = []
     for topic in request.topic_data:
@@ -95,7 +126,15 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
     response = ProduceResponse(topics)
     if job.inspected:
         return shield(Deferred[ProduceResponse | None].fromCoroutine(_once_inspected(context, request, response, job)))
-    return _conclude(context, request, response, job.pending)
+    return _conclude(context, request, response, job)
+
+
+def _is_large(request: ProduceRequest) -> bool:
+    """Return whether a request has so many partitions that others get a turn in between."""
+    count = 0
+    for topic in request.topic_data:
+        count += len(topic.partition_data)
+    return count > _MANY
 
 
 async def _produce_many(context: RequestContext, request: ProduceRequest, job: _Job) -> ProduceResponse | bytes | None:
@@ -120,19 +159,26 @@ async def _produce_many(context: RequestContext, request: ProduceRequest, job: _
 
 
 class _Job:
-    """Appends the batches of a request. pending: appends to wait for. inspected: batches that a thread checks first."""
+    """Appends the batches of a request.
 
-    __slots__ = ("_acks", "_by_id", "_context", "_find", "_size", "inspected", "pending")
+    pending: appends to wait for. inspected: batches that a thread checks first. throttle_ms: for how long the client is
+    muted, since it was refused. transaction: that of the request, if it has a transactional id. find: returns a
+    partition by its topic, as the request names it, and index.
+    """
+
+    __slots__ = ("_acks", "_by_id", "_context", "_size", "find", "inspected", "pending", "throttle_ms", "transaction")
 
     def __init__(self, context: RequestContext, acks: int) -> None:
         self._context = context
         self._acks = acks
         self._by_id = context.version >= FIRST_TOPIC_ID
         hosted = context.broker.partitions
-        self._find: Callable[[Any], Partition | None] = hosted.by_id.get if self._by_id else hosted.by_name.get
+        self.find: Callable[[Any], Partition | None] = hosted.by_id.get if self._by_id else hosted.by_name.get
         self._size = 0  # bytes of records so far
+        self.throttle_ms = 0
         self.pending: list[PendingAppend] = []
         self.inspected: list[Inspected] = []
+        self.transaction: TransactionalProduce | None = None
 
     def append(
         self,
@@ -144,7 +190,7 @@ class _Job:
         context, acks = self._context, self._acks
         key = topic.topic_id if self._by_id else topic.name
         for data in partitions:
-            partition = self._find((key, data.index))
+            partition = self.find((key, data.index))
             if context.broker.authorizer is not None and not _may_write(context, key, partition):
                 answer = _failure(data.index, *_UNAUTHORIZED)
             elif partition is None:
@@ -154,7 +200,7 @@ class _Job:
                 answer = _failure(data.index, *_INTERNAL)
             else:
                 self._size += len(data.records or b"")
-                made = _append(context, partition, data, acks, self.pending, at_once=self._size <= INLINE_BYTES)
+                made = _append(context, partition, data, acks, self, at_once=self._size <= INLINE_BYTES)
                 if isinstance(made, Deferred):
                     self.inspected.append((answers, len(answers), made))
                     made = _PENDING
@@ -171,12 +217,12 @@ async def _once_inspected(
 ) -> ProduceResponse | None:
     for answers, at, made in job.inspected:
         answers[at] = await made
-    answer = _conclude(context, request, response, job.pending)
+    answer = _conclude(context, request, response, job)
     return await answer if isinstance(answer, Deferred) else answer
 
 
 def _conclude(
-    context: RequestContext, request: ProduceRequest, response: ProduceResponse, pending: list[PendingAppend]
+    context: RequestContext, request: ProduceRequest, response: ProduceResponse, job: _Job
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     """Return the response, or a Deferred of it, after everything was appended or refused."""
     refused = [one for topic in response.responses for one in topic.partition_responses if one.error_code]
@@ -187,6 +233,8 @@ def _conclude(
         return None
     if failed is not None:
         _name_leaders(context, response)
+        response.throttle_time_ms = job.throttle_ms
+    pending = job.pending
     return _when_replicated(context, pending, request.timeout_ms, response) if pending else response
 
 
@@ -195,11 +243,11 @@ def _append(
     partition: Partition,
     data: PartitionProduceData,
     acks: int,
-    pending: list[PendingAppend],
+    job: _Job,
     *,
     at_once: bool,
 ) -> PartitionProduceResponse | Deferred[PartitionProduceResponse]:
-    """Append to one partition and return its answer. Add to `pending` what has to be waited for.
+    """Append to one partition and return its answer. Add to the job's `pending` what has to be waited for.
 
     at_once: whether a few records may be inspected here, on the reactor's thread; in a large request there are many.
     """
@@ -208,16 +256,23 @@ def _append(
         if not records or context.version < _FIRST_WITH_ZSTD:
             records = _check_old(records)
         replicas = context.broker.replicas
+        terms = None if job.transaction is None else job.transaction.terms(partition)
         at_once = at_once or not partition.log.wants_inspection(records)
         if at_once and partition not in replicas.append_queues:
             try:
-                result = replicas.append(partition, records, acks == -1)
-                return _appended(partition, data.index, result, acks, pending)
+                result = replicas.append(partition, records, acks == -1, terms=terms)
+                return _appended(partition, data.index, result, acks, job.pending)
             except InspectionNeeded:
                 pass
     except PylogdError as error:
         return refusal(partition, data.index, error)
-    return Deferred.fromCoroutine(_append_in_turn(context, partition, data.index, records, acks, pending, at_once))
+    full = replicas.refusal(partition, records) if partition in replicas.append_queues else None
+    if full is not None:
+        job.throttle_ms = max(job.throttle_ms, pause(context.connection, full))
+        return refusal(partition, data.index, full)
+    return Deferred.fromCoroutine(
+        _append_in_turn(context, partition, data.index, records, acks, job.pending, at_once, terms)
+    )
 
 
 async def _append_in_turn(
@@ -228,10 +283,11 @@ async def _append_in_turn(
     acks: int,
     pending: list[PendingAppend],
     at_once: bool,
+    terms: TransactionTerms | None,
 ) -> PartitionProduceResponse:
     """As `_append`, where records have to be inspected first, or where earlier appends wait for that."""
     try:
-        result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once)
+        result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once, terms=terms)
     except PylogdError as error:
         return refusal(partition, index, error)
     return _appended(partition, index, result, acks, pending)
@@ -258,6 +314,13 @@ def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionPr
     return answer
 
 
+def pause(connection: Connection, full: QueueFull) -> int:
+    """Mute the client of an append that is refused, if so many are at present; return for how many milliseconds."""
+    if full.pause:
+        connection.mute(full.pause)
+    return math.ceil(full.pause * 1000)
+
+
 def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
     """Return the response for a partition that was not appended to."""
     return PartitionProduceResponse(
@@ -275,9 +338,12 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Add the addresses of the leaders that the answers name (KIP-951)."""
-    if context.version >= PRODUCE_WITH_LEADERS:
-        answers = [answer for topic in response.responses for answer in topic.partition_responses]
+    """Add the addresses of the leaders that the answers name (KIP-951); older versions have neither."""
+    answers = [answer for topic in response.responses for answer in topic.partition_responses]
+    if context.version < PRODUCE_WITH_LEADERS:
+        for answer in answers:
+            answer.current_leader = _NO_LEADER
+    else:
         leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
 
@@ -295,16 +361,6 @@ def _may_write(context: RequestContext, key: str | bytes, partition: Partition |
     else:
         name = key
     return name is None or context.may_use_topic(AclOperation.WRITE, name)
-
-
-def _why_refused(context: RequestContext, transactional_id: str | None) -> tuple[ErrorCode, str]:
-    """Return why a request with a transactional id, or with other acks than there are, is refused."""
-    if transactional_id is None:
-        return _ACKS
-    if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-        refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return refused, refused.text
-    return _TRANSACTIONS
 
 
 def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse | None:
@@ -327,7 +383,7 @@ def _when_replicated(
 
     def answer(_: list[PendingAppend]) -> ProduceResponse:
         for append in pending:
-            code = _why_not(context, append)
+            code = why_not_committed(context, append)
             if code is not None:
                 failed: PartitionProduceResponse = append.answer
                 failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
@@ -340,7 +396,7 @@ def _when_replicated(
     return context.broker.replicas.wait_for_replicas(pending, timeout_ms).addCallback(answer)
 
 
-def _why_not(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
+def why_not_committed(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
     """Return why an append that was waited for is not committed, None if it is."""
     partition = append.partition
     if append.committed and not append.short:

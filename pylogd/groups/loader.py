@@ -1,10 +1,14 @@
 """Load the groups of one partition of the offsets topic when this broker becomes its leader.
 
-The last record of each key counts. How the partition is read is in `replica.internal_loader`.
+The last record of each key counts. Offsets of a transaction count if the marker behind them commits them; without a
+marker the transaction is open. How the partition is read is in `replica.internal_loader`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from pylogd.groups import transactions
 from pylogd.groups.consumer.group import ConsumerGroup, replay
 from pylogd.groups.consumer.records import Record as ConsumerRecord
 from pylogd.groups.consumer.records import decode, is_of_consumer_group
@@ -20,7 +24,7 @@ from pylogd.groups.records import (
 )
 from pylogd.replica.internal_loader import InternalTopicLoader
 from pylogd.replica.partition import Partition
-from pylogd.wire.records import BatchHeader, Record
+from pylogd.wire.records import BatchHeader, ControlType, Record, control_type, decode_batch
 
 
 class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
@@ -38,6 +42,7 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         self._offsets: dict[str, dict[PartitionId, Committed]] = {}
         self._of_consumers: list[ConsumerRecord] = []
         self.consumers: list[ConsumerGroup] = []
+        self._open: dict[str, transactions.OpenTransactions] = {}  # by group id, those that are not empty
 
     def apply(self, header: BatchHeader, record: Record) -> None:
         """Note the group or the offset of a record."""
@@ -54,10 +59,36 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
                 self._groups.pop(key.group_id, None)
             else:
                 self._groups[key.group_id] = read_group_value(value)
-        elif value is None:
-            self._offsets.get(key.group_id, {}).pop((key.topic, key.partition), None)
         else:
-            self._offsets.setdefault(key.group_id, {})[key.topic, key.partition] = read_offset_value(value)
+            committed = None if value is None else read_offset_value(value)
+            self._apply_offset(header, record.offset, key.group_id, (key.topic, key.partition), committed)
+
+    def _apply_offset(
+        self, header: BatchHeader, offset: int, group_id: str, partition: PartitionId, committed: Committed | None
+    ) -> None:
+        """Note an offset, whose record is at `offset` of the log; None deletes it."""
+        open_ = self._open.get(group_id, {})
+        if committed is None:
+            self._offsets.get(group_id, {}).pop(partition, None)
+            transactions.drop(open_, [partition])
+        elif header.is_transactional:
+            open_ = self._open.setdefault(group_id, open_)
+            transactions.add(open_, header.producer_id, header.producer_epoch, [(partition, committed)], offset)
+        else:
+            self._offsets.setdefault(group_id, {})[partition] = committed
+            transactions.overtake(open_, [partition], offset)
+
+    def apply_control(self, header: BatchHeader, batch: Any) -> None:
+        """Note the end of a transaction."""
+        records = decode_batch(batch, header)
+        kind = control_type(records[0]) if records else None
+        if kind not in (ControlType.COMMIT, ControlType.ABORT):
+            return
+        for group_id, open_ in list(self._open.items()):
+            offsets = self._offsets.setdefault(group_id, {})
+            transactions.end(open_, header.producer_id, offsets, committed=kind == ControlType.COMMIT)
+            if not open_:
+                del self._open[group_id]
 
     def make(self) -> dict[str, ClassicGroup]:
         """Return every classic group, and every other one's offsets, by group id."""
@@ -72,4 +103,8 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
                 if group_id not in made:
                     made[group_id] = ClassicGroup(group_id, partition_index, self._now_ms)
                 made[group_id].offsets = offsets
+        for group_id, open_ in self._open.items():
+            if group_id not in made:
+                made[group_id] = ClassicGroup(group_id, partition_index, self._now_ms)
+            made[group_id].transactions = open_
         return made

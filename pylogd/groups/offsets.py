@@ -6,6 +6,8 @@ Rules (Kafka's group coordinator; KIP-211 for expiry):
 - An offset of an Empty group expires once both the group has been Empty and the offset is older than the retention
   time. In other states only offsets of topics that no member subscribes to expire, and only in groups of consumers.
 - An expiry time that the client set with the offset takes precedence over both.
+- In a transaction, a member has to be of the current generation, in whatever state its group is; a client that names no
+  member may commit at any time (KIP-447). An offset that an open transaction may change does not expire.
 Must not know: the clock, how offsets are stored.
 """
 
@@ -19,6 +21,7 @@ from pylogd.groups.consumer.members import TopicPartition
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import NEVER, PartitionId
 from pylogd.groups.states import GroupState
+from pylogd.groups.transactions import pending
 from pylogd.groups.values import NO_GENERATION
 
 
@@ -32,6 +35,18 @@ def may_commit(group: ClassicGroup, member_id: str, instance_id: str | None, gen
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.COMPLETING else ErrorCode.NONE
+
+
+def may_commit_in_transaction(
+    group: ClassicGroup, member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode:
+    """Return NONE if this client may commit offsets in a transaction, else the error code to answer with."""
+    if generation <= NO_GENERATION and (group.state is GroupState.EMPTY or (not member_id and instance_id is None)):
+        return ErrorCode.NONE
+    found = group.check(member_id, instance_id)
+    if isinstance(found, ErrorCode):
+        return found
+    return ErrorCode.ILLEGAL_GENERATION if generation != group.generation else ErrorCode.NONE
 
 
 def may_commit_as_consumer(
@@ -88,7 +103,10 @@ def expired(
     empty = group.state is GroupState.EMPTY and not (consumers is not None and consumers.members)
     since_ms = group.since_ms if empty and group.protocol_type else 0
     subscribed = _subscribed(group, consumers)
+    unstable = frozenset(pending(group.transactions))
     for key, committed in group.offsets.items():
+        if key in unstable:
+            continue
         if committed.expires_ms != NEVER:
             if now_ms >= committed.expires_ms:
                 yield key

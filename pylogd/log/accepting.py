@@ -17,6 +17,8 @@ from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, RecordListTooLarge
 from pylogd.log.files import Buffer
 from pylogd.log.producers import Producers, WrittenBatch
+from pylogd.log.transaction_checks import check_client_batches, check_marker
+from pylogd.log.transactions import UNGUARDED, TransactionTerms
 from pylogd.log.validator import (
     AppendOrigin,
     Checked,
@@ -94,11 +96,13 @@ def accept(
     *,
     end: int,
     sequences: dict[int, tuple[int, int]] | None = None,
+    terms: TransactionTerms | None = None,
 ) -> Accepted | AppendResult:
     """Return what is to be written for an append, or the result of an earlier append that it repeats.
 
     end: the offset that the first batch gets. sequences: by producer id, the epoch and the sequence number that have to
-    come next, for producers of which batches are still being written. Raises InvalidAppend and InspectionNeeded.
+    come next, for producers of which batches are still being written. terms: for batches of a transaction, and markers.
+    Raises InvalidAppend and InspectionNeeded.
     """
     config = log.config
     if log.closed:
@@ -111,9 +115,16 @@ def accept(
     if origin is AppendOrigin.REPLICATION:
         check_epochs([header for header, _ in checked], log.epochs.latest, leader_epoch)
         return Accepted(checked, len(records), records, NO_TIMESTAMP, log.log_start_offset)
-    earlier = log.producers.check_all([header for header, _ in checked], sequences)
+    headers = [header for header, _ in checked]
+    earlier = log.producers.check_all(headers, sequences)
     if earlier is not None:
         return repeated(log, earlier)
+    if origin is AppendOrigin.CLIENT:
+        check_client_batches(log.producers, headers, terms)
+    else:
+        for header, batch in checked:
+            if header.is_control:
+                check_marker(log.producers, header, batch, UNGUARDED.version if terms is None else terms.version)
     stamp = NO_TIMESTAMP
     if log.stamps:
         stamp = now_ms

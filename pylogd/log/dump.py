@@ -20,10 +20,18 @@ from pylogd.log.checkpoints import (
     RECOVERY_POINTS,
 )
 from pylogd.log.files import FileSystem, RealFileSystem, SegmentFile, read_file
-from pylogd.log.index import OFFSET_ENTRY, TIME_ENTRY
+from pylogd.log.index import OFFSET_ENTRY, TIME_ENTRY, IndexCorrupt, TransactionIndex
+from pylogd.log.markers import read_marker
 from pylogd.log.producers import SnapshotCorrupt, read_snapshot
 from pylogd.log.scan import BadBatch, FoundBatch, scan
-from pylogd.log.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from pylogd.log.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import crc32c, decode_batch
 
@@ -86,6 +94,9 @@ def _batch_line(found: FoundBatch) -> str:
         sequence = f"sequence {header.base_sequence}"
         parts.append(f"producer {header.producer_id} epoch {header.producer_epoch} {sequence}")
     parts += [text for attribute, text in _MARKS if getattr(header, attribute)]
+    marker = read_marker(header, found.data) if header.is_control else None
+    if marker is not None:
+        parts.append(f"{'commit' if marker.committed else 'abort'} of coordinator epoch {marker.coordinator_epoch}")
     parts.append(f"crc {header.crc:08x}" + ("" if actual == header.crc else f" WRONG, should be {actual:08x}"))
     return ", ".join(parts)
 
@@ -116,6 +127,19 @@ def _dump_time_index(data: bytes, base: int) -> Iterator[str]:
     yield from _incomplete_entry(data, whole)
 
 
+def _dump_transaction_index(data: bytes, base: int) -> Iterator[str]:
+    try:
+        index = TransactionIndex.from_bytes(data, base)
+    except IndexCorrupt as error:
+        yield f"invalid transaction index: {error}"
+        return
+    for aborted in index.entries:
+        yield (
+            f"producer {aborted.producer_id}, first offset {aborted.first_offset}, last offset {aborted.last_offset}, "
+            f"last stable offset {aborted.last_stable_offset}"
+        )
+
+
 def _incomplete_entry(data: bytes, whole: int) -> Iterator[str]:
     if len(data) > whole:
         yield f"{len(data) - whole} bytes follow the last complete entry"
@@ -140,5 +164,6 @@ def _dump_snapshot(data: bytes, base: int) -> Iterator[str]:
 _DUMPERS: dict[str, Callable[[bytes, int], Iterator[str]]] = {
     INDEX_SUFFIX: _dump_index,
     TIME_INDEX_SUFFIX: _dump_time_index,
+    TRANSACTION_INDEX_SUFFIX: _dump_transaction_index,
     SNAPSHOT_SUFFIX: _dump_snapshot,
 }

@@ -64,6 +64,14 @@ class TransactionNotOpen(InvalidAppend):
     """A batch is transactional, but its producer has no open transaction here."""
 
 
+class TransactionalIdMissing(InvalidAppend):
+    """A client sent a batch of a transaction without saying whose it is."""
+
+
+class CoordinatorFenced(InvalidAppend):
+    """A marker comes from a transaction coordinator that another one has replaced."""
+
+
 class RecordTooLarge(InvalidAppend):
     """A batch is larger than `max.message.bytes`."""
 

@@ -1,4 +1,4 @@
-"""The two sparse indexes of a segment: from offsets to file positions, and from time stamps to offsets.
+"""The indexes of a segment: from offsets to file positions, from time stamps to offsets, and of aborted transactions.
 
 An index is an array in memory. That of the active segment grows there. It is written to the disk when the segment is
 sealed or the log closed, never by an append: whatever a crash loses of it is after the recovery point, where the
@@ -11,6 +11,11 @@ offset of a batch, relative to the segment's base offset, and the position of th
 number, so that `bisect` works on the array. An entry of a time index has 12 bytes: the largest time stamp so far, and
 the last offset of the batch that has it. Both columns of both indexes ascend.
 
+The transaction index has an entry of 34 bytes for each transaction that a marker in the segment aborts, in the order of
+the markers: int16 version (0), producer id, first offset, offset of the marker, and the last stable offset after it
+(the first offset of all transactions that were open then, or the one behind the marker). It has no file while it is
+empty.
+
 Rules: arguments and results are absolute offsets; the entries have relative ones. Nothing here accesses a file.
 """
 
@@ -20,14 +25,21 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from operator import attrgetter
+
+from pylogd.log.transactions import AbortedTransaction
 
 OFFSET_ENTRY = 8
 TIME_ENTRY = 12
+TRANSACTION_ENTRY = 34
 MAX_RELATIVE = (1 << 31) - 1  # of relative offsets and positions: Kafka reads them as signed numbers
 
 _LOW = (1 << 32) - 1
 _position = _LOW.__and__  # the position of an entry
 _TIME = struct.Struct(">qI")
+_TRANSACTION = struct.Struct(">hqqqq")
+_TRANSACTION_VERSION = 0
+_marker_offset = attrgetter("last_offset")
 _SWAP = sys.byteorder == "little"
 
 
@@ -60,6 +72,11 @@ class OffsetIndex:
         """Return the position of the last batch in the index that starts at or before `position`."""
         at = bisect_right(self.entries, position, key=_position)
         return self.entries[at - 1] & _LOW if at else 0
+
+    def bound_of(self, position: int) -> int | None:
+        """Return an offset that follows all batches before `position`; None if the index has none."""
+        at = bisect_left(self.entries, position, key=_position)
+        return self.base_offset + (self.entries[at] >> 32) if at < len(self.entries) else None
 
     def last_position(self) -> int:
         """Return the position in the last entry, 0 if there is none."""
@@ -167,24 +184,85 @@ class TimeIndex:
         return len(self.timestamps) * TIME_ENTRY
 
 
+class TransactionIndex:
+    """The transactions that the markers of a segment abort, in the order of these. Never changed but by `append`."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: list[AbortedTransaction] | None = None) -> None:
+        self.entries: list[AbortedTransaction] = [] if entries is None else entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Add a transaction, whose marker is behind those of all others."""
+        self.entries.append(aborted)
+
+    def overlapping(self, offset: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        """Return the transactions with offsets from `offset` on and before `end`.
+
+        Also return whether those are all: whether later segments have none that were open before `end`.
+        """
+        entries, found = self.entries, []
+        for at in range(bisect_left(entries, offset, key=_marker_offset), len(entries)):
+            entry = entries[at]
+            if entry.first_offset < end:
+                found.append(entry)
+            if entry.last_stable_offset >= end:
+                return found, True
+        return found, False
+
+    def truncate(self, offset: int) -> None:
+        """Remove the transactions whose marker is at or after `offset`."""
+        del self.entries[bisect_left(self.entries, offset, key=_marker_offset) :]
+
+    def to_bytes(self) -> bytes:
+        """Return the contents of the file."""
+        return b"".join(_TRANSACTION.pack(_TRANSACTION_VERSION, *entry) for entry in tuple(self.entries))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, base_offset: int) -> TransactionIndex:
+        """Parse a transaction index file. Raises IndexCorrupt."""
+        if len(data) % TRANSACTION_ENTRY:
+            raise IndexCorrupt(f"{len(data)} bytes are not a whole number of entries")
+        entries: list[AbortedTransaction] = []
+        last = base_offset - 1
+        for version, *fields in _TRANSACTION.iter_unpack(data):
+            entry = AbortedTransaction._make(fields)
+            if version != _TRANSACTION_VERSION:
+                raise IndexCorrupt(f"unknown version {version} of an aborted transaction")
+            if entry.last_offset <= last or not entry.first_offset < entry.last_offset:
+                raise IndexCorrupt(f"the aborted transaction of producer {entry.producer_id} has impossible offsets")
+            entries.append(entry)
+            last = entry.last_offset
+        return cls(entries)
+
+    @property
+    def nbytes(self) -> int:
+        """About the memory of the entries in bytes."""
+        return len(self.entries) * 200
+
+
 class Indexes:
-    """Both indexes of one segment, which are cached together."""
+    """The indexes of one segment, which are cached together."""
 
-    __slots__ = ("offsets", "times")
+    __slots__ = ("aborted", "offsets", "times")
 
-    def __init__(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+    def __init__(self, offsets: OffsetIndex, times: TimeIndex, aborted: TransactionIndex) -> None:
         self.offsets = offsets
         self.times = times
+        self.aborted = aborted
 
     @classmethod
     def empty(cls, base_offset: int) -> Indexes:
         """Return the indexes of an empty segment."""
-        return cls(OffsetIndex(base_offset), TimeIndex(base_offset))
+        return cls(OffsetIndex(base_offset), TimeIndex(base_offset), TransactionIndex())
 
     @property
     def nbytes(self) -> int:
         """The memory of the entries in bytes."""
-        return self.offsets.nbytes + self.times.nbytes
+        return self.offsets.nbytes + self.times.nbytes + self.aborted.nbytes
 
 
 def _not_ascending(entry: int, following: int) -> bool:

@@ -28,7 +28,9 @@ from pylogd.log.config import NO_LIMIT, LogConfig
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LINK, CorruptFile, CorruptLog, StorageFailure
 from pylogd.log.files import FileSystem, SegmentFile, sync_directory
+from pylogd.log.index_files import read_transaction_index
 from pylogd.log.log import Log
+from pylogd.log.paced import log_class
 from pylogd.log.producers import Producers
 from pylogd.log.scan import BadBatch, scan
 from pylogd.log.segment import (
@@ -36,11 +38,13 @@ from pylogd.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     Segment,
     Storage,
     segment_path,
 )
-from pylogd.log.snapshots import restore_producers
+from pylogd.log.snapshots import rebuild_transaction_indexes, restore_producers
+from pylogd.wire.records import CONTROL
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +103,7 @@ def create_log(
         segment = Segment.create(storage, directory, 0, created_ms=now_ms())
     except OSError as error:
         raise StorageFailure(directory, error) from error
-    return Log(
+    return log_class(storage)(
         directory, topic, partition, topic_id, config, storage=storage, now_ms=now_ms, segments=[segment],
         log_start_offset=0, log_end_offset=0, recovery_point=0, epochs=LeaderEpochs(), producers=Producers(),
     )  # fmt: skip
@@ -125,6 +129,7 @@ class _Loader:
         self.directory = found.directory
         self.epochs = self._read_epochs()
         self.without_producers: set[int] = set()  # base offsets of scanned segments without idempotent batches
+        self.markers_unknown: set[int] = set()  # base offsets of segments whose transaction index has to be rebuilt
 
     def load(self) -> Log:
         """Do all steps."""
@@ -134,7 +139,10 @@ class _Loader:
         if not segments:
             segments = [self._first_segment()]
         clean = found.clean and segments[-1].file is None and self._ends_well(segments[-1])
+        self._check_transaction_indexes(segments)
         end = self._end_offset(segments) if clean else self._recover(segments)
+        if self.markers_unknown:
+            rebuild_transaction_indexes(self.fs, self.directory, segments, self.markers_unknown)
         for segment in segments[:-1]:
             self._complete(segment)
         start = max(found.log_start_offset, segments[0].base_offset)
@@ -151,7 +159,7 @@ class _Loader:
             self._sync_names()
         producers = Producers()
         restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
-        return Log(
+        return log_class(self.storage)(
             self.directory, found.topic, found.partition, found.topic_id, self.config,
             storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
             recovery_point=end, epochs=self.epochs, producers=producers, clean=clean,
@@ -187,6 +195,19 @@ class _Loader:
             start = self.found.recovery_point
         return Segment.create(self.storage, self.directory, start, created_ms=self.now_ms())
 
+    def _check_transaction_indexes(self, segments: list[Segment]) -> None:
+        """Note which segments have aborted transactions, and which ones an index of them that is damaged."""
+        for segment in segments:
+            path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+            if self.fs.exists(path):
+                segment.has_aborted = True
+                try:
+                    read_transaction_index(self.fs, path, segment.base_offset)
+                except CorruptLog as error:
+                    _log.warning("Rebuilding a transaction index: %s", error)
+                    self.fs.unlink(path)
+                    self.markers_unknown.add(segment.base_offset)
+
     def _ends_well(self, segment: Segment) -> bool:
         """Return whether the last batch of a segment ends at the end of its file."""
         try:
@@ -203,7 +224,8 @@ class _Loader:
 
     def _complete(self, segment: Segment) -> None:
         """Rebuild missing indexes of a sealed segment: it was rolled just before a crash, or somebody deleted them."""
-        if segment.file is None and not all(map(self.fs.exists, segment.file_paths())):
+        *required, _ = segment.file_paths()  # that of aborted transactions exists only if there are any
+        if segment.file is None and not all(map(self.fs.exists, required)):
             segment.load_indexes()
 
     # Recovery ------------------------------------------------------------------------------------------------------
@@ -236,13 +258,13 @@ class _Loader:
         size, base = segment.size, segment.base_offset
         scanned = segment.empty_copy()
         scanned.file = SegmentFile(self.fs, segment.path, os.O_RDWR)
-        truncated = idempotent = False
+        truncated = idempotent = control = False
         last, limit = base - 1, NO_LIMIT if next_base_offset is None else next_base_offset
         interval, epochs, note = self.config.index_interval_bytes, self.epochs, scanned.note_batch
         try:
             # Fields are taken one by one: with small batches, this loop takes most of a start after a crash.
             for _, header, batch in scan(scanned.file, size, base_offset=base):
-                start, _, epoch, _, _, _, delta, _, stamp, producer, _, _, _ = header
+                start, _, epoch, _, _, attributes, delta, _, stamp, producer, _, _, _ = header
                 last = start + delta
                 if last >= limit:
                     raise CorruptLog(
@@ -254,6 +276,8 @@ class _Loader:
                     epochs.assign(epoch, start)
                 if producer >= 0:
                     idempotent = True
+                    if attributes & CONTROL:
+                        control = True
         except BadBatch as bad:
             if not bad.torn:
                 raise CorruptLog(f"{segment.path}: {bad}: the file does not belong to this log") from bad
@@ -266,6 +290,8 @@ class _Loader:
         scanned.persist()
         if not idempotent:
             self.without_producers.add(base)
+        if control:
+            self.markers_unknown.add(base)
         return last + 1, truncated
 
     def _orphan(self, segments: list[Segment], end: int) -> None:
@@ -294,7 +320,10 @@ def sort_files(fs: FileSystem, directory: str) -> list[int]:
         path = os.path.join(directory, name)
         match = _SEGMENT_NAME.match(name)
         if match is not None:
-            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and int(match[1]) not in known:
+            if (
+                name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX))
+                and int(match[1]) not in known
+            ):
                 _log.info("Removing %s: there is no log for this index", path)
                 fs.unlink(path)
         elif name.endswith(_LEFTOVER_SUFFIXES):

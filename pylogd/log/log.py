@@ -43,6 +43,7 @@ from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.producers import Producers
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage
+from pylogd.log.transactions import AbortedTransaction, TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
 from pylogd.log.write_failures import WriteFailures
 from pylogd.wire.records import LENGTH_OVERHEAD
@@ -105,9 +106,6 @@ class Log:
         self.replace_segments(segments)
         self.config = config
 
-    def __repr__(self) -> str:
-        return f"Log({self.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
-
     @property
     def config(self) -> LogConfig:
         """The log's settings. May be set while the log is in use."""
@@ -141,6 +139,7 @@ class Log:
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Replace the list of segments; the last one is open for writing. The caller holds `lock`."""
         self._view = SegmentsView(segments)
+        self.has_aborted = any(segment.has_aborted for segment in segments)  # whether any was aborted
         self._active = segments[-1]
         self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # where the last read ended
         self.set_limits()
@@ -155,11 +154,12 @@ class Log:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         inspections: Inspections | None = None,
         may_inspect: bool = True,
+        terms: TransactionTerms | None = None,
     ) -> AppendResult:
         """Append record batches. Raises InvalidAppend or StorageFailure if nothing was appended.
 
         inspections: the result of `inspect` for these records. may_inspect: whether this call may take long to inspect
-        records; if not, it raises InspectionNeeded where that is necessary.
+        records; if not, it raises InspectionNeeded where that is necessary. terms: of batches that are transactional.
         """
         with self.lock:
             try:
@@ -168,7 +168,9 @@ class Log:
                     fields = self.fast_accept.check(records, self._active.size, self.log_end_offset, now_ms)
                     if fields is not None:
                         return self._append_one(memoryview(records), leader_epoch, *fields)
-                return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
+                return self._append_checked(
+                    memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect, terms
+                )
             except StorageFailure as failure:
                 self.write_failures.note(failure, self.log_end_offset, self.storage.seconds())
                 raise
@@ -251,10 +253,11 @@ class Log:
         now_ms: int,
         inspections: Inspections | None,
         may_inspect: bool,
+        terms: TransactionTerms | None,
     ) -> AppendResult:
         """Append any number of batches of any origin: the general path."""
         accepted = accept(
-            self, records, leader_epoch, origin, now_ms, inspections, may_inspect, end=self.log_end_offset
+            self, records, leader_epoch, origin, now_ms, inspections, may_inspect, end=self.log_end_offset, terms=terms
         )
         if isinstance(accepted, AppendResult):
             return accepted
@@ -286,7 +289,10 @@ class Log:
         segment = self._active
         for header, batch in accepted.checked:
             segment.note_batch(len(batch), header.last_offset, header.max_timestamp, self.index_interval)
-            self.producers.note(header)
+            aborted = self.producers.note(header, batch)
+            if aborted is not None:
+                segment.note_aborted(aborted)
+                self.has_aborted = True
             self.epochs.assign(header.leader_epoch, header.base_offset)
         self.set_limits()
         self.log_end_offset = accepted.last_offset + 1
@@ -390,7 +396,9 @@ class Log:
             with self.lock:
                 self._tail = self.log_end_offset, self._active, self._active.size
         file, cached = segment.reader(allow_cold=allow_cold), segment.cached
-        return FileSlice(file, position, length) if cached is None else cached.slice(file, position, length)
+        if cached is None:
+            return FileSlice(file, position, length)
+        return cached.slice(file, position, length, sealed=segment is not self._active)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, leader epoch) of the first record with at least this time stamp, None if none.
@@ -402,6 +410,16 @@ class Log:
     def max_timestamp(self, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, leader epoch) of the first record with the largest time stamp, None if empty."""
         return self._view.max_timestamp(self.log_start_offset, allow_cold=allow_cold)
+
+    def aborted_in(
+        self, offset: int, records: FileSlice, stable_end: int, *, allow_cold: bool = False
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions that overlap `records`, which were read from `offset` on.
+
+        stable_end: where the read ended at the latest. allow_cold: as for `read`.
+        """
+        end = min(stable_end, self.log_end_offset)
+        return self._view.aborted_in(offset, records, end, allow_cold=allow_cold) if self.has_aborted else []
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest leader epoch of this log up to `epoch`, and its end offset; (-1, -1) if unknown."""

@@ -10,12 +10,16 @@ Rules: sequence numbers go from 0 to 2^31 - 1 and then start over. A producer id
 sequence number (KIP-360). A producer without a batch for `producer.id.expiration.ms` is removed. If there are more than
 `producer.ids.max.per.partition`, those whose last batch is furthest back in the log are removed, an eighth at a time.
 
+Transactions: a producer's first transactional batch opens a transaction, and a marker ends it. Until then the producer
+is never removed, and its batches have to be transactional. A marker may bring a new epoch, which starts with sequence
+number 0. What may be appended to a transaction, and end it, is in `transaction_checks`.
+
 Memory: about 400 bytes for each producer. Its batches are numbers in one array, not objects.
 
 Format of a snapshot, as in Kafka: int16 version (1), uint32 CRC-32C of what follows, int32 count, then entries as in
 `_ENTRY`; big-endian. An entry has only the last batch of its producer, so earlier duplicates are not detected after a
-restart. It has fields for transactions, which are not used.
-Source: KIP-98, KIP-360.
+restart.
+Source: KIP-98, KIP-360, KIP-890.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
-from pylogd.wire.records import BatchHeader, crc32c
+from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, TransactionNotOpen
+from pylogd.log.markers import Marker, read_marker
+from pylogd.log.transactions import AbortedTransaction, UnstableTransactions, VerificationGuard
+from pylogd.wire.records import CONTROL, NO_SEQUENCE, TRANSACTIONAL, BatchHeader, Buffer, crc32c
 
 MAX_SEQUENCE = (1 << 31) - 1
 REMEMBERED = 5  # batches per producer: clients have no more in flight
@@ -67,6 +73,7 @@ class SnapshotEntry(NamedTuple):
     transaction_first_offset: int
 
 
+_NO_BATCH = WrittenBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
 _FIELDS = len(WrittenBatch._fields)
 _KEPT = REMEMBERED * _FIELDS
 _LAST_OFFSET = 3 - _FIELDS  # of the last batch in `Producer.batches`
@@ -75,14 +82,19 @@ _LAST_OFFSET = 3 - _FIELDS  # of the last batch in `Producer.batches`
 class Producer:
     """The state of one producer id.
 
+    plain_epoch: the epoch of its batches outside of transactions: -1 while a transaction is open, else `epoch`.
     next_sequence: -1 if any sequence number is valid next. batches: the fields of up to `REMEMBERED` WrittenBatches,
-    one after the other, the oldest first.
+    one after the other, the oldest first. coordinator_epoch: of its last marker, -1 for none.
+    transaction_first_offset: of its open transaction, -1 for none.
     """
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "next_sequence", "transaction_first_offset")
+    __slots__ = (
+        "batches", "coordinator_epoch", "epoch", "last_seen_ms", "next_sequence", "plain_epoch",
+        "transaction_first_offset",
+    )  # fmt: skip
 
     def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.epoch = self.plain_epoch = epoch
         self.next_sequence = -1
         self.batches: array[int] = array("q")
         self.last_seen_ms = -1
@@ -99,6 +111,21 @@ class Producer:
         """The last offset of the last batch, -1 if none is known."""
         return self.batches[_LAST_OFFSET] if self.batches else -1
 
+    def before(self, offset: int) -> Producer | None:
+        """Return the state by those of the known batches that end before `offset`, None if none does."""
+        batches = self.batches
+        end = len(batches)
+        while end and batches[end + _LAST_OFFSET] >= offset:
+            end -= _FIELDS
+        if not end:
+            return None
+        earlier = Producer(self.epoch)
+        earlier.batches = batches[:end]
+        last = WrittenBatch._make(earlier.batches[-_FIELDS:])
+        earlier.next_sequence = (last.last_sequence + 1) & MAX_SEQUENCE
+        earlier.last_seen_ms = last.timestamp
+        return earlier
+
     def find(self, base_sequence: int, last_sequence: int) -> WrittenBatch | None:
         """Return the batch with these sequence numbers, if it is one of the last."""
         batches = self.batches
@@ -107,50 +134,89 @@ class Producer:
                 return WrittenBatch._make(batches[at : at + _FIELDS])
         return None
 
+    def repeated(self, producer_id: int, base_sequence: int, last_delta: int) -> WrittenBatch:
+        """Return the batch that one of the current epoch repeats. Raises OutOfOrderSequence if it repeats none."""
+        duplicate = self.find(base_sequence, (base_sequence + last_delta) & MAX_SEQUENCE)
+        if duplicate is None:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} sent sequence {base_sequence}, expected {self.next_sequence}"
+            )
+        return duplicate
+
 
 class Producers:
-    """The idempotent producers of a partition, by producer id. most: how many are remembered."""
+    """The idempotent producers of a partition, by producer id. most: how many are remembered.
 
-    __slots__ = ("by_id", "most")
+    unstable: their transactions that are open or not replicated. guards: of verifications under way, by producer id.
+    """
+
+    __slots__ = ("by_id", "guards", "most", "unstable")
 
     def __init__(self, most: int = sys.maxsize) -> None:
         self.by_id: dict[int, Producer] = {}
         self.most = most
+        self.unstable = UnstableTransactions()
+        self.guards: dict[int, VerificationGuard] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def check(self, producer_id: int, epoch: int, base_sequence: int, last_delta: int) -> WrittenBatch | None:
+    def check(
+        self, producer_id: int, epoch: int, base_sequence: int, last_delta: int, transactional: bool = False
+    ) -> WrittenBatch | None:
         """Return None if a batch may be appended, or the earlier batch if it is a duplicate of that.
 
-        Raises OutOfOrderSequence and InvalidProducerEpoch.
+        Raises OutOfOrderSequence, InvalidProducerEpoch, and TransactionNotOpen for one that has to be transactional.
         """
         producer = self.by_id.get(producer_id)
         if producer is None:
             return None
-        if epoch == producer.epoch:
+        if epoch == producer.plain_epoch:
             if base_sequence == producer.next_sequence or producer.next_sequence < 0:
                 return None
-            duplicate = producer.find(base_sequence, (base_sequence + last_delta) & MAX_SEQUENCE)
-            if duplicate is not None:
-                return duplicate
-            raise OutOfOrderSequence(
-                f"producer {producer_id} sent sequence {base_sequence}, expected {producer.next_sequence}"
-            )
-        if epoch < producer.epoch:
-            raise InvalidProducerEpoch(
-                f"producer {producer_id} sent epoch {epoch}, its current epoch is {producer.epoch}"
-            )
-        if base_sequence:
+            return producer.repeated(producer_id, base_sequence, last_delta)
+        if epoch == producer.epoch:
+            if base_sequence != producer.next_sequence:
+                return producer.repeated(producer_id, base_sequence, last_delta)
+        elif epoch < producer.epoch:
+            raise _fenced(producer_id, epoch, producer.epoch)
+        elif base_sequence:
             raise OutOfOrderSequence(
                 f"producer {producer_id} started epoch {epoch} with sequence {base_sequence}, expected 0"
             )
+        if producer.transaction_first_offset >= 0 and not transactional:
+            raise TransactionNotOpen(
+                f"producer {producer_id} has an open transaction: its batches have to be part of it"
+            )
         return None
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise InvalidProducerEpoch if a newer epoch of a producer is known."""
+        producer = self.by_id.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise _fenced(producer_id, epoch, producer.epoch)
+
+    def in_transaction(self, producer_id: int) -> bool:
+        """Return whether a producer has an open transaction here."""
+        producer = self.by_id.get(producer_id)
+        return producer is not None and producer.transaction_first_offset >= 0
+
+    def begin_verification(self, header: BatchHeader, epoch_bump: bool, now_ms: int) -> VerificationGuard:
+        """Return the guard for the first batch of a transaction: that of a verification under way, or a new one.
+
+        epoch_bump: whether each of its transactions has an epoch of its own.
+        """
+        guard = self.guards.get(header.producer_id)
+        if guard is None:
+            guard = VerificationGuard(header.producer_epoch, header.base_sequence, epoch_bump, now_ms)
+            self.guards[header.producer_id] = guard
+        guard.note(header.producer_epoch, header.base_sequence)
+        return guard
 
     def due(self, producer_id: int, epoch: int, base_sequence: int) -> bool:
         """Return whether a batch continues the sequence of a known producer."""
         producer = self.by_id.get(producer_id)
-        return producer is not None and (producer.epoch, producer.next_sequence) == (epoch, base_sequence)
+        return producer is not None and (producer.plain_epoch, producer.next_sequence) == (epoch, base_sequence)
 
     def next_sequence(self, producer_id: int, epoch: int) -> int:
         """Return the sequence number that comes next in a producer's epoch; -1 if that is not known."""
@@ -171,11 +237,15 @@ class Producers:
         for header in headers:
             if header.producer_id < 0 or header.is_control:
                 continue
+            if header.base_sequence < 0:  # from a group coordinator, for offsets in a transaction
+                self.check_epoch(header.producer_id, header.producer_epoch)
+                continue
             expected = next_of.get(header.producer_id)
             if expected is None:
                 found = self.check(
-                    header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
-                )
+                    header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
+                    header.is_transactional,
+                )  # fmt: skip
                 if found is not None:
                     return found
             elif expected != (header.producer_epoch, header.base_sequence):
@@ -189,14 +259,12 @@ class Producers:
     def wrote(
         self, producer_id: int, epoch: int, base_sequence: int, last_delta: int, base_offset: int, timestamp: int
     ) -> None:
-        """Record that a batch was appended."""
+        """Record that a batch outside of a transaction was appended."""
         producer = self.by_id.get(producer_id)
         if producer is None:
-            if len(self.by_id) >= self.most:
-                self._forget_oldest()
-            producer = self.by_id[producer_id] = Producer(epoch)
+            producer = self._add(producer_id, epoch)
         elif producer.epoch != epoch:
-            producer.epoch = epoch
+            producer.epoch = producer.plain_epoch = epoch
             del producer.batches[:]
         last_sequence = (base_sequence + last_delta) & MAX_SEQUENCE
         producer.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
@@ -206,40 +274,113 @@ class Producers:
             del batches[:_FIELDS]
         batches.extend((base_sequence, last_sequence, base_offset, base_offset + last_delta, timestamp))
 
+    def _add(self, producer_id: int, epoch: int) -> Producer:
+        if len(self.by_id) >= self.most:
+            self._forget_oldest()
+        producer = self.by_id[producer_id] = Producer(epoch)
+        return producer
+
     def _forget_oldest(self) -> None:
-        oldest = sorted(self.by_id, key=lambda producer_id: self.by_id[producer_id].last_offset)
-        for producer_id in oldest[: len(oldest) - self.most + max(self.most // 8, 1)]:
+        """Make space. Those whose last batch was in an epoch that has ended go first: their last offset is -1."""
+        idle = [key for key, producer in self.by_id.items() if producer.transaction_first_offset < 0]
+        idle.sort(key=lambda producer_id: self.by_id[producer_id].last_offset)
+        for producer_id in idle[: max(len(self.by_id) - self.most + max(self.most // 8, 1), 0)]:
             del self.by_id[producer_id]
 
-    def note(self, header: BatchHeader) -> None:
-        """Record a batch by its header. Transaction markers, which have no sequence numbers, are ignored."""
-        if header.producer_id >= 0 and header.base_sequence >= 0:
+    def note(self, header: BatchHeader, batch: Buffer = b"") -> AbortedTransaction | None:
+        """Record a batch by its header; return the transaction that it aborts, if it is such a marker.
+
+        batch: the whole batch; needed of a control batch only.
+        """
+        producer_id = header.producer_id
+        if producer_id < 0:
+            return None
+        if header.attributes & CONTROL:
+            marker = read_marker(header, batch)
+            return None if marker is None else self._ended(header, marker)
+        if header.base_sequence >= 0:
             self.wrote(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
+                producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
                 header.base_offset, header.max_timestamp,
             )  # fmt: skip
+        elif header.attributes & TRANSACTIONAL:
+            self._wrote_unnumbered(header)
+        if header.attributes & TRANSACTIONAL:
+            self._in_transaction(header)
+        return None
+
+    def _wrote_unnumbered(self, header: BatchHeader) -> None:
+        """Record a batch without sequence numbers: a group coordinator writes such for a producer."""
+        producer = self.by_id.get(header.producer_id) or self._add(header.producer_id, header.producer_epoch)
+        producer.epoch = header.producer_epoch
+        producer.next_sequence = 0
+        producer.last_seen_ms = header.max_timestamp
+        producer.batches[:] = array(
+            "q", (NO_SEQUENCE, NO_SEQUENCE, header.base_offset, header.last_offset, header.max_timestamp)
+        )
+
+    def _in_transaction(self, header: BatchHeader) -> None:
+        """Note that a batch that was just recorded belongs to its producer's open transaction, or opens one."""
+        producer = self.by_id[header.producer_id]
+        producer.plain_epoch = -1
+        if producer.transaction_first_offset < 0:
+            producer.transaction_first_offset = header.base_offset
+            self.unstable.begin(header.producer_id, header.base_offset)
+        self.guards.pop(header.producer_id, None)
+
+    def _ended(self, header: BatchHeader, marker: Marker) -> AbortedTransaction | None:
+        """Record a marker. Return the transaction if it was aborted; None if it was not, or has no batch here."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        self.guards.pop(producer_id, None)
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            producer = self._add(producer_id, epoch)
+            producer.next_sequence = 0
+        elif producer.epoch != epoch:
+            producer.next_sequence = 0
+            del producer.batches[:]
+        producer.epoch = producer.plain_epoch = epoch
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_seen_ms = header.max_timestamp
+        first = producer.transaction_first_offset
+        if first < 0:
+            return None
+        stable = self.unstable.end(producer_id, header.base_offset)
+        producer.transaction_first_offset = -1
+        return None if marker.committed else AbortedTransaction(producer_id, first, header.base_offset, stable)
 
     def expire(self, before_ms: int) -> int:
-        """Remove the producers whose last batch is older than `before_ms`; return how many."""
-        expired = [key for key, producer in list(self.by_id.items()) if producer.last_seen_ms < before_ms]
+        """Remove the producers, and verifications, that are older than `before_ms`; return how many producers.
+
+        Those with an open transaction stay.
+        """
+        expired = [
+            key
+            for key, producer in list(self.by_id.items())
+            if producer.last_seen_ms < before_ms and producer.transaction_first_offset < 0
+        ]
         for key in expired:
             self.by_id.pop(key, None)
+        for key, guard in list(self.guards.items()):
+            if guard.created_ms < before_ms:
+                self.guards.pop(key, None)
         return len(expired)
 
     def clear(self) -> None:
         """Remove all producers."""
         self.by_id.clear()
+        self.guards.clear()
+        self.unstable = UnstableTransactions()
 
     def entries(self) -> Iterator[SnapshotEntry]:
         """Iterate over the snapshot entries of all producers."""
         for producer_id, producer in list(self.by_id.items()):
-            last = producer.last_batch
-            if last is not None:
-                yield SnapshotEntry(
-                    producer_id, producer.epoch, last.last_sequence, last.last_offset,
-                    last.last_offset - last.base_offset, last.timestamp,
-                    producer.coordinator_epoch, producer.transaction_first_offset,
-                )  # fmt: skip
+            last = producer.last_batch or _NO_BATCH
+            yield SnapshotEntry(
+                producer_id, producer.epoch, last.last_sequence, last.last_offset,
+                last.last_offset - last.base_offset, producer.last_seen_ms,
+                producer.coordinator_epoch, producer.transaction_first_offset,
+            )  # fmt: skip
 
     def to_snapshot(self) -> bytes:
         """Return the contents of a snapshot file."""
@@ -249,19 +390,34 @@ class Producers:
 
     def restore(self, data: bytes) -> None:
         """Replace the state by that of a snapshot file. Raises SnapshotCorrupt."""
-        self.by_id.clear()
-        for entry in read_snapshot(data):
-            producer = self.by_id[entry.producer_id] = Producer(entry.epoch)
-            producer.last_seen_ms = entry.timestamp
-            producer.coordinator_epoch = entry.coordinator_epoch
-            producer.transaction_first_offset = entry.transaction_first_offset
-            if entry.last_sequence >= 0:
-                producer.next_sequence = (entry.last_sequence + 1) & MAX_SEQUENCE
-                base_sequence = (entry.last_sequence - entry.offset_delta) & MAX_SEQUENCE
-                base_offset = entry.last_offset - entry.offset_delta
-                producer.batches.extend(
-                    (base_sequence, entry.last_sequence, base_offset, entry.last_offset, entry.timestamp)
-                )
+        self.clear()
+        entries = read_snapshot(data)
+        for entry in entries:
+            self.by_id[entry.producer_id] = _restored(entry)
+        firsts = [(entry.producer_id, entry.transaction_first_offset) for entry in entries]
+        opened = [(producer_id, first) for producer_id, first in firsts if first >= 0]
+        self.unstable = UnstableTransactions(sorted(opened, key=lambda pair: pair[1]))
+
+
+def _fenced(producer_id: int, epoch: int, current: int) -> InvalidProducerEpoch:
+    return InvalidProducerEpoch(f"producer {producer_id} sent epoch {epoch}, its current epoch is {current}")
+
+
+def _restored(entry: SnapshotEntry) -> Producer:
+    """Return the state of one producer as its entry in a snapshot has it."""
+    producer = Producer(entry.epoch)
+    producer.last_seen_ms = entry.timestamp
+    producer.coordinator_epoch = entry.coordinator_epoch
+    producer.transaction_first_offset = entry.transaction_first_offset
+    if entry.transaction_first_offset >= 0:
+        producer.plain_epoch = -1
+    sequence = entry.last_sequence
+    producer.next_sequence = (sequence + 1) & MAX_SEQUENCE
+    if entry.last_offset >= 0:
+        base_sequence = (sequence - entry.offset_delta) & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
+        base_offset = entry.last_offset - entry.offset_delta
+        producer.batches.extend((base_sequence, sequence, base_offset, entry.last_offset, entry.timestamp))
+    return producer
 
 
 def read_snapshot(data: bytes) -> list[SnapshotEntry]:

@@ -11,13 +11,15 @@ raises StorageFailure; the caller knows whether retention explains that.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from pylogd.log.errors import StorageFailure, UnsupportedCompressionType
 from pylogd.log.files import FileSlice
-from pylogd.log.segment import Located, Segment
+from pylogd.log.located import Located
+from pylogd.log.segment import Segment
 from pylogd.log.time_lookup import find_timestamp, largest_timestamp_from
+from pylogd.log.transactions import AbortedTransaction
 from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD, parse_header
 
 _MAX_REMEMBERED = 256
@@ -26,10 +28,12 @@ _MAX_REMEMBERED = 256
 class SegmentsView:
     """The segments of a log, oldest first, at least one. The list must not be changed."""
 
-    __slots__ = ("_bases", "_next", "segments")
+    __slots__ = ("_aborted", "_bases", "_next", "segments")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
+        #: The indexes of those that have an aborted transaction, and of the last one, which may get one.
+        self._aborted = [at for at, segment in enumerate(segments[:-1]) if segment.has_aborted] + [len(segments) - 1]
         self._bases = [segment.base_offset for segment in segments]
         self._next: dict[int, tuple[int, Located]] = {}  # by a batch's base offset: index of its segment, batch
 
@@ -74,11 +78,12 @@ class SegmentsView:
     def _end(self, at: int, bound: int, end: int, size: int, allow_cold: bool) -> int:
         """Return the position in a segment's file where a read up to `bound` (exclusive) ends."""
         segment = self.segments[at]
-        if bound < (self._bases[at + 1] if at + 1 < len(self._bases) else end):
+        is_last = at + 1 == len(self._bases)
+        if bound < (end if is_last else self._bases[at + 1]):
             excluded = segment.locate(bound, allow_cold=allow_cold)
             if excluded is not None:
                 return excluded.position
-        return size if at + 1 == len(self.segments) else segment.size
+        return size if is_last else segment.size
 
     def _whole_batches(self, at: int, position: int, max_bytes: int, allow_cold: bool) -> int:
         """Return the size of the batches from `position` on that fit whole into `max_bytes`; the first one does."""
@@ -108,6 +113,38 @@ class SegmentsView:
             if stamp >= 0 and (best is None or stamp > best[0]):
                 best = stamp, segment
         return None if best is None else find_timestamp(best[1], best[0], start, allow_cold=allow_cold)
+
+    def aborted_in(self, offset: int, records: FileSlice, end: int, *, allow_cold: bool) -> list[AbortedTransaction]:
+        """Return the aborted transactions of records, in the order of their markers; see `Log.aborted_in`.
+
+        There may be some that begin right behind the records.
+        """
+        first = max(bisect_right(self._bases, offset) - 1, 0)
+        indexes = self._aborted[bisect_left(self._aborted, first) :]
+        if len(indexes) == 1 and not self.segments[-1].has_aborted:
+            return []
+        end = min(end, self._end_of(first, records, end, allow_cold))
+        found: list[AbortedTransaction] = []
+        for at in indexes:
+            segment = self.segments[at]
+            if segment.has_aborted:
+                some, complete = segment.get_indexes(allow_cold=allow_cold).aborted.overlapping(offset, end)
+                found += some
+                if complete:
+                    break
+        return found
+
+    def _end_of(self, first: int, records: FileSlice, end: int, allow_cold: bool) -> int:
+        """Return an offset that follows all of `records`, which are in the segment of index `first` or a later one."""
+        for at in range(first, len(self.segments)):
+            segment = self.segments[at]
+            if self._bases[at] >= end:
+                break
+            if segment.reader(allow_cold=allow_cold) is records.file:
+                position = records.position + records.length
+                bound = segment.get_indexes(allow_cold=allow_cold).offsets.bound_of(position)
+                return bound if bound is not None else self._bases[at + 1] if at + 1 < len(self._bases) else end
+        return end
 
 
 def before_codec(records: FileSlice, codec: int) -> FileSlice:

@@ -1,10 +1,11 @@
-"""A segment: one `.log` file of record batches with its two indexes.
+"""A segment: one `.log` file of record batches with its indexes.
 
 The active segment keeps its file open and its indexes in memory. A sealed one, once it is durable, hands both over to
 bounded caches, and gets them from there, or from the disk, when they are needed. To look an offset up, the offset index
 is bisected and batch headers are read through one small window; records are not read.
 
-Files: `<base offset, 20 digits>.log`, and the same with `.index` and `.timeindex`.
+Files: `<base offset, 20 digits>.log`, and the same with `.index` and `.timeindex`; `.txnindex` if a transaction was
+aborted.
 
 Crash policy: the known end is `size`. Bytes after it, from a write that failed half-way, are truncated at once if
 possible, otherwise overwritten by the next write, and never returned to a reader.
@@ -14,19 +15,20 @@ Threads: one writer at a time, which the log ensures. Any thread may look up and
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import os
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pylogd.log.caching import BlockCache, CachedRange
 from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
-from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, replace_file, sync_file
-from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
+from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, sync_file, write_all
+from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex, TransactionIndex
+from pylogd.log.index_files import read_transaction_index, write_index_files, write_transaction_index
+from pylogd.log.located import PROBE, Located
 from pylogd.log.scan import BadBatch, scan
+from pylogd.log.transactions import AbortedTransaction
 from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 
 _log = logging.getLogger(__name__)
@@ -34,10 +36,10 @@ _log = logging.getLogger(__name__)
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 
-_PROBE = struct.Struct(">qi11xi30xi")  # base offset, batch length, last offset delta, record count
 _WINDOW = 8192  # more than the default distance between two index entries
 _OPEN_FILES = 256
 _INDEX_BYTES = 32 << 20
@@ -50,36 +52,26 @@ _replacements = itertools.count(1)
 class Storage:
     """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
-    __slots__ = ("cache", "files", "fs", "indexes", "seconds", "staged_appends")
+    __slots__ = ("appended", "cache", "files", "fs", "indexes", "seconds", "staged_appends")
 
     def __init__(
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
         seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
+        appended: Callable[[str, float], object] | None = None,
     ) -> None:  # fmt: skip
         """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
 
-        cache: holds what producers append; None for no such cache. staged_appends: whether all appends are made by
-        `staged_append`.
+        cache: holds what producers append; None for no such cache. staged_appends: whether appends are made by
+        `staged_append`: all, or with `appended` some (see `log.paced`), and it is told the log's directory and the
+        seconds of each of the others that took long.
         """
         self.fs = fs
         self.cache = cache
         self.seconds = seconds
         self.staged_appends = staged_appends
+        self.appended = appended
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
-
-
-class Located:
-    """A batch in a segment: position and size in the file, offsets, and whether compaction removed its records."""
-
-    __slots__ = ("base_offset", "empty", "last_offset", "position", "size")
-
-    def __init__(self, position: int, size: int, base_offset: int, last_offset: int, empty: bool) -> None:
-        self.position = position
-        self.size = size
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.empty = empty
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -94,13 +86,14 @@ class Segment:
     first_timestamp: the largest time stamp of the first batch, -1 if unknown.
     file, indexes: set while the segment is active or pinned, else None.
     torn: whether a failed write left bytes after the end. reopened: whether there are index files of an earlier stop.
+    has_aborted: whether a marker in the segment aborts a transaction.
     full: whether the indexes have `max_entries`. cached: what the block cache holds; None without a block cache.
     """
 
     __slots__ = (
         "_max_timestamp", "_max_timestamp_offset", "base_offset", "bytes_since_index", "cached", "created_ms",
-        "directory", "file", "first_timestamp", "full", "indexes", "key", "max_entries", "path", "reopened", "size",
-        "storage", "torn",
+        "directory", "file", "first_timestamp", "full", "has_aborted", "indexes", "key", "max_entries", "path",
+        "reopened", "size", "storage", "torn",
     )  # fmt: skip
 
     def __init__(self, storage: Storage, directory: str, base_offset: int, size: int, *, created_ms: int = 0) -> None:
@@ -119,6 +112,7 @@ class Segment:
         self.torn = False
         self.reopened = False
         self.full = False
+        self.has_aborted = False
         self.max_entries = _MAX_ENTRIES
         self._max_timestamp: int | None = -1 if not size else None
         self._max_timestamp_offset = base_offset
@@ -142,6 +136,7 @@ class Segment:
     def open_for_append(self) -> None:
         """Open the file for writing and load the indexes: the segment is the active one from now on."""
         self.indexes = self.get_indexes(allow_cold=True)
+        self.has_aborted = bool(self.indexes.aborted.entries)
         self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
         self.storage.fs.never_read_ahead(self.file.fd)
         self.storage.files.discard(self.key)
@@ -168,23 +163,10 @@ class Segment:
         try:
             written = storage.fs.pwritev(file.fd, buffers, position)
             if written != size:
-                self._write_rest(file, buffers, written)
+                write_all(storage.fs, file.fd, memoryview(b"".join(buffers))[written:], position + written)
         except OSError as error:
             self._undo_write()
             raise StorageFailure(self.path, error) from error
-
-    def _write_rest(self, file: SegmentFile, buffers: Sequence[Buffer], written: int) -> None:
-        """Write what a short write left. Raises OSError if that is not possible."""
-        rest = memoryview(b"".join(buffers))
-        position = self.size
-        while True:
-            if written <= 0:
-                raise OSError(errno.EIO, "the file system wrote nothing")
-            position += written
-            rest = rest[written:]
-            if not rest:
-                return
-            written = self.storage.fs.pwritev(file.fd, [rest], position)
 
     def _undo_write(self) -> None:
         self.torn = True
@@ -212,6 +194,22 @@ class Segment:
         self.bytes_since_index += size
         self.size = position + size
         return self.full
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """Add a transaction that the last batch, a marker, aborts."""
+        assert self.indexes is not None
+        self.indexes.aborted.append(aborted)
+        self.has_aborted = True
+
+    def replace_aborted(self, index: TransactionIndex) -> None:
+        """Use another transaction index for a segment that is not written, and write it. Raises StorageFailure."""
+        path = self.file_paths()[-1]
+        try:
+            write_transaction_index(self.storage.fs, path, index, sync=True)
+        except OSError as error:
+            raise StorageFailure(path, error) from error
+        self.has_aborted = bool(index.entries)
+        self.storage.indexes.discard(self.key)
 
     def note_cached(self, buffers: Sequence[Buffer], size: int, *, keep: bool = True) -> None:
         """Tell the block cache, if any, of a write, before `note_batch`. keep: whether a producer appended it."""
@@ -252,14 +250,11 @@ class Segment:
         self.file = None
 
     def write_indexes(self, indexes: Indexes, *, sync: bool, suffix: str = "") -> None:
-        """Write both index files. The last entry of the time index is the largest time stamp of the segment."""
+        """Write the index files. The last entry of the time index is the largest time stamp of the segment."""
         if self._max_timestamp is not None and self._max_timestamp >= 0:
             indexes.times.append(self._max_timestamp, self._max_timestamp_offset)
-        fs, directory, base = self.storage.fs, self.directory, self.base_offset
-        offsets = segment_path(directory, base, INDEX_SUFFIX + suffix)
-        times = segment_path(directory, base, TIME_INDEX_SUFFIX + suffix)
-        replace_file(fs, offsets, indexes.offsets.to_bytes(), sync=sync)
-        replace_file(fs, times, indexes.times.to_bytes(), sync=sync)
+        offsets, times, transactions = [path + suffix for path in self.file_paths()[1:]]
+        write_index_files(self.storage.fs, offsets, times, transactions, indexes, sync=sync)
 
     def drop_index_files(self) -> None:
         """Remove index files that are outdated. Missing ones are rebuilt when they are needed."""
@@ -293,6 +288,8 @@ class Segment:
         self.size = found.position
         self.indexes.offsets.truncate(found.base_offset, found.position)
         self.indexes.times.truncate(found.base_offset)
+        self.indexes.aborted.truncate(found.base_offset)
+        self.has_aborted = bool(self.indexes.aborted.entries)
         self.bytes_since_index = self.size - self.indexes.offsets.last_position()
         self._max_timestamp, self._max_timestamp_offset = self._walk_largest_timestamp(self.indexes, allow_cold=True)
         return dropped
@@ -331,9 +328,9 @@ class Segment:
         file = self.reader(allow_cold=allow_cold)
         while position < limit:
             window = self.read_at(file, position, min(_WINDOW, limit - position), allow_cold)
-            at, last = 0, len(window) - _PROBE.size
+            at, last = 0, len(window) - PROBE.size
             while at <= last:
-                base, length, delta, count = _PROBE.unpack_from(window, at)
+                base, length, delta, count = PROBE.unpack_from(window, at)
                 if base + delta >= offset and position + at + length + LENGTH_OVERHEAD > beyond:
                     return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta, not count)
                 if length <= 0:
@@ -399,14 +396,14 @@ class Segment:
             data = file.read(position, length) if allow_cold else file.read_warm(position, length)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
-        if data is None or (len(data) < length and not allow_cold):
+        if data is not None and len(data) == length:
+            return data
+        if data is None or not allow_cold:
             raise ColdRead(self.path)
-        if len(data) < length:
-            raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
-        return data
+        raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
 
     def get_indexes(self, *, allow_cold: bool) -> Indexes:
-        """Return both indexes. Raises ColdRead, StorageFailure, CorruptLog."""
+        """Return the indexes. Raises ColdRead, StorageFailure, CorruptLog."""
         indexes = self.indexes or self.storage.indexes.get(self.key)
         if indexes is None:
             if not allow_cold:
@@ -416,28 +413,30 @@ class Segment:
         return self.indexes or indexes
 
     def load_indexes(self) -> Indexes:
-        """Read both indexes from their files, or rebuild them from the log if they are missing or damaged."""
+        """Read the indexes from their files, or rebuild them if those of offsets or time stamps are not usable."""
         fs, base = self.storage.fs, self.base_offset
+        aborted = read_transaction_index(fs, segment_path(self.directory, base, TRANSACTION_INDEX_SUFFIX), base)
         try:
             offsets = read_file(fs, segment_path(self.directory, base, INDEX_SUFFIX))
             times = read_file(fs, segment_path(self.directory, base, TIME_INDEX_SUFFIX))
-            return Indexes(OffsetIndex.from_bytes(offsets, base, self.size), TimeIndex.from_bytes(times, base))
+            return Indexes(OffsetIndex.from_bytes(offsets, base, self.size), TimeIndex.from_bytes(times, base), aborted)
         except (FileNotFoundError, IndexCorrupt) as error:
             if self.size:
                 _log.warning("Rebuilding the indexes of %s: %s", self.path, error)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
-        return self.rebuild_indexes()
+        return self.rebuild_indexes(aborted)
 
-    def rebuild_indexes(self, index_interval: int = 4096) -> Indexes:
-        """Build both indexes by a scan of the log, write them to the disk, and return them."""
+    def rebuild_indexes(self, aborted: TransactionIndex, index_interval: int = 4096) -> Indexes:
+        """Build the indexes but `aborted` by a scan of the log, write them to the disk, and return all."""
         scanned = self.empty_copy()
+        assert scanned.indexes is not None
+        scanned.indexes.aborted = aborted
         try:
             for _, header, batch in scan(
                 self.reader(allow_cold=True), self.size, base_offset=self.base_offset, check_crc=False
             ):
                 scanned.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
-            assert scanned.indexes is not None
             if self.indexes is None:  # else another thread has pinned it, and its name may be another segment's
                 scanned.write_indexes(scanned.indexes, sync=True)
         except BadBatch as bad:
@@ -454,11 +453,12 @@ class Segment:
         copy.indexes = Indexes.empty(self.base_offset)
         return copy
 
-    def replacement(self, size: int, first_timestamp: int, largest: tuple[int, int]) -> Segment:
+    def replacement(self, size: int, first_timestamp: int, largest: tuple[int, int], has_aborted: bool) -> Segment:
         """Return a sealed segment that will take over the name of this one. It has a key of its own in the caches."""
         copy = Segment(self.storage, self.directory, self.base_offset, size, created_ms=self.created_ms)
         copy.key = f"{self.path}#{next(_replacements)}"
         copy.first_timestamp = first_timestamp
+        copy.has_aborted = has_aborted
         copy._max_timestamp, copy._max_timestamp_offset = largest
         return copy
 
@@ -491,5 +491,5 @@ class Segment:
 
     def file_paths(self) -> list[str]:
         """Return the paths of the files of this segment, whether they exist or not."""
-        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
         return [segment_path(self.directory, self.base_offset, suffix) for suffix in suffixes]

@@ -1,5 +1,7 @@
 """The files of producer snapshots: writing, finding and removing them, and restoring the state of the producers.
 
+The same scan finds the aborted transactions, where a transaction index has to be rebuilt.
+
 Rules: a snapshot with invalid contents is removed with a warning, and an older one is used: scanning the batches after
 that restores the same state, only more slowly. Without any snapshot the scan starts at the beginning of the log.
 """
@@ -9,9 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
+from pylogd.log.config import NO_LIMIT
 from pylogd.log.files import FileSystem, read_file, write_atomically
+from pylogd.log.index import TransactionIndex
 from pylogd.log.producers import Producers, SnapshotCorrupt
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
+from pylogd.log.transactions import AbortedTransaction
+from pylogd.wire.records import CONTROL
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +59,43 @@ def restore_producers(
     without: base offsets of segments that are known to have no idempotent batches. Raises StorageFailure, CorruptLog.
     """
     remove_snapshots_above(fs, directory, end_offset)
+    start = _restore_last(fs, directory, end_offset, producers)
+    if start < end_offset:
+        wanted = [
+            segment
+            for at, segment in enumerate(segments)
+            if segment.base_offset not in without and (at + 1 == len(segments) or segments[at + 1].base_offset > start)
+        ]
+        for segment in wanted:
+            _replay(segment, start, end_offset, producers)
+
+
+def rebuild_transaction_indexes(
+    fs: FileSystem, directory: str, segments: Sequence[Segment], bases: Collection[int]
+) -> None:
+    """Write the transaction indexes of the segments with these base offsets anew, from the batches of the log.
+
+    A transaction may have begun in an earlier segment, so the producers before the first of them are restored too.
+    Raises StorageFailure, CorruptLog.
+    """
+    producers = Producers()
+    start = _restore_last(fs, directory, min(bases), producers)
+    for at, segment in enumerate(segments):
+        if segment.base_offset > max(bases):
+            break
+        if at + 1 < len(segments) and segments[at + 1].base_offset <= start:
+            continue
+        aborted = _replay(segment, start, NO_LIMIT, producers)
+        if segment.base_offset in bases:
+            segment.replace_aborted(TransactionIndex(aborted))
+
+
+def _restore_last(fs: FileSystem, directory: str, most: int, producers: Producers) -> int:
+    """Restore the producers from the last valid snapshot at `most` or before; return its offset, 0 without any."""
     producers.clear()
-    start = 0
     for offset in reversed(snapshot_offsets(fs, directory)):
+        if offset > most:
+            continue
         path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
         try:
             producers.restore(read_file(fs, path))
@@ -63,19 +103,18 @@ def restore_producers(
             _log.warning("Removing the invalid producer snapshot %s: %s", path, error)
             fs.unlink(path)
             continue
-        start = offset
-        break
-    if start < end_offset:
-        _replay(segments, start, end_offset, producers, without)
+        return offset
+    return 0
 
 
-def _replay(
-    segments: Sequence[Segment], start: int, end_offset: int, producers: Producers, without: Collection[int]
-) -> None:
-    """Update the producers by the batches from offset `start` on."""
-    for at, segment in enumerate(segments):
-        if segment.base_offset in without or (at + 1 < len(segments) and segments[at + 1].base_offset <= start):
-            continue
-        for _, header in segment.headers(0, allow_cold=True):
-            if start <= header.base_offset < end_offset:
-                producers.note(header)
+def _replay(segment: Segment, start: int, end_offset: int, producers: Producers) -> list[AbortedTransaction]:
+    """Update the producers by a segment's batches from offset `start` on; return the transactions that they abort."""
+    found = []
+    file = segment.reader(allow_cold=True)
+    for position, header in segment.headers(0, allow_cold=True):
+        if start <= header.base_offset < end_offset:
+            batch = segment.read_at(file, position, header.size, True) if header.attributes & CONTROL else b""
+            aborted = producers.note(header, batch)
+            if aborted is not None:
+                found.append(aborted)
+    return found

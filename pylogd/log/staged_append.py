@@ -8,6 +8,8 @@ Rules:
 - `Log.writing` is held from before `prepare` until after `commit` or `fail`: truncation, rolls by age, closing and a
   second append wait for that. `Log.lock` is held in `prepare` and `commit` only, never during the write.
 - Between the steps the log is as if the append had not begun. Readers see nothing of it before `commit`.
+- Of one producer a write has either batches outside of transactions, or batches of one transaction, or one marker: what
+  follows is judged by what these have done.
 - A write stores all of its appends or none. Only the first append of a write may be refused: a later one that can't be
   accepted yet ends the write before it, and is judged again when that is committed.
 
@@ -29,22 +31,29 @@ from pylogd.log.index import MAX_RELATIVE
 from pylogd.log.log import Log
 from pylogd.log.producers import MAX_SEQUENCE, WrittenBatch
 from pylogd.log.segment import Segment
+from pylogd.log.transactions import TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections
+from pylogd.wire.records import CONTROL, TRANSACTIONAL
 
 #: Most appends and bytes of records that go together as one write; a single append may be larger.
 MOST_APPENDS = 500
 MOST_BYTES = 1 << 20
 #: Buffers smaller than this on average are copied to be written as one.
 _COPIED_BYTES = 4096
+_KIND = TRANSACTIONAL | CONTROL
 
 
 class AppendRequest(NamedTuple):
-    """What to append. inspections: the result of `Log.inspect` for the records, if they were inspected."""
+    """What to append. inspections: the result of `Log.inspect` for the records, if they were inspected.
+
+    terms: of batches that are transactional.
+    """
 
     records: Buffer
     leader_epoch: int
     origin: AppendOrigin = AppendOrigin.CLIENT
     inspections: Inspections | None = None
+    terms: TransactionTerms | None = None
 
 
 class _FastBatch(NamedTuple):
@@ -62,7 +71,7 @@ class StagedAppend:
     """
 
     __slots__ = (
-        "_accepted", "_batches", "_buffers", "_end", "_log", "_now_ms", "_position", "_roll_at", "_rolled",
+        "_accepted", "_batches", "_buffers", "_end", "_kinds", "_log", "_now_ms", "_position", "_roll_at", "_rolled",
         "_sequences", "_size", "results",
     )  # fmt: skip
 
@@ -77,6 +86,7 @@ class StagedAppend:
         self._position = log.active.size
         self._size = 0
         self._sequences: dict[int, tuple[int, int]] = {}  # what has to come next, by producer id
+        self._kinds: dict[int, int] = {}  # of batches: `_KIND` of their attributes, by producer id
         self._roll_at: int | None = None
         self._rolled: Segment | None = None
 
@@ -108,17 +118,19 @@ class StagedAppend:
                 return self._add_fast(records, request.leader_epoch, fields, first)
         accepted = accept(
             log, records, request.leader_epoch, request.origin, self._now_ms, request.inspections, False,
-            end=self._end, sequences=self._sequences,
+            end=self._end, sequences=self._sequences, terms=request.terms,
         )  # fmt: skip
         if isinstance(accepted, AppendResult):
             return first and self._add_duplicate(accepted)
         if first:
             if log.needs_roll(accepted, self._now_ms):
                 self._roll_at, self._position = accepted.base_offset, 0
-        elif not self._fits(accepted):
+        elif not self._fits(accepted) or not self._is_of_one_kind(accepted):
             return False
         self._take(accepted, accepted.size, accepted.last_offset, accepted.buffers())
         for header, _ in accepted.checked:
+            if header.producer_id >= 0:
+                self._kinds[header.producer_id] = header.attributes & _KIND
             if header.producer_id >= 0 and header.base_sequence >= 0:
                 self._note_sequence(
                     header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
@@ -131,6 +143,8 @@ class StagedAppend:
         delta, _, producer_id, epoch, sequence = fields
         if producer_id >= 0:
             expected = self._sequences.get(producer_id)
+            if self._kinds.get(producer_id):
+                return False
             if expected is not None:
                 if expected != (epoch, sequence):
                     return False
@@ -143,6 +157,7 @@ class StagedAppend:
         base, last = self._end, self._end + delta
         if producer_id >= 0:
             self._note_sequence(producer_id, epoch, sequence, delta)
+            self._kinds[producer_id] = 0
         self._take(_FastBatch(records, base, fields), len(records), last, fast_buffers(records, base, leader_epoch))
         self.results.append(AppendResult(base, last, NO_TIMESTAMP, log.log_start_offset))
         return True
@@ -150,6 +165,16 @@ class StagedAppend:
     def _add_duplicate(self, result: AppendResult) -> bool:
         """Take the result of an earlier append. Nothing is added behind it: that would be refused by its sequence."""
         self.results.append(result)
+        return True
+
+    def _is_of_one_kind(self, accepted: Accepted) -> bool:
+        """Return whether batches can go with those that were added, of the same producers."""
+        for header, _ in accepted.checked:
+            kind = header.attributes & _KIND
+            if self._kinds.get(header.producer_id, kind) != kind or (
+                header.is_control and header.producer_id in self._kinds
+            ):
+                return False
         return True
 
     def _fits(self, accepted: Accepted) -> bool:

@@ -33,7 +33,6 @@ from pylogd.log.errors import (
     KeylessRecords,
     OffsetsOutOfOrder,
     RecordTooLarge,
-    TransactionNotOpen,
     UnsupportedCompressionType,
     UnsupportedMessageFormat,
 )
@@ -49,6 +48,7 @@ from pylogd.wire.records import (
     LOG_APPEND_TIME,
     MAGIC,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     TRANSACTIONAL,
     BatchHeader,
     crc32c,
@@ -173,21 +173,14 @@ def check_client_header(header: BatchHeader, origin: AppendOrigin) -> None:
         raise InvalidRecord(f"{header.record_count} records do not fit last offset delta {header.last_offset_delta}")
     if header.is_control and origin is AppendOrigin.CLIENT:
         raise InvalidRecord("clients may not write control batches")
-    if origin is AppendOrigin.CLIENT:
-        check_transaction(header)
     if header.producer_id < NO_PRODUCER_ID:
         raise InvalidRecord(f"invalid producer id {header.producer_id}")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0) and not header.is_control:
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecord("a transactional batch has no producer id")
+    unnumbered = origin is AppendOrigin.COORDINATOR and header.base_sequence == NO_SEQUENCE and header.is_transactional
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or (header.base_sequence < 0 and not unnumbered)):
         raise InvalidRecord(
             f"invalid epoch {header.producer_epoch} or sequence {header.base_sequence} of producer {header.producer_id}"
-        )
-
-
-def check_transaction(header: BatchHeader) -> None:
-    """Refuse a client's transactional batch, because this broker has no transactions. Raises TransactionNotOpen."""
-    if header.is_transactional:
-        raise TransactionNotOpen(
-            f"the batch is transactional, but producer {header.producer_id} has no open transaction"
         )
 
 

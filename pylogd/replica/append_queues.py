@@ -2,8 +2,9 @@
 
 Strategy: a partition with such an append has a queue; what is appended to it meanwhile is added to the queue, so that
 appends are done in the order in which they came. What an append needs from a thread is awaited; everything else is done
-on the reactor's thread. The queue is removed when it is empty. Where appends are written in threads, every append
-passes through here, and those that wait together are written together (`staged_writes`).
+on the reactor's thread. The queue is removed when it is empty. Where appends are written in threads, because the disk
+is slow or always, every append passes through here, and those that wait together are written together
+(`staged_writes`).
 
 Rules: few appends are inspected concurrently (`AT_ONCE`), since an inspection may need many times the batch's size in
 memory. An append is done even if its client has gone, since later ones may rely on it.
@@ -12,9 +13,9 @@ memory. An append is done even if its client has gone, since later ones may rely
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, fail
 
@@ -24,6 +25,7 @@ from pylogd.log.errors import InspectionNeeded
 from pylogd.replica.staged_writes import Outcome, StagedWrites, WaitingAppend
 
 if TYPE_CHECKING:
+    from pylogd.log.transactions import TransactionTerms
     from pylogd.log.validator import Inspections
     from pylogd.replica.partition import Partition
     from pylogd.wire.records import Buffer
@@ -36,16 +38,20 @@ class QueuedAppend(WaitingAppend):
     """An append in a queue.
 
     at_once: whether a short inspection may be done on the reactor's thread. context: of its request, to which the
-    thread's time is charged. done: the caller's.
+    thread's time is charged. done: the caller's. staged: whether it has to be written in a thread.
     """
 
-    __slots__ = ("at_once", "context", "done")
+    __slots__ = ("at_once", "context", "done", "staged")
 
-    def __init__(self, records: Buffer, acks_all: bool, *, at_once: bool, own: bool, follows: int | None) -> None:
-        super().__init__(records, acks_all, own=own, follows=follows)
+    def __init__(
+        self, records: Buffer, acks_all: bool, *, at_once: bool, own: bool, follows: int | None,
+        terms: TransactionTerms | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(records, acks_all, own=own, follows=follows, terms=terms)
         self.at_once = at_once
         self.context: Context = copy_context()
         self.done: Deferred[AppendResult] = Deferred()
+        self.staged = follows is not None
 
     @property
     def wants_inspection(self) -> bool:
@@ -60,10 +66,22 @@ class _Every:
         return True
 
 
+class _Staged:
+    """Contains the partitions of which an append waits, and those whose appends are for threads at present."""
+
+    def __init__(self, queues: Mapping[Partition, object], staged: StagedWrites) -> None:
+        self._queues = queues
+        self._wanted = staged.wanted
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._queues or self._wanted(cast("Partition", partition))
+
+
 class AppendQueues:
     """The appends of a broker's partitions that wait.
 
-    taken: the partitions of which further appends have to come here, to stay in order: all, where writes are staged.
+    taken: the partitions of which further appends have to come here, to stay in order: all, where writes are staged; at
+        times, where they are staged on slow disks only.
     """
 
     def __init__(
@@ -74,27 +92,36 @@ class AppendQueues:
     ) -> None:
         """`append`: as `ReplicaManager.append`. `in_thread`: run a function in a thread. staged: writes in threads."""
         self._queues: dict[Partition, deque[QueuedAppend]] = {}
-        self.taken: Container[Partition] = self._queues if staged is None else _Every()
+        self.taken: Container[Partition] = self._queues
+        if staged is not None:
+            self.taken = _Staged(self._queues, staged) if staged.adaptive else _Every()
         self._append_now = append
         self._in_thread = in_thread
         self._staged = staged
         self._slots = DeferredSemaphore(AT_ONCE)
 
     def append(
-        self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False
-    ) -> Deferred[AppendResult]:
+        self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False,
+        terms: TransactionTerms | None = None,
+    ) -> Deferred[AppendResult]:  # fmt: skip
         """Append after those that wait, and after an inspection if one is needed. Fails as `ReplicaManager.append`.
 
         at_once: whether a short inspection may be done on the reactor's thread. own: the records are the broker's.
+        terms: of batches of a transaction, and markers.
         Cancelling the Deferred does not cancel the append.
         """
-        append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None)
-        if self._staged is not None:
+        append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None, terms=terms)
+        if self._staged is not None and partition in self.taken:
+            refusal = self._staged.refusal(partition, records)
+            if refusal is not None:
+                return fail(refusal)
             try:
-                leave = self._staged.enter(partition, records)
+                partition.check_append(acks_all)  # now, not when those before it have been written
+                leave = self._staged.enter(partition, len(records))
             except PylogdError as error:
                 return fail(error)
             append.done.addBoth(_left, leave)
+            append.staged = True
         return self._add(partition, append)
 
     def append_fetched(self, partition: Partition, batches: Buffer) -> Deferred[AppendResult]:
@@ -131,13 +158,18 @@ class AppendQueues:
                 first.inspections = await self._inspect(partition, first)
             while True:  # settings may change meanwhile, and with them what has to be known
                 try:
-                    if self._staged is not None:
+                    if self._staged is not None and (first.staged or self._staged.wanted(partition)):
                         return await self._staged.write(partition, _ready(queue))
-                    return [self._append_now(partition, first.records, first.acks_all, first.inspections)]
+                    return [self._append_one(partition, first)]
                 except InspectionNeeded:
                     first.inspections = await self._inspect(partition, first)
         except Exception as error:
             return [error]
+
+    def _append_one(self, partition: Partition, append: QueuedAppend) -> AppendResult:
+        return self._append_now(
+            partition, append.records, append.acks_all, append.inspections, own=append.own, terms=append.terms
+        )
 
     def _inspect(self, partition: Partition, append: QueuedAppend) -> Deferred[Inspections]:
         done: Deferred[Inspections] = self._slots.run(

@@ -156,12 +156,13 @@ class InternalTopic:
         self,
         partition: Partition,
         records: Sequence[KeyValue],
-        appended: Callable[[], object] | None = None,
+        on_append: Callable[[int], object] | None = None,
         **fields: Any,
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Append records as one batch. Returns NONE once they are committed, or why they were not.
 
-        appended: called once they are in the log. fields: of the batch, as `encode_batch` takes them.
+        on_append: called with the offset of the first record once they are in the log, before they are committed.
+        fields: of the batch, as `encode_batch` takes them.
 
         The Deferred must not be cancelled when a client disconnects: appended records may still be committed.
         """
@@ -169,28 +170,28 @@ class InternalTopic:
         try:
             batch = encode_batch([(key, value, now_ms, ()) for key, value in records], **fields)
             if partition in self._replicas.append_queues:
-                return Deferred.fromCoroutine(self._append_in_turn(partition, batch, appended))
+                return Deferred.fromCoroutine(self._append_in_turn(partition, batch, on_append))
             result = self._replicas.append(partition, batch, True, own=True)
         except PylogdError as error:
             return self._why_refused(partition, error)
-        if appended is not None:
-            appended()
-        return self._appended(partition, result.last_offset)
+        if on_append is not None:
+            on_append(result.base_offset)
+        return self.committed(partition, result.last_offset)
 
     async def _append_in_turn(
-        self, partition: Partition, batch: bytes, appended: Callable[[], object] | None
+        self, partition: Partition, batch: bytes, on_append: Callable[[int], object] | None
     ) -> ErrorCode:
         try:
             result = await self._replicas.append_in_turn(partition, batch, True, own=True)
         except PylogdError as error:
             return self._why_refused(partition, error)
-        if appended is not None:
-            appended()
-        outcome = self._appended(partition, result.last_offset)
+        if on_append is not None:
+            on_append(result.base_offset)
+        outcome = self.committed(partition, result.last_offset)
         return await outcome if isinstance(outcome, Deferred) else outcome
 
-    def _appended(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
-        """Return NONE if appended records are committed, or a Deferred of the outcome."""
+    def committed(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
+        """Return NONE if the records up to `last_offset` are committed, or a Deferred of the outcome."""
         if partition.high_watermark > last_offset:
             return ErrorCode.NONE
         return self._replicas.wait_for_replicas(

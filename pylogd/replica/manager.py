@@ -24,14 +24,17 @@ from twisted.python.failure import Failure
 from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.replica.append_queues import AppendQueues
 from pylogd.replica.disk_calls import DiskCalls, InThread
+from pylogd.replica.errors import QueueFull
 from pylogd.replica.partition import Partition
 from pylogd.replica.staged_writes import StagedWrites
+from pylogd.replica.verifications import PendingVerifications
 from pylogd.replica.waiting import LogStartWait, PartitionWaits, PendingAppend, ReplicationWait
 
 if TYPE_CHECKING:
     from pylogd.isolation.disks import Disks
     from pylogd.log.append_result import AppendResult
     from pylogd.log.manager import LogManager
+    from pylogd.log.transactions import TransactionTerms
     from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState
     from pylogd.replica.flushing import Flushers
@@ -51,8 +54,9 @@ class ReplicaManager:
         may wait for a disk. seconds: a monotonic clock.
     append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
         `append_queues`.
-    writes_in_threads: whether appends are written in threads.
+    writes_in_threads: whether appends are written in threads, all or at times.
     append_queues: the partitions of which further appends are for `append_in_turn`.
+    verifications: the requests that wait for a transaction coordinator.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
     """
 
@@ -87,6 +91,7 @@ class ReplicaManager:
             self._staged = StagedWrites(disks, self._appended, failures.report, seconds)
         self._queues = AppendQueues(self.append, in_thread, self._staged)
         self.append_in_turn, self.append_queues = self._queues.append, self._queues.taken
+        self.verifications = PendingVerifications()
 
     # -- appending
 
@@ -98,14 +103,15 @@ class ReplicaManager:
         inspections: Inspections | None = None,
         *,
         own: bool = False,
+        terms: TransactionTerms | None = None,
     ) -> AppendResult:
         """Append a client's batches, or the broker's `own`, and wake who waits for them.
 
-        Raises as `Partition.append` does; after InspectionNeeded, and while the partition is in `append_queues`, a
-        client's batches are for `append_in_turn`.
+        terms: of batches of a transaction, and markers. Raises as `Partition.append` does; after InspectionNeeded, and
+        while the partition is in `append_queues`, a client's batches are for `append_in_turn`.
         """
         try:
-            result = partition.append(records, acks_all, inspections, own=own)
+            result = partition.append(records, acks_all, inspections, own=own, terms=terms)
         except StorageFailure as error:
             self._storage_failed(error)
             raise
@@ -113,6 +119,13 @@ class ReplicaManager:
             self._flushers[partition.key].appended()
         self.fetch_waits.check(partition.key)
         return result
+
+    def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
+        """Return why a client's batches are refused at once, for a partition in `append_queues`; None if they are not.
+
+        The error is returned, not raised, since that is cheaper for many.
+        """
+        return None if self._staged is None else self._staged.refusal(partition, records)
 
     def append_batches(self, partition: Partition, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
         """Append with one write as many of a client's batches, from the first on, as need no closer look.
@@ -144,7 +157,7 @@ class ReplicaManager:
 
         Raises, or fails, as `Partition.append_fetched` does.
         """
-        if self._staged is not None and len(batches):
+        if self._staged is not None and len(batches) and partition in self.append_queues:
             done = self._queues.append_fetched(partition, batches)
             return done.addCallback(lambda _: self._heard(partition, leader_hw, leader_start))
         try:

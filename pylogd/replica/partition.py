@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pylogd.log.append_result import AppendResult
     from pylogd.log.files import FileSlice
     from pylogd.log.log import Log
+    from pylogd.log.transactions import TransactionTerms
     from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState
     from pylogd.wire.records import Buffer
@@ -280,6 +281,15 @@ class Partition:
         return self.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        """The end of what is committed and in no open transaction; it moves only when the high watermark does.
+
+        Raises PartitionOffline. Reactor thread only.
+        """
+        log, high_watermark = self.log, self.high_watermark
+        return max(log.producers.unstable.stable_end(high_watermark), min(log.log_start_offset, high_watermark))
+
+    @property
     def low_watermark(self) -> int:
         """The lowest log start of all in-sync replicas, -1 if one is not known. Raises PartitionOffline."""
         return low_watermark(self.log.log_start_offset, self.isr, self.followers)
@@ -287,11 +297,13 @@ class Partition:
     # -- as a leader
 
     def append(
-        self, records: Buffer, acks_all: bool, inspections: Inspections | None = None, *, own: bool = False
-    ) -> AppendResult:
+        self, records: Buffer, acks_all: bool, inspections: Inspections | None = None, *, own: bool = False,
+        terms: TransactionTerms | None = None,
+    ) -> AppendResult:  # fmt: skip
         """Append batches that get their offsets here, all or none.
 
-        inspections: what `Log.inspect` found in them. own: they are the broker's, and not looked into. Raises
+        inspections: what `Log.inspect` found in them. own: they are the broker's, and not looked into. terms: of
+        batches of a transaction, and markers. Raises
         NotEnoughReplicas, NotLeader, PartitionOffline and the log's errors, of which InspectionNeeded means that
         `inspections` can't be done without.
         """
@@ -301,8 +313,9 @@ class Partition:
             log = self.log
         origin = AppendOrigin.COORDINATOR if own else AppendOrigin.CLIENT
         result = log.append(
-            records, leader_epoch=self.leader_epoch, origin=origin, inspections=inspections, may_inspect=False
-        )
+            records, leader_epoch=self.leader_epoch, origin=origin, inspections=inspections, may_inspect=False,
+            terms=terms,
+        )  # fmt: skip
         if self.alone and not self.flush_visible:
             # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
             self.high_watermark = log.log_end_offset
@@ -384,7 +397,7 @@ class Partition:
     def read_for_follower(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:
         """As `read`, but up to the log's end and with batches that compaction emptied. Raises NotLeader too."""
         self.check_leading()
-        return self._read(offset, max_bytes, None, min_one, allow_cold, empty=True)
+        return self.read_before(offset, max_bytes, None, min_one, allow_cold, empty=True)
 
     # -- as a follower
 
@@ -431,11 +444,12 @@ class Partition:
             if offset > log.log_end_offset:
                 raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
             return None
-        return self._read(offset, max_bytes, high_watermark, min_one, allow_cold)
+        return self.read_before(offset, max_bytes, high_watermark, min_one, allow_cold)
 
-    def _read(
+    def read_before(
         self, offset: int, max_bytes: int, end: int | None, min_one: bool, allow_cold: bool, empty: bool = False
     ) -> FileSlice | None:
+        """As `read`, but up to offset `end`, None for the log's end. empty: see `Log.read`."""
         try:
             return self.log.read(offset, max_bytes, end_offset=end, min_one=min_one, allow_cold=allow_cold, empty=empty)
         except StorageFailure as error:

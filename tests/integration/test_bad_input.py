@@ -290,7 +290,7 @@ BAD_BATCHES: dict[str, Refused] = {
     "an undefined attribute bit": Refused(lambda: with_header(batch(), attributes=0x100), ErrorCode.INVALID_RECORD),
     "a transaction that was not begun": Refused(
         lambda: with_header(batch(), attributes=0x10, producer_id=5, producer_epoch=0, base_sequence=0),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "a producer without a sequence": Refused(
         lambda: with_header(batch(), producer_id=5, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD

@@ -7,11 +7,13 @@ proves that both answer alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 from pylogd.api.context import RequestContext
 from pylogd.errors import PylogdError
+from pylogd.log.transactions import AbortedTransaction as Aborted
 from pylogd.replica.partition import NO_EPOCH
 from pylogd.replica.roles import Role
 from pylogd.replica.sessions import FINAL_EPOCH
@@ -50,16 +52,7 @@ _AT_END = FastFetch(None, True)
 def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
     """Return the response that `api.fetch` would make, if the request is of the usual shape and all is well."""
     topics = request.topics
-    if (
-        context.version < FIRST_VERSION
-        or request.session_epoch != FINAL_EPOCH
-        or request.session_id
-        or len(topics) != 1
-        or len(topics[0].partitions) != 1
-        or request.replica_state.replica_id >= 0
-        or request.rack_id
-        or request.cluster_id is not None
-    ):
+    if not _is_usual(context, request) or len(topics) != 1 or len(topics[0].partitions) != 1:
         return _LEFT
     (topic,) = topics
     (wanted,) = topic.partitions
@@ -75,18 +68,44 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
         return _LEFT
     most = min(request.max_bytes, broker.settings["fetch.max.bytes"])
     limit = max(min(most, wanted.partition_max_bytes), 0)
+    end, committed = partition.high_watermark, request.isolation_level == READ_COMMITTED
     try:
-        log_start = partition.log.log_start_offset
-        records = partition.read(wanted.fetch_offset, limit, min_one=True, allow_cold=False)
+        log = partition.log
+        stable = partition.last_stable_offset if log.producers.unstable.active else end
+        records = log.read(wanted.fetch_offset, limit, end_offset=stable if committed else end)
+        if records is None or len(records) < min(request.min_bytes, most):
+            return _AT_END if records is None else _LEFT
+        aborted = named(log.aborted_in(wanted.fetch_offset, records, stable)) if committed else None
     except PylogdError:
         return _LEFT
-    if records is None:
-        return _AT_END
-    if len(records) < min(request.min_bytes, most):
-        return _LEFT
-    end = partition.high_watermark
-    aborted = NONE_ABORTED if request.isolation_level == READ_COMMITTED else None
     data = PartitionData(
-        wanted.partition, 0, end, end, log_start, NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT, aborted, -1, records
+        wanted.partition,
+        0,
+        end,
+        stable,
+        log.log_start_offset,
+        NO_DIVERGENCE,
+        NO_LEADER,
+        NO_SNAPSHOT,
+        aborted,
+        -1,
+        records,
     )
     return _new_result((FetchResponse(0, 0, 0, [FetchableTopicResponse("", topic.topic_id, [data])], []), False))
+
+
+def _is_usual(context: RequestContext, request: FetchRequest) -> bool:
+    """Return whether a request is of a client, without a session, and of a version that is served here."""
+    return (
+        context.version >= FIRST_VERSION
+        and request.session_epoch == FINAL_EPOCH
+        and not request.session_id
+        and request.replica_state.replica_id < 0
+        and not request.rack_id
+        and request.cluster_id is None
+    )
+
+
+def named(found: Sequence[Aborted]) -> list[AbortedTransaction]:
+    """Return aborted transactions as the response has them."""
+    return [AbortedTransaction(one.producer_id, one.first_offset) for one in found] if found else NONE_ABORTED

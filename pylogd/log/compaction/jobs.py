@@ -6,7 +6,7 @@ A job has no reference to the open log, so it can be pickled and sent to a child
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pylogd.log.errors import StorageError
@@ -32,7 +32,8 @@ class CompactionJob:
     sources: (base offset, size in bytes) of each sealed segment that starts before `bound`, ascending.
     first_dirty_offset: records at and after it have not been compacted yet.
     bound: records at and after it are kept unchanged.
-    last_offsets: for each producer id with state, the last offset of its latest batch.
+    last_offsets: for each producer id with state, the last offset of its latest batch in its current epoch.
+    last_epochs: for each producer id without such a batch, its epoch, which it has from a marker.
     now_ms, delete_retention_ms: the wall clock, and how long a tombstone stays after it was first compacted.
     segment_bytes, index_interval_bytes: limits of the new segments.
     io_buffer_bytes: how many bytes are collected for one write.
@@ -50,6 +51,7 @@ class CompactionJob:
     index_interval_bytes: int
     io_buffer_bytes: int
     check_bytes: int
+    last_epochs: dict[int, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -79,12 +81,14 @@ class CompactedSegment:
     size: in bytes.
     largest_timestamp: the largest time stamp, and the last offset of the batch that has it.
     first_timestamp: the largest time stamp of the first batch.
+    has_aborted: whether it has the marker of an aborted transaction.
     """
 
     replaces: tuple[int, ...]
     size: int
     largest_timestamp: tuple[int, int]
     first_timestamp: int
+    has_aborted: bool = False
 
 
 #: Called with the number of bytes read or written since the last call. It may sleep, or raise to end the compaction.

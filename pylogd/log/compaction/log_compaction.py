@@ -34,10 +34,11 @@ def compact(log: Log, first_dirty_offset: int, bound: int, run_job: RunJob, *, n
     with log.lock:
         states = list(log.producers.by_id.items())
         last_offsets = {producer_id: state.last_offset for producer_id, state in states if state.batches}
+        last_epochs = {producer_id: state.epoch for producer_id, state in states if not state.batches}
     job = CompactionJob(
         log.directory, tuple((base, segment.size) for base, segment in sealed.items() if base < bound),
         first_dirty_offset, bound, last_offsets, now_ms, config.delete_retention_ms,
-        config.segment_bytes, config.index_interval_bytes, io_buffer_bytes, check_bytes,
+        config.segment_bytes, config.index_interval_bytes, io_buffer_bytes, check_bytes, last_epochs,
     )  # fmt: skip
 
     def install(compacted: CompactedSegment) -> None:
@@ -62,7 +63,9 @@ def install_segment(log: Log, sources: list[Segment], compacted: CompactedSegmen
     was decided, the log stays closed: the next start completes the replacement.
     """
     fs, directory, base = log.storage.fs, log.directory, sources[0].base_offset
-    target = sources[0].replacement(compacted.size, compacted.first_timestamp, compacted.largest_timestamp)
+    target = sources[0].replacement(
+        compacted.size, compacted.first_timestamp, compacted.largest_timestamp, compacted.has_aborted
+    )
     with log.maintenance:
         _check_sources(log, sources)
         for segment in sources:

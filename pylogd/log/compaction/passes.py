@@ -9,7 +9,10 @@ Rules:
 - These are not touched: the active segment, records at or after the job's bound, and records at or after the start of
   an open transaction.
 - The last batch of each new segment is kept, without records if need be, so that each segment ends where the next one
-  starts. So is the last batch of each producer, from which its sequence is restored after a crash.
+  starts. So is the last batch of each producer, from which its sequence is restored after a crash; if that was in an
+  epoch that a marker has ended, the markers of its present epoch.
+- The transaction index keeps the entries whose markers are kept: without its marker, an aborted transaction would seem
+  to a consumer not to end.
 - A tombstone is kept for `delete.retention.ms` after the first compaction that met it. So is the marker of a
   transaction that has no records left.
 - Nothing here needs the open log: a job runs equally well in a thread or in a child process.
@@ -35,12 +38,15 @@ from pylogd.log.compaction.jobs import (
 from pylogd.log.compaction.offset_map import OffsetMap
 from pylogd.log.compaction.rewrite import RecordColumns, delete_horizon, drop_records, keep_records, read_columns
 from pylogd.log.compaction.swap import CLEANED_SUFFIX, discard
-from pylogd.log.compaction.transactions import END_MARKERS, TransactionOutcomes, control_type
+from pylogd.log.compaction.transactions import TransactionOutcomes, control_type
 from pylogd.log.errors import CorruptLog, CorruptRecord, StorageFailure
-from pylogd.log.files import Buffer, SegmentFile, sync_file, write_all
+from pylogd.log.files import Buffer, SegmentFile, replace_file, sync_file, write_all
 from pylogd.log.index import MAX_RELATIVE
+from pylogd.log.index_files import read_transaction_index
+from pylogd.log.markers import END_MARKERS
 from pylogd.log.scan import BadBatch, FoundBatch, scan
-from pylogd.log.segment import LOG_SUFFIX, Segment, Storage, segment_path
+from pylogd.log.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, Storage, segment_path
+from pylogd.log.transactions import AbortedTransaction
 from pylogd.wire.records import HEADER, BatchHeader
 
 
@@ -80,6 +86,7 @@ class _Compaction:
         self.install = install
         self.result = CompactionResult(job.first_dirty_offset, job.first_dirty_offset)
         self.outcomes: TransactionOutcomes | None = None  # set at the first transactional batch
+        self.aborted: dict[int, AbortedTransaction] = {}  # of the group that is copied, by the offset of the marker
         self.transactions_with_data: set[int] = set()  # producer ids whose current transaction has batches in the copy
 
     def run(self) -> CompactionResult:
@@ -182,6 +189,8 @@ class _Compaction:
             return
         directory, base = self.job.directory, group[0].base_offset
         target = group[0].empty_copy()
+        indexes = [read_transaction_index(self.fs, segment.file_paths()[-1], segment.base_offset) for segment in group]
+        self.aborted = {aborted.last_offset: aborted for index in indexes for aborted in index.entries}
         try:
             path = segment_path(directory, base, LOG_SUFFIX) + CLEANED_SUFFIX
             file = SegmentFile(self.fs, path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -192,10 +201,14 @@ class _Compaction:
             sync_file(self.fs, file.fd, file.path)
             assert target.indexes is not None
             target.write_indexes(target.indexes, sync=True, suffix=CLEANED_SUFFIX)
+            if self.aborted and not target.indexes.aborted.entries:
+                path = segment_path(directory, base, TRANSACTION_INDEX_SUFFIX) + CLEANED_SUFFIX
+                replace_file(self.fs, path, b"", sync=True)  # takes the place of the old one
             self._report()
             replaces = tuple(segment.base_offset for segment in group)
             largest = target.largest_timestamp(allow_cold=True)
-            self.install(CompactedSegment(replaces, target.size, largest, target.first_timestamp))
+            has_aborted = bool(target.indexes.aborted.entries)
+            self.install(CompactedSegment(replaces, target.size, largest, target.first_timestamp, has_aborted))
         except BaseException:
             with contextlib.suppress(OSError):
                 discard(self.fs, directory, base)
@@ -221,6 +234,8 @@ class _Compaction:
                 header = found.header if batch is found.data else _header_of(batch)
                 pending.append(batch)
                 target.note_batch(len(batch), header.last_offset, header.max_timestamp, interval)
+                if header.is_control and header.record_count and header.base_offset in self.aborted:
+                    target.note_aborted(self.aborted[header.base_offset])
                 result.records_kept += header.record_count
                 if target.size - written >= self.job.io_buffer_bytes:
                     write_all(self.fs, file.fd, b"".join(pending), written)
@@ -300,8 +315,9 @@ class _Compaction:
         return True
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        known = self.job.last_offsets.get(header.producer_id)
-        return known is not None and (known == header.last_offset or header.is_control)
+        if header.is_control:
+            return self.job.last_epochs.get(header.producer_id) == header.producer_epoch
+        return self.job.last_offsets.get(header.producer_id) == header.last_offset
 
 
 def _offsets(header: BatchHeader, deltas: Sequence[int]) -> Sequence[int]:

@@ -5,7 +5,8 @@ the old segments are valid; from then on the new one is, and the remaining steps
 need be.
 
 Steps, with a sync of the directory after each:
-1. `.index.cleaned` and `.timeindex.cleaned` are renamed to `.swap`, then `.log.cleaned` is.
+1. `.index.cleaned`, `.timeindex.cleaned` and, if there is one, `.txnindex.cleaned` are renamed to `.swap`, then
+   `.log.cleaned` is.
 2. The old segments but the first are renamed to `.deleted`.
 3. The new indexes take their final names, replacing those of the first old segment.
 4. The new log takes its final name, replacing that of the first old segment.
@@ -29,6 +30,7 @@ from pylogd.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
 
@@ -36,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-_INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _SUFFIXES = (*_INDEXES, LOG_SUFFIX)  # the log last: its name decides
 _SWAPPED_LOG = re.compile(r"^\d{20}\.log\.swap$", re.ASCII)
 
@@ -51,7 +53,8 @@ def commit(fs: FileSystem, directory: str, base_offset: int) -> None:
     try:
         for suffix in _INDEXES:
             index = segment_path(directory, base_offset, suffix)
-            fs.rename(index + CLEANED_SUFFIX, index + SWAP_SUFFIX)
+            if suffix != TRANSACTION_INDEX_SUFFIX or fs.exists(index + CLEANED_SUFFIX):
+                fs.rename(index + CLEANED_SUFFIX, index + SWAP_SUFFIX)
         sync_directory(fs, directory)
         fs.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
     except OSError:
@@ -89,7 +92,7 @@ def give_final_names(fs: FileSystem, directory: str, base_offset: int) -> None:
         path = segment_path(directory, base_offset, suffix)
         if fs.exists(path + SWAP_SUFFIX):
             fs.rename(path + SWAP_SUFFIX, path)
-        if suffix != INDEX_SUFFIX:
+        if suffix in (TRANSACTION_INDEX_SUFFIX, LOG_SUFFIX):
             sync_directory(fs, directory)
 
 

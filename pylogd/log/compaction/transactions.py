@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from pylogd.log.compaction.rewrite import read_columns
 from pylogd.log.errors import CorruptRecord
+from pylogd.log.markers import END_MARKERS
 from pylogd.wire.records import BatchHeader, Buffer, ControlType
 
 _TYPE = slice(2, 4)  # in the key of a control record: int16 version, int16 type
-
-#: The control records that end a transaction.
-END_MARKERS = frozenset({int(ControlType.ABORT), int(ControlType.COMMIT)})
 
 
 class TransactionOutcomes:

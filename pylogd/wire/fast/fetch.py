@@ -1,7 +1,7 @@
 """Read Fetch requests, and write the responses to them, with `struct`, from version 13 on, where topics go by id.
 
-The usual shape: any partitions of one topic, nothing forgotten, no rack, no tagged fields; in the response, no aborted
-transactions and nothing but numbers and records. Empty structures of a response are recognised by identity: handlers
+The usual shape: any partitions of one topic, nothing forgotten, no rack, no tagged fields; in the response, nothing but
+numbers, aborted transactions and records. Empty structures of a response are recognised by identity: handlers
 put the shared `NO_DIVERGENCE`, `NO_LEADER` and `NO_SNAPSHOT` there. An equal but different object is encoded by the
 general codec, to the same bytes.
 """
@@ -9,17 +9,19 @@ general codec, to the same bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from pylogd.wire.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     LeaderIdAndEpoch,
+    PartitionData,
     ReplicaState,
     SnapshotId,
 )
@@ -82,6 +84,10 @@ _RESPONSE_HEAD = struct.Struct(">ihiB16sB")
 # index, error code, high watermark, last stable offset, log start, whether there is a list of aborted transactions,
 # preferred replica
 _RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
+# The same in parts, around aborted transactions: producer id, first offset, no tagged fields
+_RESPONSE_OFFSETS = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qqB")
+_REPLICA = struct.Struct(">i")
 _NO_TAGS = b"\0"  # behind each partition
 _RESPONSE_END = b"\0\0"  # no tagged fields of the topic, nor of the answer
 
@@ -113,13 +119,15 @@ def _encode_usual(response: FetchResponse) -> list[Part] | None:
                 or data.current_leader is not NO_LEADER
                 or data.snapshot_id is not NO_SNAPSHOT
                 or records is None
-                or aborted
             ):
                 return None
-            pending += _RESPONSE_PARTITION.pack(
-                data.partition_index, data.error_code, data.high_watermark, data.last_stable_offset,
-                data.log_start_offset, aborted is not None, data.preferred_read_replica,
-            )  # fmt: skip
+            if aborted:
+                pending += _with_aborted(data, aborted)
+            else:
+                pending += _RESPONSE_PARTITION.pack(
+                    data.partition_index, data.error_code, data.high_watermark, data.last_stable_offset,
+                    data.log_start_offset, aborted is not None, data.preferred_read_replica,
+                )  # fmt: skip
             size = len(records)
             pending += unsigned_varint(size + 1)
             if size:
@@ -131,3 +139,13 @@ def _encode_usual(response: FetchResponse) -> list[Part] | None:
         return None
     parts.append(pending + _RESPONSE_END)
     return parts
+
+
+def _with_aborted(data: PartitionData, aborted: Sequence[AbortedTransaction]) -> bytes:
+    """Return what is in front of the records of a partition with aborted transactions."""
+    head = _RESPONSE_OFFSETS.pack(
+        data.partition_index, data.error_code, data.high_watermark, data.last_stable_offset, data.log_start_offset
+    )
+    pack = _ABORTED.pack
+    entries = [pack(one.producer_id, one.first_offset, 0) for one in aborted]
+    return b"".join([head, unsigned_varint(len(entries) + 1), *entries, _REPLICA.pack(data.preferred_read_replica)])

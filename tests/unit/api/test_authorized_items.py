@@ -145,6 +145,8 @@ def test_a_refused_produce_without_acks_closes_the_connection(parts: Parts) -> N
 
 
 def test_a_transactional_producer_needs_its_id(parts: Parts, allow: Allow) -> None:
+    allow(Op.WRITE)
+
     def ask() -> list[int]:
         answer = parts.call(produce("others", transactional_id="tx"), 9)
         return [one.error_code for topic in answer.responses for one in topic.partition_responses]
@@ -156,8 +158,8 @@ def test_a_transactional_producer_needs_its_id(parts: Parts, allow: Allow) -> No
     (found,) = parts.call(coordinator, 4).coordinators
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     allow(Op.WRITE, Kind.TRANSACTIONAL_ID, "tx")
-    assert set(ask()) == {ErrorCode.UNSUPPORTED_VERSION}  # there are no transactions
-    assert parts.call(initial).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert ask() == [ErrorCode.NONE, REFUSED]
+    assert parts.call(initial).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 def test_an_idempotent_producer_needs_any_topic(parts: Parts, allow: Allow) -> None:

@@ -83,11 +83,9 @@ def test_invalid_acks(parts: Parts, acks: int) -> None:
     assert parts.partitions.by_name["t", 0].high_watermark == 0
 
 
-def test_transactions_are_refused_with_a_message(parts: Parts) -> None:
+def test_plain_batches_of_a_transactional_producer_are_appended(parts: Parts) -> None:
     parts.create("t")
-    partition = only(parts.call(request("t", batch(), acks=-1, transactional_id="tx"), 9))
-    assert partition.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "ransaction" in partition.error_message
+    assert only(parts.call(request("t", batch(), acks=-1, transactional_id="tx"), 9)).error_code == 0
 
 
 def test_unknown_names_indexes_and_ids(parts: Parts) -> None:
@@ -99,6 +97,16 @@ def test_unknown_names_indexes_and_ids(parts: Parts) -> None:
     assert only(parts.call(request("", batch(), topic_id=b"x" * 16), 13)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
     both = parts.call(request("", batch(), batch(), topic_id=topic.topic_id), 13).responses[0].partition_responses
     assert [one.error_code for one in both] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_a_broker_that_does_not_lead_says_so_in_every_version(parts: Parts, version: int) -> None:
+    """And who does, in those that have a field for it."""
+    parts.create("t")
+    parts.set_state("t", leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+    answer = only(parts.call(request("t", batch()), version))
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader.leader_id == (2 if version >= 10 else -1)
 
 
 def test_a_log_that_is_being_created_has_no_leader_yet(parts: Parts) -> None:

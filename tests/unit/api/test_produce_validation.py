@@ -30,7 +30,8 @@ from tests.fakes.metadata import result_of
 from tests.fakes.parts import NOW_MS, Parts, decoded, records_in
 from tests.fakes.storage import with_header
 
-INVALID, TIMESTAMP, STATE = ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_TXN_STATE
+INVALID, TIMESTAMP = ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP
+NAMELESS = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def batch(*values: bytes, stamp: int = NOW_MS, key: bytes | None = b"k", **options: Any) -> bytes:
@@ -82,8 +83,8 @@ POISON: dict[str, tuple[Callable[[], bytes], ErrorCode, int | None]] = {
     "zstd on gzip": (lambda: with_header(batch(compression=1), attributes=4), INVALID, None),
     "nothing on gzip": (lambda: with_header(batch(compression=1), attributes=0), INVALID, 0),
     "transactional": (lambda: batch(attributes=TRANSACTIONAL, producer_id=5, producer_epoch=0, base_sequence=0),
-                      STATE, None),
-    "transactional without a producer": (lambda: batch(attributes=TRANSACTIONAL), STATE, None),
+                      NAMELESS, None),
+    "transactional without a producer": (lambda: batch(attributes=TRANSACTIONAL), INVALID, None),
     "control": (lambda: batch(attributes=CONTROL), INVALID, None),
     "transactional control": (lambda: batch(attributes=CONTROL | TRANSACTIONAL), INVALID, None),
     "a delete horizon": (lambda: batch(attributes=DELETE_HORIZON), INVALID, None),

@@ -1,0 +1,190 @@
+"""Produce with a transactional id: verify with the coordinator before the first batch of a transaction on a partition.
+
+Strategy: a partition whose log has an open transaction of the producer needs no question. For the others the log makes
+a guard, the coordinator is asked for all of them at once, and the batches are appended with their guards: the log
+refuses one if a marker has ended the transaction meanwhile. Later requests of the producer to the same partitions wait
+until these batches were appended (`replica.verifications`). Where nothing is to be asked, nothing waits.
+
+Errors: what the coordinator refuses is answered as it says. If it can't be asked, clients below version 12 get
+NOT_ENOUGH_REPLICAS, after which they just send the batch again; so do those with a concurrent transaction. From version
+12 on, where the coordinator adds the partition itself, CONCURRENT_TRANSACTIONS is first tried again for a moment: it is
+what a producer sees whose last transaction is still being ended. TRANSACTION_ABORTABLE is known from version 11 on.
+
+Source: KIP-890; Kafka's ReplicaManager and AddPartitionsToTxnManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms, VerificationGuard
+from pylogd.metadata.image import INTERNAL_TOPICS
+from pylogd.replica.partition import Partition
+from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.transactions.verification import TopicPartition
+from pylogd.wire.exceptions import InvalidRecordBatch
+from pylogd.wire.fast.produce import FIRST_TOPIC_ID
+from pylogd.wire.messages.produce import ProduceRequest
+from pylogd.wire.records import BatchHeader, Buffer, parse_header
+
+ADDS_PARTITIONS: Final = 12  # the first version whose partitions the coordinator adds
+_FIRST_ABORTABLE: Final = 11
+_RETRY_SECONDS: Final = 0.02  # Kafka's add.partitions.to.txn.retry.backoff.ms, and .max.ms
+_MOST_RETRIES: Final = 5
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
+
+
+class _First(NamedTuple):
+    """The first transactional batch for a partition."""
+
+    partition: Partition
+    header: BatchHeader
+
+
+class TransactionalProduce:
+    """What is known of the transaction of a request, by partition. Made before its batches are appended.
+
+    waits: whether `verify` has to be awaited before.
+    """
+
+    def __init__(self, context: RequestContext, request: ProduceRequest, find: Find) -> None:
+        """find: returns a partition by its topic, as the request names it, and index.
+
+        Raises KafkaError for a request that is refused as a whole.
+        """
+        self._context = context
+        self._id = request.transactional_id or ""
+        self._verifier = context.broker.verifier
+        self._terms: dict[Partition, TransactionTerms | KafkaError] = {}
+        if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self._id):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        self._first = _first_batches(context, request, find)
+        self._senders = [(partition, header.producer_id) for partition, header in self._first]
+        if len({header.producer_id for _, header in self._first}) > 1:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "The transactional batches are of more than one producer."
+            )
+        verifies = context.broker.settings.flag("transaction.partition.verification.enable")
+        self._default = UNGUARDED if verifies else VERIFICATION_OFF
+        self.waits = (
+            verifies
+            and self._verifier is not None
+            and (context.broker.replicas.verifications.busy(self._senders) or bool(self._without_transaction()))
+        )
+
+    def terms(self, partition: Partition) -> TransactionTerms:
+        """Return what the append to a partition needs. Raises KafkaError if the coordinator refuses it."""
+        found = self._terms.get(partition, self._default)
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    async def verify(self) -> Callable[[], None]:
+        """Wait for earlier requests of the producer, then for the coordinator's answer.
+
+        Return what has to be called when the batches were appended.
+        """
+        finish = await self._context.broker.replicas.verifications.take_turn(self._senders)
+        try:
+            asked = self._without_transaction()
+            if asked:
+                await self._ask(asked)
+        except BaseException:
+            finish()
+            raise
+        return finish
+
+    def _without_transaction(self) -> list[_First]:
+        """Return the batches that would open a transaction."""
+        found = []
+        for first in self._first:
+            try:
+                if not first.partition.log.producers.in_transaction(first.header.producer_id):
+                    found.append(first)
+            except PylogdError:
+                continue  # the append tells why
+        return found
+
+    async def _ask(self, asked: list[_First]) -> None:
+        add = self._context.version >= ADDS_PARTITIONS
+        guards: dict[TopicPartition, VerificationGuard] = {}
+        for partition, header in asked:
+            guards[partition.key] = partition.log.producers.begin_verification(header, add, partition.log.now_ms())
+        header = asked[0].header
+        answers = await self._answers(header, guards, add)
+        for partition, _ in asked:
+            refusal = self._refusal(answers.get(partition.key, ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._terms[partition] = refusal or TransactionTerms(guards[partition.key])
+
+    async def _answers(
+        self, header: BatchHeader, guards: Mapping[TopicPartition, VerificationGuard], add: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Ask the coordinator, again for partitions where another step of the transaction is under way."""
+        assert self._verifier is not None
+        answers: dict[TopicPartition, ErrorCode] = {}
+        left = list(guards)
+        for attempt in range(_MOST_RETRIES + 1):
+            if attempt:
+                pause: Deferred[None] = Deferred()
+                self._context.broker.clock.callLater(_RETRY_SECONDS, pause.callback, None)
+                await pause
+            answers.update(await self._verifier.verify(self._id, header.producer_id, header.producer_epoch, left, add))
+            left = [key for key in left if answers.get(key) is ErrorCode.CONCURRENT_TRANSACTIONS]
+            if not (left and add):
+                break
+        return answers
+
+    def _refusal(self, code: ErrorCode) -> KafkaError | None:
+        """Return the error that a client is told for what the coordinator said; None if the batch may be appended."""
+        if code is ErrorCode.NONE:
+            return None
+        version = self._context.version
+        if code in _PASSING or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
+            return KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"Could not verify that the partition is in the transaction: {code.name}. Send the batch again.",
+            )
+        if code is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_ABORTABLE:
+            code = ErrorCode.INVALID_TXN_STATE
+        if code is ErrorCode.INVALID_TXN_STATE:
+            return KafkaError(code, "The partition is not part of the transaction.")
+        return KafkaError(code)
+
+
+def _first_batches(context: RequestContext, request: ProduceRequest, find: Find) -> list[_First]:
+    """Return the first batch of each partition that the client may write to here, if it is transactional."""
+    firsts = []
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            partition = find((topic.topic_id if context.version >= FIRST_TOPIC_ID else topic.name, data.index))
+            if partition is None or not partition.leading or partition.topic in INTERNAL_TOPICS:
+                continue
+            header = _first_header(data.records or b"")
+            if header is None or not header.is_transactional or header.producer_id < 0:
+                continue
+            if context.may_use_topic(AclOperation.WRITE, partition.topic, audited=False):
+                firsts.append(_First(partition, header))
+    return firsts
+
+
+def _first_header(records: Buffer) -> BatchHeader | None:
+    """Return the header of the first batch; None if there is none: the append tells why."""
+    try:
+        return parse_header(records)
+    except InvalidRecordBatch:
+        return None

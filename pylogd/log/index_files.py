@@ -1,0 +1,36 @@
+"""Write the index files of a segment, and read that of its aborted transactions."""
+
+from __future__ import annotations
+
+from pylogd.log.errors import CorruptLog, StorageFailure
+from pylogd.log.files import FileSystem, read_file, replace_file
+from pylogd.log.index import IndexCorrupt, Indexes, TransactionIndex
+
+
+def write_index_files(
+    fs: FileSystem, offsets: str, times: str, transactions: str, indexes: Indexes, *, sync: bool
+) -> None:
+    """Write the indexes to the files with these paths. One of no transactions has no file. Raises OSError."""
+    replace_file(fs, offsets, indexes.offsets.to_bytes(), sync=sync)
+    replace_file(fs, times, indexes.times.to_bytes(), sync=sync)
+    write_transaction_index(fs, transactions, indexes.aborted, sync=sync)
+
+
+def write_transaction_index(fs: FileSystem, path: str, index: TransactionIndex, *, sync: bool) -> None:
+    """Write a transaction index, or remove its file if it is empty. Raises OSError."""
+    if index.entries:
+        replace_file(fs, path, index.to_bytes(), sync=sync)
+    elif fs.exists(path):
+        fs.unlink(path)
+
+
+def read_transaction_index(fs: FileSystem, path: str, base_offset: int) -> TransactionIndex:
+    """Read a transaction index; it is empty if there is no file. Raises CorruptLog, StorageFailure."""
+    try:
+        return TransactionIndex.from_bytes(read_file(fs, path), base_offset)
+    except FileNotFoundError:
+        return TransactionIndex()
+    except IndexCorrupt as error:
+        raise CorruptLog(f"{path}: {error}; restart the broker, which rebuilds it") from error
+    except OSError as error:
+        raise StorageFailure(path, error) from error

@@ -1,0 +1,21 @@
+"""Where a batch is in a segment, as its look-up found it."""
+
+from __future__ import annotations
+
+import struct
+
+#: Of a batch header: base offset, batch length, last offset delta, record count.
+PROBE = struct.Struct(">qi11xi30xi")
+
+
+class Located:
+    """A batch in a segment: position and size in the file, offsets, and whether compaction removed its records."""
+
+    __slots__ = ("base_offset", "empty", "last_offset", "position", "size")
+
+    def __init__(self, position: int, size: int, base_offset: int, last_offset: int, empty: bool) -> None:
+        self.position = position
+        self.size = size
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.empty = empty

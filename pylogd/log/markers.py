@@ -1,0 +1,62 @@
+"""Transaction markers: the control batches that end a transaction, and how they are read and made.
+
+A marker is a batch of one record. Its key has int16 version (0) and int16 type (0 abort, 1 commit), its value int16
+version (0) and int32 coordinator epoch: the leader epoch of the partition of `__transaction_state` from which it came.
+
+Source: KIP-98; Kafka's EndTxnMarker schema.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from pylogd.errors import ProtocolError
+from pylogd.wire.records import (
+    CONTROL,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    ControlType,
+    NewRecord,
+    decode_batch,
+    encode_batch,
+)
+
+#: The control records that end a transaction.
+END_MARKERS = frozenset({int(ControlType.ABORT), int(ControlType.COMMIT)})
+
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+_VERSION = 0
+
+
+class Marker(NamedTuple):
+    """What a marker says. coordinator_epoch: of the coordinator that ended the transaction."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+def read_marker(header: BatchHeader, batch: Buffer) -> Marker | None:
+    """Return what a control batch says; None if it ends no transaction, or compaction has removed its record."""
+    if not header.record_count:
+        return None
+    try:
+        record = decode_batch(batch, header, check_crc=False)[0]
+        _, kind = _KEY.unpack_from(record.key or b"")
+        _, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
+    except (ProtocolError, struct.error, IndexError):
+        return None
+    return Marker(kind == ControlType.COMMIT, coordinator_epoch) if kind in END_MARKERS else None
+
+
+def encode_marker(
+    producer_id: int, producer_epoch: int, timestamp: int, *, committed: bool, coordinator_epoch: int
+) -> bytes:
+    """Return the batch that ends a producer's transaction. timestamp: in milliseconds since 1970."""
+    key = _KEY.pack(_VERSION, ControlType.COMMIT if committed else ControlType.ABORT)
+    record = NewRecord(key, _VALUE.pack(_VERSION, coordinator_epoch), timestamp)
+    return encode_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL | CONTROL
+    )

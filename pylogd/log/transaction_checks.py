@@ -1,0 +1,85 @@
+"""What batches of transactions, and markers, must be before a leader appends them.
+
+Rules for a batch of a transaction: its request names the transactional id. If the producer has no open transaction in
+the log, the batch opens one: that takes the guard of a verification that went well, and that no marker has ended since.
+While a verification is under way, no batch is appended that comes behind the first one in the producer's sequence.
+
+Rules for a marker: its coordinator epoch is not older than that of the producer's last one. Its producer epoch is not
+older than the producer's; with transactions of version 2, whose epoch is raised by each end, it is a newer one, unless
+the same marker was appended before.
+
+Source: KIP-98, KIP-890; Kafka's ProducerAppendInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pylogd.log.errors import (
+    CoordinatorFenced,
+    InvalidProducerEpoch,
+    OutOfOrderSequence,
+    TransactionalIdMissing,
+    TransactionNotOpen,
+)
+from pylogd.log.markers import read_marker
+from pylogd.log.producers import Producers
+from pylogd.log.transactions import EPOCH_BUMP_VERSION, TransactionTerms
+from pylogd.wire.records import BatchHeader, Buffer
+
+
+def check_client_batches(producers: Producers, headers: Iterable[BatchHeader], terms: TransactionTerms | None) -> None:
+    """Check the batches of a client that are transactional, once it is known that they repeat none.
+
+    terms: None if the request has no transactional id. Raises InvalidAppend.
+    """
+    begun: set[int] = set()
+    for header in headers:
+        if not header.is_transactional:
+            continue
+        if terms is None:
+            raise TransactionalIdMissing(
+                f"a batch of producer {header.producer_id} is transactional, but the request has no transactional id"
+            )
+        if header.producer_id not in begun and not producers.in_transaction(header.producer_id):
+            _check_first(producers, header, terms)
+        begun.add(header.producer_id)
+
+
+def _check_first(producers: Producers, header: BatchHeader, terms: TransactionTerms) -> None:
+    """Check a batch that opens a transaction."""
+    producer_id = header.producer_id
+    guard = producers.guards.get(producer_id)
+    if not terms.verified and (guard is None or guard is not terms.guard):
+        raise TransactionNotOpen(f"the batch is not part of an open transaction of producer {producer_id}")
+    if guard is None:
+        return
+    if header.base_sequence > guard.lowest_sequence:
+        raise OutOfOrderSequence(
+            f"producer {producer_id} sent sequence {header.base_sequence}, expected {guard.lowest_sequence} first"
+        )
+    if guard.epoch_bump and header.base_sequence and producer_id not in producers.by_id:
+        raise OutOfOrderSequence(
+            f"producer {producer_id}, of whom nothing is known here, sent sequence {header.base_sequence}, expected 0"
+        )
+
+
+def check_marker(producers: Producers, header: BatchHeader, batch: Buffer, version: int) -> None:
+    """Check a marker. version: of the transactions of its producer.
+
+    Raises InvalidProducerEpoch or CoordinatorFenced.
+    """
+    producer, marker = producers.by_id.get(header.producer_id), read_marker(header, batch)
+    if producer is None or marker is None:
+        return
+    epoch, known = header.producer_epoch, producer.epoch
+    again = epoch == known and producer.transaction_first_offset < 0
+    if epoch < known or (version >= EPOCH_BUMP_VERSION and epoch == known and not again):
+        raise InvalidProducerEpoch(
+            f"the marker of producer {header.producer_id} has epoch {epoch}, its current epoch is {known}"
+        )
+    if marker.coordinator_epoch < producer.coordinator_epoch:
+        raise CoordinatorFenced(
+            f"the marker of producer {header.producer_id} is of coordinator epoch {marker.coordinator_epoch}, "
+            f"the present one is {producer.coordinator_epoch}"
+        )

@@ -1,0 +1,131 @@
+"""The transactions of one partition that are not known to have ended: what of the log is stable, and who was verified.
+
+A transaction belongs to a producer, and extends from its first batch in the log to its marker. What comes before the
+first open transaction is stable. One whose marker is not below the high watermark counts as open: a new leader may not
+have the marker. A read_committed consumer is sent what is stable, with a list of the transactions in it that were
+aborted.
+
+Rules: an offset that was stable stays so while the high watermark does not move back, since a transaction begins at the
+log's end. `end` counts a transaction as ended before it stops counting it as open, and `begin` is called before the
+log end offset moves: a reader in another thread never sees too much. Whatever changes these objects is excluded by
+`Log.lock`; `stable_end` is for the reactor's thread.
+
+Source: KIP-98 (last stable offset), KIP-890 (verification).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+_NONE: Final = (1 << 63) - 1  # after all offsets
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that was aborted: of whom, its first offset, that of its marker, and the last stable offset then.
+
+    The last stable offset is that of the log as if its end were replicated.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class UnstableTransactions:
+    """The transactions that are open, or whose markers are not replicated.
+
+    active: whether there is any, as far as known since the last `stable_end`.
+    """
+
+    __slots__ = ("_ended", "_first_ended", "_first_open", "_open", "active")
+
+    def __init__(self, open_: Iterable[tuple[int, int]] = ()) -> None:
+        """`open_`: producer id and first offset of each open transaction, in the order of these offsets."""
+        self._open = dict(open_)
+        self._ended: deque[tuple[int, int]] = deque()  # offsets of marker and first batch
+        self._first_open = next(iter(self._open.values()), _NONE)
+        self._first_ended = _NONE
+        self.active = bool(self._open)
+
+    def __len__(self) -> int:
+        """How many transactions are open."""
+        return len(self._open)
+
+    @property
+    def first_open(self) -> int | None:
+        """The first offset of all open transactions; None if none is open."""
+        return None if self._first_open == _NONE else self._first_open
+
+    def begin(self, producer_id: int, offset: int) -> None:
+        """Note that a producer without an open transaction has begun one at the end of the log, at `offset`."""
+        self._first_open = min(self._first_open, offset)
+        self.active = True
+        self._open[producer_id] = offset
+
+    def end(self, producer_id: int, marker: int) -> int:
+        """Note that a producer's open transaction ended by the batch at offset `marker`.
+
+        Return the first offset of the remaining open ones, or the offset after the marker if none remains.
+        """
+        first = self._open[producer_id]
+        self._first_ended = min(self._first_ended, first)
+        self._ended.append((marker, first))
+        del self._open[producer_id]
+        if first == self._first_open:
+            self._first_open = next(iter(self._open.values()), _NONE)
+        return marker + 1 if self._first_open == _NONE else self._first_open
+
+    def stable_end(self, high_watermark: int) -> int:
+        """Return the last stable offset: up to it everything is committed and belongs to no open transaction."""
+        ended = self._ended
+        if ended and ended[0][0] < high_watermark:
+            while ended and ended[0][0] < high_watermark:
+                ended.popleft()
+            self._first_ended = min((first for _, first in ended), default=_NONE)
+        self.active = bool(self._open or ended)
+        return min(self._first_open, self._first_ended, high_watermark)
+
+
+class VerificationGuard:
+    """Stands for one verification of a producer's transaction, until its first batch or a marker is appended.
+
+    lowest_sequence: the first sequence number that was sent in `epoch`: a higher one is not appended before it.
+    epoch_bump: whether each transaction of the producer has an epoch of its own (KIP-890 part 2). created_ms: when it
+    was made, by the wall clock.
+    """
+
+    __slots__ = ("created_ms", "epoch", "epoch_bump", "lowest_sequence")
+
+    def __init__(self, epoch: int, sequence: int, epoch_bump: bool, created_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.epoch_bump = epoch_bump
+        self.created_ms = created_ms
+
+    def note(self, epoch: int, sequence: int) -> None:
+        """Take another batch of the producer into account that is to be verified too."""
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch, self.lowest_sequence = epoch, sequence
+
+
+class TransactionTerms(NamedTuple):
+    """What the caller of an append knows of the transaction of its batches.
+
+    guard: of a verification that went well; None if there was none. verified: whether a first batch is accepted without
+    a guard, because verification is turned off. version: of the transactions of a marker's producer; from 2 on each
+    has an epoch of its own.
+    """
+
+    guard: VerificationGuard | None = None
+    verified: bool = False
+    version: int = 0
+
+
+#: For batches of a transaction whose first batch is in the log, or that are known to be in one.
+UNGUARDED: Final = TransactionTerms()
+#: Where verification is turned off.
+VERIFICATION_OFF: Final = TransactionTerms(verified=True)
+EPOCH_BUMP_VERSION: Final = 2

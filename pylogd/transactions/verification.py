@@ -1,0 +1,39 @@
+"""What the leader of a partition asks a transaction coordinator before it appends the first batch of a transaction.
+
+Without the question, a batch that comes late could open a transaction that nobody ever ends, and read_committed
+consumers would wait for ever.
+
+Source: KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from pylogd.errors import ErrorCode
+
+#: A partition by the name of its topic and its index.
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+class PartitionVerifier(Protocol):
+    """Asks the coordinator of a transactional id whether partitions are in its open transaction."""
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Collection[TopicPartition],
+        add: bool,
+    ) -> Deferred[Mapping[TopicPartition, ErrorCode]]:
+        """Return a Deferred of the coordinator's answer for each partition: NONE if it is in the transaction.
+
+        add: whether the coordinator adds partitions that are not (Produce 12 and later); otherwise they are
+        INVALID_TXN_STATE or TRANSACTION_ABORTABLE. Where the coordinator can't be asked, the answer is an error that
+        passes, such as NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION: the Deferred never fails.
+        """
