@@ -30,7 +30,7 @@ from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
-from pylogd.config.isolation import ALWAYS, OFF
+from pylogd.config.isolation import OFF
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
@@ -63,7 +63,7 @@ from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.replica.write_back import BusyDiskWriteBack
 from pylogd.security.acl_store import AclStore
-from pylogd.security.audit import AuditLog
+from pylogd.security.audit import make_audit_log
 from pylogd.security.delegation_tokens import make_tokens
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
@@ -156,13 +156,7 @@ class Broker:
         self.acls: AclStore | None = None
         if isinstance(self.authorizer, AclAuthorizer):
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
-        self.audit: AuditLog | None = None
-        path = settings.text("audit.log.path")
-        if path is not None:
-            self.audit = AuditLog(
-                path, wall_ms, self._reactor.seconds, max_queued=settings.integer("audit.log.max.queued"),
-                denials_per_minute=settings.integer("audit.log.denials.per.minute"),
-            )  # fmt: skip
+        self.audit = make_audit_log(settings, wall_ms, self._reactor.seconds)
 
     def _make_listeners(self) -> None:
         self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
@@ -199,17 +193,11 @@ class Broker:
 
     def _make_disks(self) -> Disks | None:
         """Return the data directories with threads of their own, None if `log.write.queues` is off."""
-        settings, integer = self.settings, self.settings.integer
+        settings, reactor = self.settings, self._reactor
         if settings.text("log.write.queues") == OFF:
             return None
-        options = DiskOptions(
-            integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
-            integer("log.write.queue.max.bytes"), integer("background.threads"),
-            integer("log.dir.failure.timeout.ms") / 1000, settings.text("log.write.queues") == ALWAYS,
-        )  # fmt: skip
-        return Disks(
-            settings.words("log.dirs"), options, self._reactor, self._reactor.callFromThread, self._directory_hangs
-        )
+        directories, options = settings.words("log.dirs"), DiskOptions.of(settings)
+        return Disks(directories, options, reactor, reactor.callFromThread, self._directory_hangs)
 
     @cached_property
     def peers(self) -> Peers:

@@ -284,15 +284,6 @@ _IN_SYNC_SETTINGS: Final = [
         minimum=1,
         mode=_DYNAMIC,
     ),
-    Setting(
-        "transaction.partition.verification.enable",
-        _BOOLEAN,
-        True,
-        "Whether the leader of a partition asks the transaction coordinator before it appends the first batch of a "
-        "transaction. Without that, a batch that comes late can block read_committed consumers for ever.",
-        _REPLICATION,
-        mode=_DYNAMIC,
-    ),
 ]
 
 _GROUP_SETTINGS: Final = [

@@ -23,6 +23,8 @@ from zlib import crc32
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from pylogd.config import Settings
+from pylogd.config.isolation import ALWAYS
 from pylogd.isolation.disk_meter import DiskMeter
 from pylogd.isolation.pace import SLOW_WRITE, DiskPace
 from pylogd.isolation.workers import FromThread, Workers
@@ -45,6 +47,16 @@ class DiskOptions(NamedTuple):
     threads: int
     timeout: float
     always: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings) -> DiskOptions:
+        """Return what the broker's settings say."""
+        integer = settings.integer
+        return cls(
+            integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
+            integer("log.write.queue.max.bytes"), integer("background.threads"),
+            integer("log.dir.failure.timeout.ms") / 1000, settings.text("log.write.queues") == ALWAYS,
+        )  # fmt: skip
 
 
 class Disk:

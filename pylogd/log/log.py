@@ -23,15 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from pylogd.log.accepting import (
-    IOV_MAX,
-    NO_TIMESTAMP,
-    PREFIX_SIZE,
-    Accepted,
-    accept,
-    pack_prefix,
-    repeated,
-)
+from pylogd.log.accepting import IOV_MAX, NO_TIMESTAMP, PREFIX_SIZE, Accepted, accept, pack_prefix, repeated
 from pylogd.log.append_result import AppendResult, new_append_result
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
