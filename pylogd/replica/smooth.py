@@ -150,7 +150,11 @@ class SmoothJoins:
         free = {key: wait for key, wait in waits.items() if key not in behind and not self._producers_behind(key, wait)}
         if not free:
             return
-        outcomes = await self._release({key: wait.state for key, wait in free.items()})
+        try:
+            outcomes = await self._release({key: wait.state for key, wait in free.items()})
+        except PylogdError as error:
+            log.info("Smooth expansion: the wait of {keys} can't be ended yet: {error}", keys=list(free), error=error)
+            return
         ended = [key for key in free if outcomes.get(key) is None]
         for key in ended:
             self._waits.pop(key, None)

@@ -231,7 +231,7 @@ class History(TroubledWorld):
             found = broker.partitions.by_name.values() if broker.alive and broker.ready else ()
             lines.append(
                 f"broker {node}: {'alive' if broker.alive else 'dead'} {'ready' if broker.ready else ''} "
-                + ", ".join(f"{one!r} hw {one.high_watermark} end {one.log.log_end_offset}" for one in found)
+                + ", ".join(f"{one!r} hw {one.high_watermark}{_end_of(one)}" for one in found)
             )
         return "\n".join([*lines, *self.events])
 
@@ -365,3 +365,7 @@ class History(TroubledWorld):
             sequences = [int(v.partition(":")[2]) for v in values if v.startswith(f"{producer.number}:")]
             if sequences != sorted(sequences):
                 raise Violation(f"the messages of producer {producer.number} are out of order")
+
+
+def _end_of(partition: Any) -> str:
+    return f" end {partition.log.log_end_offset}" if partition.online else ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.controller import admin
 from pylogd.metadata.topics import TopicRegistry
@@ -17,6 +18,7 @@ from pylogd.security.peers import Peers
 from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
 from tests.simulation.labels import LabelledHistory
+from tests.simulation.nemesis import TOPIC
 
 #: The histories of a test run with 3 and with 5 brokers. Each takes a fraction of a second.
 OF_THREE, OF_FIVE = 60, 10
@@ -162,3 +164,73 @@ def test_a_replica_that_joins_before_the_groups_are_there_is_detected(monkeypatc
     with pytest.raises(Violation, match="the group is at"):
         for seed in range(20):
             SmoothHistory(seed).run()
+
+
+class WipedWhileAsked(SmoothHistory):
+    """One expansion of partition 0, whose new replica gets an empty disk while the leader asks the groups."""
+
+    wiped = 0
+
+    def cause_trouble(self) -> None:
+        """Begin the expansion."""
+        self.read_states()
+        replicas = self.states[0].replicas
+        (self.joining,) = set(self.brokers) - set(replicas)
+        target = [*replicas[:2], self.joining]
+        self.brokers[replicas[0]].partition_admin.move({(TOPIC, 0): target}, latest_wait_ms=self.latest_wait_ms)
+
+    def _commit(self) -> None:
+        if not self.wiped or self.nemesis_over:  # meanwhile the group reads no further
+            super()._commit()
+
+    def wipe(self) -> Deferred[None]:
+        """Empty the new replica's disk. Fires when its broker is back and its log begins later than before."""
+        broker = self.brokers[self.joining]
+        self.wiped = self._begin(broker, 0)
+        broker.kill(wipe=True)
+        self.damaged.add(self.joining)
+        broker.start()
+        done: Deferred[None] = Deferred()
+
+        def look() -> None:
+            if self._begin(broker, 0) > self.wiped:
+                done.callback(None)
+            else:
+                self.clock.callLater(0.001, look)
+
+        look()
+        return done
+
+
+def wiped_while_asked(monkeypatch: pytest.MonkeyPatch) -> WipedWhileAsked:
+    """Run such a history."""
+    history, behind = WipedWhileAsked(1), SmoothJoins._behind
+
+    async def wipe_meanwhile(joins: SmoothJoins, begins: Any) -> Any:
+        found = await behind(joins, begins)
+        if not history.wiped and not found:
+            await history.wipe()
+        return found
+
+    monkeypatch.setattr(SmoothJoins, "_behind", wipe_meanwhile)
+    history.run()
+    return history
+
+
+def test_a_replica_that_is_wiped_while_the_groups_are_asked_is_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = wiped_while_asked(monkeypatch)
+    assert history.wiped
+    assert max(begin for node, _, begin in history.expanded if node == history.joining) > history.wiped
+
+
+def test_a_wait_that_is_ended_for_another_copy_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = admin.PartitionAdmin._change
+
+    def unguarded(self: admin.PartitionAdmin, *args: Any, guards: Any = None) -> Any:
+        return change(self, *args)
+
+    monkeypatch.setattr(admin.PartitionAdmin, "_change", unguarded)
+    with pytest.raises(Violation, match="the group is at"):
+        wiped_while_asked(monkeypatch)

@@ -348,12 +348,12 @@ class SimBroker:
         """Report every accepted append to the world."""
         append = self.replicas.append
 
-        def note(partition: Any, *args: Any) -> Any:
-            result = append(partition, *args)
+        def note(partition: Any, *args: Any, **named: Any) -> Any:
+            result = append(partition, *args, **named)
             self.world.accepted(self, partition)
             return result
 
-        self.replicas.append = note  # type: ignore[method-assign, assignment]
+        self.replicas.append = note  # type: ignore[method-assign]
         tell_of_writes(self)
 
     async def _start(self) -> None:
