@@ -2,7 +2,7 @@
 
 from setuptools import Extension, setup
 
-_COMPILED = ("wire/_speedups", "log/_residency")
+_COMPILED = ("wire/_speedups", "log/_residency", "net/_tls_records")
 
 setup(
     ext_modules=[

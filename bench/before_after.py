@@ -41,8 +41,9 @@ def earlier(command: str) -> type[Pylogd]:
 
         def start(self) -> None:
             begun = time.monotonic()
-            # The shell drops the current command, which `prefix` precedes, and runs the earlier one.
-            prefix = ["sh", "-c", 'shift; exec "$0" "$@"', command]
+            # The shell drops the current command, which `prefix` precedes, and runs the earlier one: not with the
+            # modules of this checkout, should PYTHONPATH name it.
+            prefix = ["sh", "-c", 'unset PYTHONPATH; shift; exec "$0" "$@"', command]
             self._process = process = BrokerProcess(self.data, self.folder / "log", prefix=prefix)
             self.host, self.port, self.pid = process.host, process.port, process.pid
             self.await_accept(lambda: process.process.poll() is None, begun)

@@ -14,9 +14,11 @@ small records, and the broker has to decrypt 490,000 records for a GB; one of 10
 Measured are processor seconds of the broker's process for a GB (10^9 bytes of values), all threads, user and system,
 and MB/s. The client bounds the latter, since it encrypts and decrypts as much as the broker, in one thread.
 
-What TLS costs is read in two ways: the processor time with TLS minus that of the plain listener in the same round, and
-all of the processor time with TLS. The target, at most twice `openssl speed`, is for the first: without TLS the broker
-needs processor time too.
+What TLS costs is read in three ways: the processor time with TLS minus that of the plain listener in the same round;
+all of the processor time with TLS; and for producing what pylogd's TLS layer needs by itself, without sockets
+(bench/tls_layer.py). The target, at most twice `openssl speed`, is for the first: without TLS the broker needs
+processor time too. The first is more than the last, since the client encrypts more slowly than the broker decrypts: the
+broker is woken more often, for less each time.
 
 SASL_SSL connections are opened one after the other by a Python client: TCP, TLS, ApiVersions, SCRAM-SHA-512 (4,096
 iterations), and closed. Their number for a second of the broker's processor time is reported, with TLS sessions resumed
@@ -52,6 +54,7 @@ from bench.machine import machine
 from bench.memory import warm_pages
 from bench.tls_brokers import BROKERS, Secured, add_user, admin, make_certificates
 from bench.tls_connections import Opener
+from bench.tls_layer import decrypt_seconds
 from conformance import checks
 from pylogd.local.broker import HOST
 
@@ -78,9 +81,15 @@ Samples = dict[tuple[str, ...], list[float]]
 class Bench:
     """The brokers that run, and what was measured of them."""
 
-    def __init__(self, brokers: dict[str, Secured], authority: Path, size: int, connections: int) -> None:
-        """size: bytes of a round. connections: of each kind in a round. authority: the certificate to trust."""
+    def __init__(
+        self, brokers: dict[str, Secured], keystore: Path, authority: Path, size: int, connections: int
+    ) -> None:
+        """size: bytes of a round. connections: of each kind in a round. authority: the certificate to trust.
+
+        keystore: the broker's key and certificate.
+        """
         self._brokers = brokers
+        self._keystore = keystore
         self._authority = authority
         self._size = size
         self._connections = connections
@@ -95,8 +104,10 @@ class Bench:
         for name, listener in turns if number % 2 else reversed(turns):
             self._data(name, listener, f"round-{number}-{listener.lower()}", folder)
         spent = {verb: openssl_seconds(self.cipher(), verb == "produce") for verb in ("produce", "consume")}
-        for work, (verb, _) in WORK.items():
+        for work, (verb, message) in WORK.items():
             self.samples["openssl", "", work, "seconds"].append(spent[verb])
+            if verb == "produce":
+                self.samples["layer", "", work, "seconds"].append(decrypt_seconds(self._keystore, message, self._size))
         names = list(self._brokers)
         for name in names if number % 2 else reversed(names):
             for resume in (False, True):
@@ -210,6 +221,14 @@ class Page:
                 cells = [interval(more), interval(alone), interval(self._ratios(more, alone))]
                 yield f"| {name}, {work} | " + " | ".join([*cells, interval(self._ratios(tls, alone))]) + " |"
         yield ""
+        yield "| pylogd's TLS layer alone | s/GB | openssl speed, s/GB | ratio |"
+        yield "| --- | ---: | ---: | --- |"
+        for work in WORK:
+            layer, alone = (self._values(name, "", work, "seconds") for name in ("layer", "openssl"))
+            if layer:
+                cells = [interval(layer), interval(alone), interval(self._ratios(layer, alone))]
+                yield f"| {work} | " + " | ".join(cells) + " |"
+        yield ""
 
     def _connections(self) -> Iterator[str]:
         target = f"for a second of the broker's processor (target: {TARGET_CONNECTIONS})"
@@ -264,7 +283,7 @@ def main() -> None:
             stack.callback(broker.stop)
             broker.start()
             add_user(broker)
-        bench = Bench(brokers, authority, options.megabytes * 1_000_000, options.connections)
+        bench = Bench(brokers, keystore, authority, options.megabytes * 1_000_000, options.connections)
         for number in range(-_WARM_ROUNDS if "kafka" in brokers else -1, options.rounds):
             if number == 0:
                 bench.samples.clear()

@@ -4,6 +4,9 @@ Strategy: OpenSSL decrypts one record in a call. Clients may send small ones: li
 is not compressed. So `decrypt` calls OpenSSL directly by the functions on which pyOpenSSL stands, and leaves errors to
 pyOpenSSL; its own `recv_into` takes three times as long for a small record. Without those functions, which are not
 part of pyOpenSSL's interface, `decrypt` uses `recv_into`.
+
+The compiled `_tls_records` calls SSL_read for all records of a chunk at once: 0.3 s for a GB in records of 4 KB with
+small ones between them, where calls from Python take 0.5.
 """
 
 from __future__ import annotations
@@ -22,6 +25,17 @@ try:
 except (ImportError, AttributeError):  # a pyOpenSSL that is made in another way
     _read = None
 
+try:
+    from cryptography.hazmat.bindings._rust import _openssl
+
+    from pylogd.net._tls_records import read_records
+
+    _read_records: Any = read_records
+    _READ_ADDRESS: Final = int(_openssl.ffi.cast("uintptr_t", _openssl.ffi.addressof(_openssl.lib, "SSL_read")))
+    _cast: Any = _openssl.ffi.cast
+except Exception:  # it could not be compiled, or a cryptography without that function: whatever it raises then
+    _read_records = None
+
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a record
 _WANT_READ: Final = SSL.WantReadError()
 
@@ -35,12 +49,15 @@ def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: in
     ssl = getattr(connection, "_ssl", None)
     if _read is not None and ssl is not None:
         size = 0
-        with _from_buffer("char[]", buffer, require_writable=True) as memory:
-            while got < most:
-                size = _read(ssl, memory + got, most - got)
-                if size <= 0:
-                    break
-                got += size
+        if _read_records is not None:
+            got, size = _read_records(_READ_ADDRESS, int(_cast("uintptr_t", ssl)), buffer, most)
+        else:
+            with _from_buffer("char[]", buffer, require_writable=True) as memory:
+                while got < most:
+                    size = _read(ssl, memory + got, most - got)
+                    if size <= 0:
+                        break
+                    got += size
         if got == most:
             return got, None
         if _get_error(ssl, size) == _WANTS:

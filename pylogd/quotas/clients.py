@@ -165,7 +165,8 @@ class ClientQuotas:
 
     def connection_rate(self, ip: str) -> float | None:
         """Return how many connections a second an IP address may open; None if it has no limit (KIP-612)."""
-        return self._kinds[QuotaKind.CONNECTION].table.of_address(ip)
+        table = self._kinds[QuotaKind.CONNECTION].table
+        return table.of_address(ip) if table else None
 
     def admit_connection(self, ip: str) -> bool:
         """Count a new connection of an IP address, and return True; False if its rate would exceed the quota."""

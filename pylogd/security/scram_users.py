@@ -40,6 +40,7 @@ from pylogd.security.sasl.scram_server import ScramIdentity
 log = Logger()
 
 _SECRET_BYTES: Final = 32
+_DECOY_KEY_BYTES: Final = 64  # as many as the longest hash has
 #: Iterations and length of the salt, where there are no credentials.
 _COMMON: Final = (MIN_ITERATIONS, SALT_BYTES)
 
@@ -54,6 +55,7 @@ class StoredUsers:
         self._configs = configs
         self._find_token = find_token
         self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._decoy_key = secrets.token_bytes(_DECOY_KEY_BYTES)
         self._users: dict[str, dict[str, ScramCredential]] = {}  # by name, then mechanism
         self._shapes: dict[str, Counter[tuple[int, int]]] = {mechanism: Counter() for mechanism in SCRAM_MECHANISMS}
         self._common: dict[str, tuple[int, int]] = {}
@@ -91,13 +93,11 @@ class StoredUsers:
     def decoy(self, algorithm: Algorithm, name: str) -> ScramCredential:
         """Return a credential for a name that is not known, the same each time and on each broker."""
         iterations, length = self._common.get(algorithm.mechanism, _COMMON)
-        seed = f"{algorithm.mechanism}\0{name}".encode()
-        salt, stored, server = (
-            hmac.digest(self._secret, part + seed, "sha512") for part in (b"salt\0", b"stored\0", b"server\0")
-        )
-        return ScramCredential(
-            (salt * (1 + length // len(salt)))[:length], stored[: algorithm.size], server[: algorithm.size], iterations
-        )
+        salt = hmac.digest(self._secret, f"salt\0{algorithm.mechanism}\0{name}".encode(), "sha512")
+        if length > len(salt):
+            salt *= 1 + length // len(salt)
+        key = self._decoy_key[: algorithm.size]  # no client ever sees it, or what is made of it
+        return ScramCredential(salt[:length], key, key, iterations)
 
     # -- changes
 

@@ -160,17 +160,17 @@ def test_an_address_may_open_so_many_connections(start_broker: StartBroker) -> N
     broker = start_broker()
     quotas(broker, "set", "--ip", "127.0.0.1", "--connection-creation-rate", "1")
     host, _, port = broker.address.rpartition(":")
-    refused_ones = 0
-    for _ in range(30):  # ten at once, and a few for the seconds that this takes
+    accepted, begun = 0, time.monotonic()
+    for _ in range(30):
         try:
             with socket.create_connection((host, int(port)), SECONDS) as connection:
                 connection.settimeout(0.2)
-                refused_ones += connection.recv(1) == b""
+                connection.recv(1)
         except ConnectionError:
-            refused_ones += 1
+            pass
         except TimeoutError:
-            pass  # it was accepted, and the broker waits for a request
-    assert 5 <= refused_ones <= 22
+            accepted += 1  # the broker waits for a request
+    assert 1 <= accepted <= time.monotonic() - begun + 1
 
 
 def test_a_member_whose_fetches_are_muted_stays_in_its_group(start_broker: StartBroker) -> None:

@@ -1,4 +1,4 @@
-"""Records are decrypted in a row, by OpenSSL's functions or, without them, by pyOpenSSL's."""
+"""Records are decrypted in a row, by a compiled loop, by OpenSSL's functions or, without them, by pyOpenSSL's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from pylogd.net.tls_records import decrypt
 from tests.fakes.tls import client_context, make_context, options
 
 
-@pytest.fixture(params=["OpenSSL's functions", "pyOpenSSL"], autouse=True)
+@pytest.fixture(params=["compiled", "OpenSSL's functions", "pyOpenSSL"], autouse=True)
 def functions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "compiled":
+        if tls_records._read_records is None:
+            pytest.skip("it is not compiled")
+    else:
+        monkeypatch.setattr(tls_records, "_read_records", None)
     if request.param == "pyOpenSSL":
         monkeypatch.setattr(tls_records, "_read", None)
 
