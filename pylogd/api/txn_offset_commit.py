@@ -9,7 +9,7 @@ A client needs WRITE for the transactional id, READ for the group and for each t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -19,7 +19,7 @@ from pylogd.api.offset_commit import why_not
 from pylogd.api.registry import handles
 from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode
-from pylogd.groups.records import Committed, PartitionId, offset_record
+from pylogd.groups.records import Committed, offset_record
 from pylogd.groups.values import TransactionalCommit
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.messages.txn_offset_commit import (
@@ -88,14 +88,14 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
     """Return NONE if the offsets topic's partition is part of the transaction, else what to answer."""
     groups = context.broker.groups
     partition = groups.offsets_partition(request.group_id)
-    if not isinstance(partition, tuple):
-        return partition or ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if partition is None:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if groups.in_transaction(request.group_id, request.producer_id, request.producer_epoch):
         return ErrorCode.NONE
-    verifier: Any = getattr(context.broker, "verifier", None)
+    verifier = context.broker.verifier
     if verifier is None:
         return ErrorCode.NONE
-    found: Mapping[PartitionId, ErrorCode] = await verifier.verify(
+    found = await verifier.verify(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
