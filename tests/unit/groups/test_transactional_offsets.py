@@ -74,12 +74,9 @@ def test_offsets_count_once_the_transaction_is_committed(parts: Parts) -> None:
     assert in_transaction(parts, 7) == NONE
     assert offsets(parts) == {}
     assert parts.groups.unstable("g") == {("t", 0)}
-    assert parts.groups.in_transaction("g", 1, 0)
-    assert not parts.groups.in_transaction("g", 1, 1)
     end(parts)
     assert offsets(parts) == {("t", 0): 7}
     assert parts.groups.unstable("g") == frozenset()
-    assert not parts.groups.in_transaction("g", 1, 0)
 
 
 def test_offsets_of_an_aborted_transaction_never_count(parts: Parts) -> None:
