@@ -114,7 +114,8 @@ class TransactionalProduce:
         found = []
         for first in self._first:
             try:
-                if not first.partition.log.producers.in_transaction(first.header.producer_id):
+                header = first.header
+                if not first.partition.log.producers.in_transaction(header.producer_id, header.producer_epoch):
                     found.append(first)
             except PylogdError:
                 continue  # the append tells why

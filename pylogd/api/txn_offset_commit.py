@@ -94,14 +94,14 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if key is None else ErrorCode.NOT_COORDINATOR
     producer_id, epoch = request.producer_id, request.producer_epoch
     producers, adds = partition.log.producers, context.version >= _FIRST_THAT_ADDS
-    if verifier is None or producers.in_transaction(producer_id):
+    if verifier is None or producers.in_transaction(producer_id, epoch):
         return ErrorCode.NONE
     new = VerificationGuard(epoch, NO_SEQUENCE, adds, broker.groups.now_ms)
     guard = producers.guards.setdefault(producer_id, new)
     found = (await verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)).get(key)
     if found is ErrorCode.NONE and producers.guards.get(producer_id) is not guard:
         # A marker that came meanwhile has ended the transaction, unless another request has begun it here.
-        return ErrorCode.NONE if producers.in_transaction(producer_id) else ErrorCode.INVALID_TXN_STATE
+        return ErrorCode.NONE if producers.in_transaction(producer_id, epoch) else ErrorCode.INVALID_TXN_STATE
     return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
 
 

@@ -88,9 +88,9 @@ def test_offsets_are_those_of_the_transaction_until_it_is_committed(parts: Parts
 def test_the_stable_offset_of_the_offsets_topic(parts: Parts, coordinator: Coordinator) -> None:
     log = parts.partitions.by_name[OFFSETS, 0].log
     codes(parts, request())
-    assert log.producers.in_transaction(7)
+    assert log.producers.in_transaction(7, 0)
     mark(parts, committed=True, topic=OFFSETS)
-    assert not log.producers.in_transaction(7)
+    assert not log.producers.in_transaction(7, 0)
 
 
 @pytest.mark.parametrize(("version", "adds"), [(0, False), (4, False), (5, True)])
