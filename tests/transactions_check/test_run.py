@@ -30,7 +30,7 @@ def test_exactly_once_while_brokers_are_killed(start_cluster: Callable[..., Brok
     [
         ("epoch_check", "aborted read"),
         ("lost_marker", "never settles"),
-        ("stable_offset", "intermediate read"),
+        ("stable_offset", "aborted read"),
         ("aborted_offsets", "lost copy"),
     ],
 )
