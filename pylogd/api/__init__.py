@@ -57,6 +57,7 @@ from pylogd.api import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
     update_features,
     write_txn_markers,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "sasl_handshake",
     "served_versions",
     "sync_group",
+    "txn_offset_commit",
     "unsupported_api_versions",
     "update_features",
     "write_txn_markers",

@@ -15,7 +15,7 @@ Source: KIP-890; Kafka's ReplicaManager and AddPartitionsToTxnManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from twisted.internet.defer import Deferred
@@ -114,7 +114,8 @@ class TransactionalProduce:
         found = []
         for first in self._first:
             try:
-                if not first.partition.log.producers.in_transaction(first.header.producer_id):
+                header = first.header
+                if not first.partition.log.producers.in_transaction(header.producer_id, header.producer_epoch):
                     found.append(first)
             except PylogdError:
                 continue  # the append tells why
@@ -123,28 +124,33 @@ class TransactionalProduce:
     async def _ask(self, asked: list[_First]) -> None:
         add = self._context.version >= ADDS_PARTITIONS
         guards: dict[TopicPartition, VerificationGuard] = {}
-        for partition, header in asked:
-            guards[partition.key] = partition.log.producers.begin_verification(header, add, partition.log.now_ms())
-        header = asked[0].header
-        answers = await self._answers(header, guards, add)
+        answers = await self._answers(asked, guards, add)
         for partition, _ in asked:
             refusal = self._refusal(answers.get(partition.key, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._terms[partition] = refusal or TransactionTerms(guards[partition.key])
 
     async def _answers(
-        self, header: BatchHeader, guards: Mapping[TopicPartition, VerificationGuard], add: bool
+        self, asked: list[_First], guards: dict[TopicPartition, VerificationGuard], add: bool
     ) -> dict[TopicPartition, ErrorCode]:
-        """Ask the coordinator, again for partitions where another step of the transaction is under way."""
+        """Ask the coordinator, again for partitions where another step of the transaction is under way.
+
+        Each time with a guard that is valid then: what is under way may be the marker of the transaction before, which
+        ends the guards that there are.
+        """
         assert self._verifier is not None
         answers: dict[TopicPartition, ErrorCode] = {}
-        left = list(guards)
+        header = asked[0].header
+        left = asked
         for attempt in range(_MOST_RETRIES + 1):
             if attempt:
                 pause: Deferred[None] = Deferred()
                 self._context.broker.clock.callLater(_RETRY_SECONDS, pause.callback, None)
                 await pause
-            answers.update(await self._verifier.verify(self._id, header.producer_id, header.producer_epoch, left, add))
-            left = [key for key in left if answers.get(key) is ErrorCode.CONCURRENT_TRANSACTIONS]
+            for partition, first in left:
+                guards[partition.key] = partition.log.producers.begin_verification(first, add, partition.log.now_ms())
+            keys = [partition.key for partition, _ in left]
+            answers.update(await self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, add))
+            left = [one for one in left if answers.get(one.partition.key) is ErrorCode.CONCURRENT_TRANSACTIONS]
             if not (left and add):
                 break
         return answers

@@ -7,6 +7,7 @@ transaction is open (KIP-890; Kafka 4.3's version 2 of this API says which versi
 here is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION. A marker that is written twice does
 no harm, so whoever gets another error just sends it again. Clients need ALTER or CLUSTER_ACTION on the cluster; others
 get CLUSTER_AUTHORIZATION_FAILED for every partition.
+The group coordinator of a partition of the offsets topic is told of the end.
 Gaps: none.
 """
 
@@ -25,6 +26,7 @@ from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.append_result import AppendResult
 from pylogd.log.markers import encode_marker
 from pylogd.log.transactions import TransactionTerms
+from pylogd.metadata.image import OFFSETS_TOPIC
 from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.security.authorizer import AclOperation
@@ -70,7 +72,21 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
         await context.broker.replicas.wait_for_replicas(pending, _TIMEOUT_MS)
     for append in pending:
         append.answer.error_code = why_not_committed(context, append) or ErrorCode.NONE
+    _tell_groups(context, request, response)
     return response
+
+
+def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse) -> None:
+    """Have the offsets of the transactions count, or not, that ended in partitions of the offsets topic."""
+    for marker, answered in zip(request.markers, response.markers, strict=True):
+        for topic in answered.topics:
+            if topic.name != OFFSETS_TOPIC:
+                continue
+            for answer in topic.partitions:
+                if answer.error_code == ErrorCode.NONE:
+                    context.broker.groups.transaction_ended(
+                        answer.partition_index, marker.producer_id, marker.transaction_result
+                    )
 
 
 async def _write(

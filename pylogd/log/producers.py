@@ -196,10 +196,14 @@ class Producers:
         if producer is not None and epoch < producer.epoch:
             raise _fenced(producer_id, epoch, producer.epoch)
 
-    def in_transaction(self, producer_id: int) -> bool:
-        """Return whether a producer has an open transaction here."""
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Return whether a producer has an open transaction here, in this epoch.
+
+        With an epoch for each transaction (KIP-890), one of an earlier epoch has ended, and its marker is still to
+        come: a batch of the next epoch does not belong to it.
+        """
         producer = self.by_id.get(producer_id)
-        return producer is not None and producer.transaction_first_offset >= 0
+        return producer is not None and producer.transaction_first_offset >= 0 and producer.epoch == epoch
 
     def begin_verification(self, header: BatchHeader, epoch_bump: bool, now_ms: int) -> VerificationGuard:
         """Return the guard for the first batch of a transaction: that of a verification under way, or a new one.

@@ -41,7 +41,8 @@ def check_client_batches(producers: Producers, headers: Iterable[BatchHeader], t
             raise TransactionalIdMissing(
                 f"a batch of producer {header.producer_id} is transactional, but the request has no transactional id"
             )
-        if header.producer_id not in begun and not producers.in_transaction(header.producer_id):
+        is_open = producers.in_transaction(header.producer_id, header.producer_epoch)
+        if header.producer_id not in begun and not is_open:
             _check_first(producers, header, terms)
         begun.add(header.producer_id)
 

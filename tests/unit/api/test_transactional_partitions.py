@@ -291,3 +291,29 @@ def test_several_producers_in_one_request(parts: Parts, coordinator: Coordinator
     assert [one.error_code for one in answer.responses[0].partition_responses] == (
         [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
     )
+
+
+def test_a_batch_of_the_next_transaction_is_not_taken_for_one_of_the_transaction_before(
+    parts: Parts, coordinator: Coordinator
+) -> None:
+    """The transaction has ended with another epoch, and its marker is still on its way (KIP-890)."""
+    assert ask(parts, produce(b"a")) is ErrorCode.NONE
+    coordinator.codes = [ErrorCode.TRANSACTION_ABORTABLE]
+    assert ask(parts, produce(b"b", epoch=1)) is ErrorCode.TRANSACTION_ABORTABLE
+    assert [asked[2] for asked in coordinator.asked] == [0, 1]
+    assert mark(parts, committed=True, epoch=1, version=2) is ErrorCode.NONE
+    coordinator.codes = [ErrorCode.NONE]
+    assert ask(parts, produce(b"b", epoch=1)) is ErrorCode.NONE
+    assert values(fetch(parts)) == [b"a"]
+
+
+def test_a_marker_of_the_transaction_before_that_comes_between_two_questions(
+    parts: Parts, coordinator: Coordinator
+) -> None:
+    assert ask(parts, produce(b"a")) is ErrorCode.NONE
+    coordinator.codes = [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE]
+    answer = parts.ask(produce(b"b", epoch=1), 12)
+    assert isinstance(answer, Deferred)
+    assert mark(parts, committed=True, epoch=1, version=2) is ErrorCode.NONE
+    parts.time.advance(1)
+    assert code_of(result_of(answer)) is ErrorCode.NONE
