@@ -46,7 +46,7 @@ class History:
         steps = {
             self.initialize: 6, self.recover: 2, self.add: 30, self.end: 20, self.hold_markers: 3,
             self.refuse_markers: 4, self.time_passes: 8, self.a_replica_lags: 2, self.the_replica_follows: 20,
-            self.the_leader_changes: 2, self.the_broker_crashes: 1,
+            self.the_leader_changes: 2, self.the_leader_changes_twice: 2, self.the_broker_crashes: 1,
         }  # fmt: skip
         for step in self.random.choices(list(steps), list(steps.values()), k=STEPS):
             step(self.random.choice(["x", "y"]))
@@ -87,9 +87,12 @@ class History:
         known = self.producers.get(name)
         if known is None:
             return
+        if self.random.random() < 0.2:  # a zombie
+            known = known._replace(epoch=max(known.epoch - self.random.choice([1, 2, 3]), 0))
 
         def ended(answer: ProducerAnswer) -> None:
             if not answer.error:
+                assert answer[1:] == (known.producer_id, known.epoch + 1), "an outdated epoch ended a transaction"
                 before = self.decided.setdefault((known.producer_id, known.epoch + 1), commit)
                 assert before == commit, "a decision was changed"
                 if self.producers[name].epoch <= answer.epoch:
@@ -133,7 +136,15 @@ class History:
 
     def the_leader_changes(self, _: str) -> None:
         """Another replica leads for a moment; what was not committed is lost, unless it had that already."""
-        keep, lags = self.random.random() < 0.5, self.random.random() < 0.7
+        self._change_leader(keep=self.random.random() < 0.5, lags=self.random.random() < 0.7)
+
+    def the_leader_changes_twice(self, _: str) -> None:
+        """The new leader has what was not committed, and is lost with it before anybody else has it."""
+        self._change_leader(keep=True, lags=True)
+        self.fixture.time.pump([1] * self.random.choice([0, 1, 40]))
+        self._change_leader(keep=False, lags=True)
+
+    def _change_leader(self, *, keep: bool, lags: bool) -> None:
         for partition in self._homes():
             epoch = partition.leader_epoch
             state = {"replicas": (NODE, OTHER), "isr": (NODE, OTHER)}
