@@ -61,8 +61,9 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
+from pylogd.replica.write_back import BusyDiskWriteBack
 from pylogd.security.acl_store import AclStore
-from pylogd.security.audit import AuditLog
+from pylogd.security.audit import make_audit_log
 from pylogd.security.delegation_tokens import make_tokens
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
@@ -145,6 +146,8 @@ class Broker:
         self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
         self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
         self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
+        if self.block_cache is None:  # which hands over what is written itself
+            BusyDiskWriteBack(self.laggards, self.logs, parts.disk_calls, self._reactor).start()
         by_rack = self.settings.text("replica.selector.class") is not None
         self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
 
@@ -153,13 +156,7 @@ class Broker:
         self.acls: AclStore | None = None
         if isinstance(self.authorizer, AclAuthorizer):
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
-        self.audit: AuditLog | None = None
-        path = settings.text("audit.log.path")
-        if path is not None:
-            self.audit = AuditLog(
-                path, wall_ms, self._reactor.seconds, max_queued=settings.integer("audit.log.max.queued"),
-                denials_per_minute=settings.integer("audit.log.denials.per.minute"),
-            )  # fmt: skip
+        self.audit = make_audit_log(settings, wall_ms, self._reactor.seconds)
 
     def _make_listeners(self) -> None:
         self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
@@ -188,23 +185,19 @@ class Broker:
             partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
             cache=None if cache is None else cache.cache, staged_appends=self.disks is not None,
         )  # fmt: skip
+        if self.disks is not None and self.disks.adaptive:
+            logs.storage.appended = self.disks.wrote
         logs.on_directory_failed = lambda path, keys: self._reactor.callFromThread(self._directory_failed, path, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
 
     def _make_disks(self) -> Disks | None:
         """Return the data directories with threads of their own, None if `log.write.queues` is off."""
-        settings, integer = self.settings, self.settings.integer
+        settings, reactor = self.settings, self._reactor
         if settings.text("log.write.queues") == OFF:
             return None
-        options = DiskOptions(
-            integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
-            integer("log.write.queue.max.bytes"), integer("background.threads"),
-            integer("log.dir.failure.timeout.ms") / 1000,
-        )  # fmt: skip
-        return Disks(
-            settings.words("log.dirs"), options, self._reactor, self._reactor.callFromThread, self._directory_hangs
-        )
+        directories, options = settings.words("log.dirs"), DiskOptions.of(settings)
+        return Disks(directories, options, reactor, reactor.callFromThread, self._directory_hangs)
 
     @cached_property
     def peers(self) -> Peers:
@@ -277,8 +270,7 @@ class Broker:
             self.block_cache.start()
             self._undo.append(self._stop_block_cache)
         if self.disks is not None:
-            self.disks.start()
-            self._undo.append(self._stop_disks)
+            self._start_disks(self.disks)
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
@@ -470,13 +462,23 @@ class Broker:
     async def _stop_tokens(self) -> None:
         self.delegation_tokens.stop()
 
-    async def _stop_disks(self) -> None:
-        assert self.disks is not None
-        self.disks.stop()
+    def _start_disks(self, disks: Disks) -> None:
+        disks.start()
+        unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else _nothing
+
+        async def stop() -> None:
+            unsubscribe()
+            disks.stop()
+
+        self._undo.append(stop)
 
     async def _stop_pool(self) -> None:
         self._pool.stop()
         self._login_pool.stop()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _labels_not_written(failure: Failure) -> None:

@@ -121,7 +121,7 @@ def _fill(
         answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         yield _PARTITION_BYTES
         return
-    offsets = context.broker.groups.fetch(asked.group_id)
+    offsets = context.broker.groups.fetch(asked.group_id, asked.member_id, asked.member_epoch)
     if isinstance(offsets, ErrorCode):
         answer.error_code = offsets
         yield _PARTITION_BYTES

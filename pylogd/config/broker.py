@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.consumer_groups import CONSUMER_GROUP_SETTINGS
 from pylogd.config.isolation import ISOLATION_SETTINGS
 from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
 from pylogd.config.lagging import LAGGING_SETTINGS
@@ -283,15 +284,6 @@ _IN_SYNC_SETTINGS: Final = [
         minimum=1,
         mode=_DYNAMIC,
     ),
-    Setting(
-        "transaction.partition.verification.enable",
-        _BOOLEAN,
-        True,
-        "Whether the leader of a partition asks the transaction coordinator before it appends the first batch of a "
-        "transaction. Without that, a batch that comes late can block read_committed consumers for ever.",
-        _REPLICATION,
-        mode=_DYNAMIC,
-    ),
 ]
 
 _GROUP_SETTINGS: Final = [
@@ -455,6 +447,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *LAGGING_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
+            *CONSUMER_GROUP_SETTINGS,
             *TRANSACTION_SETTINGS,
             *_THREAD_SETTINGS,
         ]

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from pylogd.groups import transactions
+from pylogd.groups.consumer.group import ConsumerGroup, replay
+from pylogd.groups.consumer.records import Record as ConsumerRecord
+from pylogd.groups.consumer.records import decode, is_of_consumer_group
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import (
     Committed,
@@ -25,7 +28,10 @@ from pylogd.wire.records import BatchHeader, ControlType, Record, control_type, 
 
 
 class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
-    """Loads one partition once. It may be used by one thread at a time."""
+    """Loads one partition once. It may be used by one thread at a time.
+
+    consumers: the groups of the newer protocol, once it has loaded.
+    """
 
     contents = "the group or offset in it"
 
@@ -34,10 +40,17 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         self._now_ms = now_ms
         self._groups: dict[str, StoredGroup] = {}
         self._offsets: dict[str, dict[PartitionId, Committed]] = {}
+        self._of_consumers: list[ConsumerRecord] = []
+        self.consumers: list[ConsumerGroup] = []
         self._open: dict[str, transactions.OpenTransactions] = {}  # by group id, those that are not empty
 
     def apply(self, header: BatchHeader, record: Record) -> None:
         """Note the group or the offset of a record."""
+        if record.key is not None and is_of_consumer_group(record.key):
+            found = decode(record.key, record.value)
+            if found is not None:
+                self._of_consumers.append(found)
+            return
         key, value = read_key(record.key) if record.key is not None else None, record.value
         if key is None:
             return  # a kind of record that only newer brokers write
@@ -78,7 +91,8 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
                 del self._open[group_id]
 
     def make(self) -> dict[str, ClassicGroup]:
-        """Return every group in the partition by its id."""
+        """Return every classic group, and every other one's offsets, by group id."""
+        self.consumers = list(replay(self._of_consumers).values())
         partition_index = self.partition.index
         made = {
             group_id: ClassicGroup.from_stored(group_id, partition_index, stored, self._now_ms)

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from pylogd.config import Settings
 from pylogd.groups import transactions
+from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.offsets import expired
 from pylogd.groups.records import PartitionId
@@ -26,7 +27,9 @@ from pylogd.metadata.image import TopicChange
 _AT_ONCE: Final = 100
 _MINUTE_MS: Final = 60_000
 
-_Choice = Callable[[ClassicGroup], list[PartitionId]]
+#: What keeps a group's offsets, and its members if it is one of the newer protocol.
+_Found = tuple[ClassicGroup, "ConsumerGroup | None"]
+_Choice = Callable[[ClassicGroup, "ConsumerGroup | None"], list[PartitionId]]
 
 
 class OffsetSweeps:
@@ -37,7 +40,7 @@ class OffsetSweeps:
         clock: IReactorTime,
         now_ms: Callable[[], int],
         settings: Settings,
-        groups: Callable[[], Iterable[ClassicGroup]],
+        groups: Callable[[], Iterable[_Found]],
         drop_offsets: Callable[[ClassicGroup, Sequence[PartitionId]], object],
         delete: Callable[[ClassicGroup], object],
     ) -> None:
@@ -69,7 +72,7 @@ class OffsetSweeps:
         self.start()
         now_ms = self._now_ms()
         retention_ms = self._settings.integer("offsets.retention.minutes") * _MINUTE_MS
-        self._sweep(lambda group: list(expired(group, now_ms, retention_ms)), forget_idle=True)
+        self._sweep(lambda group, consumers: list(expired(group, consumers, now_ms, retention_ms)), forget_idle=True)
 
     def topic_changed(self, change: TopicChange) -> None:
         """Delete the offsets of a topic if it was deleted, also those in open transactions."""
@@ -77,7 +80,7 @@ class OffsetSweeps:
             return
         name, now_ms = change.before.name, self._now_ms()
 
-        def of_topic(group: ClassicGroup) -> list[PartitionId]:
+        def of_topic(group: ClassicGroup, consumers: ConsumerGroup | None) -> list[PartitionId]:
             committed = (p for p, found in group.offsets.items() if found.committed_ms <= now_ms)
             found = transactions.all_partitions(committed, group.transactions)
             return [partition for partition in found if partition[0] == name]
@@ -88,13 +91,15 @@ class OffsetSweeps:
         """Delete the offsets that `to_delete` returns for each group; with `forget_idle` also groups without any."""
         self._sweep_some(iter(list(self._groups())), to_delete, forget_idle)
 
-    def _sweep_some(self, groups: Iterator[ClassicGroup], to_delete: _Choice, forget_idle: bool) -> None:
+    def _sweep_some(self, groups: Iterator[_Found], to_delete: _Choice, forget_idle: bool) -> None:
         some = list(islice(groups, _AT_ONCE))
-        for group in some:
-            if group.state is not GroupState.DEAD:
-                self._drop_offsets(group, to_delete(group))
-                if forget_idle and group.state is GroupState.EMPTY and not (group.has_offsets or group.pending):
-                    self._delete(group)
+        for group, consumers in some:
+            if group.state is GroupState.DEAD:
+                continue
+            self._drop_offsets(group, to_delete(group, consumers))
+            empty = group.state is GroupState.EMPTY and not (consumers is not None and consumers.members)
+            if forget_idle and empty and not (group.has_offsets or group.pending):
+                self._delete(group)
         self._under_way = [call for call in self._under_way if call.active()]
         if len(some) == _AT_ONCE and self._running:
             self._under_way.append(self._clock.callLater(0, self._sweep_some, groups, to_delete, forget_idle))

@@ -17,7 +17,18 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Final
 
-from pylogd.replica.internal_records import INT, LONG, SHORT, InvalidRecord, RecordCursor, text_field
+from pylogd.replica.internal_records import (
+    INT,
+    LONG,
+    NO_TAGS,
+    SHORT,
+    InvalidRecord,
+    RecordCursor,
+    compact_text_field,
+    tags_field,
+    text_field,
+    unsigned_field,
+)
 from pylogd.transactions.states import BY_CODE, TransactionState
 from pylogd.transactions.values import NONE_YET, PartitionId, TransactionValue
 
@@ -25,7 +36,6 @@ _KEY_VERSION = 0
 _PLAIN, _FLEXIBLE = 0, 1
 _BYTE: Final = struct.Struct(">b")
 _PREVIOUS_ID, _NEXT_ID, _VERSION = range(3)  # tags
-_MOST_VARINT_BYTES = 5
 
 
 def transaction_key(transactional_id: str) -> bytes:
@@ -55,19 +65,18 @@ def transaction_value(value: TransactionValue, *, flexible: bool) -> bytes:
 
 
 def _partitions(value: TransactionValue, flexible: bool) -> bytes:
-    size = _unsigned_varint if flexible else INT.pack
+    size = unsigned_field if flexible else INT.pack
     more = 1 if flexible else 0  # compact lengths count from 1; 0 is null
     if value.state is TransactionState.EMPTY:
         return size(more - 1)
     topics = [(name, list(group)) for name, group in groupby(sorted(value.partitions), lambda found: found[0])]
     parts = [size(len(topics) + more)]
     for name, found in topics:
-        raw = name.encode("utf-8")
-        parts.append((_unsigned_varint(len(raw) + 1) if flexible else SHORT.pack(len(raw))) + raw)
+        parts.append(compact_text_field(name) if flexible else text_field(name))
         parts.append(size(len(found) + more))
         parts += (INT.pack(index) for _, index in found)
         if flexible:
-            parts.append(b"\0")  # no tagged fields
+            parts.append(NO_TAGS)
     return b"".join(parts)
 
 
@@ -81,9 +90,7 @@ def _tagged(value: TransactionValue) -> bytes:
         )
         if present
     ]
-    return _unsigned_varint(len(fields)) + b"".join(
-        _unsigned_varint(tag) + _unsigned_varint(len(raw)) + raw for tag, raw in fields
-    )
+    return tags_field(dict(fields))
 
 
 def read_value(data: bytes) -> TransactionValue:
@@ -99,7 +106,7 @@ def read_value(data: bytes) -> TransactionValue:
         raise InvalidRecord(f"a transaction has state {code}, which is none")
     partitions = _read_partitions(cursor, flexible, len(data))
     updated_ms, started_ms = cursor.number(LONG), cursor.number(LONG)
-    tagged = _read_tagged(cursor) if flexible else {}
+    tagged = cursor.tags() if flexible else {}
     return TransactionValue(
         producer_id, epoch, timeout_ms, updated_ms, BY_CODE[code], partitions, started_ms,
         _tagged_number(tagged, _PREVIOUS_ID, LONG, NONE_YET), _tagged_number(tagged, _NEXT_ID, LONG, NONE_YET),
@@ -110,54 +117,20 @@ def read_value(data: bytes) -> TransactionValue:
 def _read_partitions(cursor: RecordCursor, flexible: bool, most: int) -> frozenset[PartitionId]:
     found: set[PartitionId] = set()
     for _ in range(_count(cursor, flexible, most)):
-        if flexible:
-            raw = cursor.take(_read_varint(cursor) - 1)
-            try:
-                name = "" if raw is None else raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise InvalidRecord("a string is not UTF-8") from error
-        else:
-            name = cursor.text()
+        name = (cursor.compact_nullable_text() or "") if flexible else cursor.text()
         found.update((name, cursor.number(INT)) for _ in range(_count(cursor, flexible, most)))
         if flexible:
-            _read_tagged(cursor)
+            cursor.tags()
     return frozenset(found)
 
 
 def _count(cursor: RecordCursor, flexible: bool, most: int) -> int:
     """Return the length of an array; 0 for a null one. `most`: the record's length, which bounds it."""
-    count = _read_varint(cursor) - 1 if flexible else cursor.number(INT)
+    count = cursor.unsigned() - 1 if flexible else cursor.number(INT)
     if not NONE_YET <= count <= most:
         raise InvalidRecord(f"an array of {count} elements does not fit in {most} bytes")
     return max(count, 0)
 
 
-def _read_tagged(cursor: RecordCursor) -> Mapping[int, bytes]:
-    tagged: dict[int, bytes] = {}
-    for _ in range(_read_varint(cursor)):
-        tag = _read_varint(cursor)
-        tagged[tag] = cursor.take(_read_varint(cursor)) or b""
-    return tagged
-
-
 def _tagged_number(tagged: Mapping[int, bytes], tag: int, form: struct.Struct, default: int) -> int:
     return RecordCursor(tagged[tag]).number(form) if tag in tagged else default
-
-
-def _unsigned_varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _read_varint(cursor: RecordCursor) -> int:
-    number = 0
-    for at in range(_MOST_VARINT_BYTES):
-        byte = cursor.number(_BYTE) & 0xFF
-        number |= (byte & 0x7F) << (7 * at)
-        if byte < 0x80:  # the last byte has no high bit
-            return number
-    raise InvalidRecord("a varint has more than 5 bytes")

@@ -17,7 +17,7 @@ from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.api.own_requests import ask_self
 from pylogd.config import Settings
-from pylogd.config.isolation import OFF
+from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
@@ -177,6 +177,8 @@ class Parts:
             seconds=self.time.seconds, node_id=NODE, recovery_threads=1,
             cordoned=lambda: self.settings.cordoned_directories, staged_appends=self.disks is not None,
         )  # fmt: skip
+        if self.disks is not None and self.disks.adaptive:
+            self.logs.storage.appended = self.disks.wrote
         self.logs.on_directory_failed = self._directory_failed
         self.logs.load()
         self.replica_parts = Replicas(
@@ -210,6 +212,7 @@ class Parts:
         options = DiskOptions(
             integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
             integer("log.write.queue.max.bytes"), 2, integer("log.dir.failure.timeout.ms") / 1000,
+            self.settings.text("log.write.queues") == ALWAYS,
         )  # fmt: skip
         self.hung: list[str] = []
         return Disks(

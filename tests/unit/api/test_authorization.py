@@ -56,6 +56,9 @@ ENOUGH: dict[ApiKey, list[set[Pair]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: [{(Op.ALTER_CONFIGS, Kind.TOPIC)}],
     # The documentation says ClusterAction, but Kafka's brokers ask for Alter.
     ApiKey.ELECT_LEADERS: [{(Op.ALTER, Kind.CLUSTER)}],
+    # Kafka's brokers ask for Describe of topics too (KIP-848), and to describe a group for Describe.
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: [{(Op.READ, Kind.GROUP), (Op.DESCRIBE, Kind.TOPIC)}],
+    ApiKey.CONSUMER_GROUP_DESCRIBE: [{(Op.DESCRIBE, Kind.GROUP)}],
     # The documentation has Alter only from Kafka 4.0 on.
     ApiKey.WRITE_TXN_MARKERS: [{(Op.CLUSTER_ACTION, Kind.CLUSTER)}, {(Op.ALTER, Kind.CLUSTER)}],
     # Kafka's brokers ask for Describe only if the request wants the authorized operations.

@@ -37,6 +37,8 @@ from pylogd.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -173,6 +175,8 @@ REQUESTS: list[Any] = [
     LeaveGroupRequest("g", "m", [MemberIdentity("m")]),
     SyncGroupRequest("g", 1, "m", assignments=[SyncGroupRequestAssignment("m", b"")]),
     DescribeGroupsRequest(["g", "h"]),
+    ConsumerGroupHeartbeatRequest("g", "m", 0, None, None, 1000, ["t"], None, None, []),
+    ConsumerGroupDescribeRequest(["g", "h"]),
     ListGroupsRequest(),
     DeleteGroupsRequest(["g", "h"]),
     OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])]),
