@@ -35,7 +35,7 @@ _STOP_SECONDS = 60.0
 def part_of(path: Path) -> str:
     """Return the part of a test file. All tests with Spark are in one part, so that one Spark runs at a time."""
     folder, *rest = path.relative_to(TESTS).parts
-    if folder in ("chaos", "crash"):
+    if folder in ("chaos", "crash", "transactions_check"):
         return KILLING
     if folder != "integration" or rest[0] in ("spark", "test_demo.py"):
         return WORKING

@@ -21,6 +21,7 @@ from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import Committed, offset_record
 from pylogd.groups.values import TransactionalCommit
+from pylogd.log.transactions import VerificationGuard
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -29,12 +30,12 @@ from pylogd.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from pylogd.wire.records import NO_SEQUENCE
 
 _FIRST_THAT_KNOWS_LOADING = 2
 _FIRST_ABORTABLE = 4
 _FIRST_THAT_ADDS = 5
 _PARTITION_WORK = 60  # as long as encoding so many bytes of an answer
-_NOT_ASKED = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.CONCURRENT_TRANSACTIONS})
 
 #: An offset to store, the record that stores it, and the answer for it.
 _Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], TxnOffsetCommitResponsePartition]
@@ -86,28 +87,29 @@ async def _commit(context: RequestContext, request: TxnOffsetCommitRequest, want
 
 async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
     """Return NONE if the offsets topic's partition is part of the transaction, else what to answer."""
-    groups = context.broker.groups
-    partition = groups.offsets_partition(request.group_id)
-    if partition is None:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if groups.in_transaction(request.group_id, request.producer_id, request.producer_epoch):
+    broker = context.broker
+    verifier, key = broker.verifier, broker.groups.offsets_partition(request.group_id)
+    partition = None if key is None else broker.partitions.by_name.get(key)
+    if key is None or partition is None:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if key is None else ErrorCode.NOT_COORDINATOR
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    producers, adds = partition.log.producers, context.version >= _FIRST_THAT_ADDS
+    if verifier is None or producers.in_transaction(producer_id):
         return ErrorCode.NONE
-    verifier = context.broker.verifier
-    if verifier is None:
-        return ErrorCode.NONE
-    found = await verifier.verify(
-        request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
-        [partition],
-        context.version >= _FIRST_THAT_ADDS,
-    )
-    return found.get(partition, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    new = VerificationGuard(epoch, NO_SEQUENCE, adds, broker.groups.now_ms)
+    guard = producers.guards.setdefault(producer_id, new)
+    found = (await verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)).get(key)
+    if found is ErrorCode.NONE and producers.guards.get(producer_id) is not guard:
+        # A marker that came meanwhile has ended the transaction, unless another request has begun it here.
+        return ErrorCode.NONE if producers.in_transaction(producer_id) else ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
 
 
 def _for_version(error: ErrorCode, version: int) -> ErrorCode:
     """Return the error code in place of one that clients of a version do not know."""
-    if error in _NOT_ASKED:
+    if error is ErrorCode.NETWORK_EXCEPTION or (
+        error is ErrorCode.CONCURRENT_TRANSACTIONS and version < _FIRST_THAT_ADDS
+    ):
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients send the request again
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_THAT_KNOWS_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -212,12 +212,6 @@ class GroupCoordinator(LedGroups):
         else:
             self._end_transaction(shard, producer_id, committed)
 
-    def in_transaction(self, group_id: str, producer_id: int, epoch: int) -> bool:
-        """Return whether offsets of a group are in a producer's open transaction already."""
-        group = self._groups.get(group_id)
-        found = None if group is None else group.transactions.get(producer_id)
-        return found is not None and found.epoch == epoch
-
     def unstable(self, group_id: str) -> frozenset[PartitionId]:
         """Return the partitions of which an open transaction may still change the group's offset."""
         group = self._groups.get(group_id)

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
-from pylogd.log.errors import RecordListTooLarge, RecordTooLarge, StorageError
+from pylogd.log.errors import InvalidProducerEpoch, RecordListTooLarge, RecordTooLarge, StorageError
 from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import NO_LEADER, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -44,6 +44,7 @@ KeyValue = tuple[bytes, bytes | None]
 _REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
     (NotEnoughReplicas, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     (PartitionOffline, ErrorCode.NOT_COORDINATOR),
+    (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (StorageError, ErrorCode.NOT_COORDINATOR),
 )
 #: The length of names, in UTF-16 units, up to which powers of 31 are computed once. Longer ones are refused by now.

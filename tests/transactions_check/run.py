@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from pylogd.client import Admin
 from tests.clusters import BrokerCluster
@@ -41,8 +40,13 @@ class Result:
     anomalies: list[str]
 
 
-def run(cluster: BrokerCluster, seed: int, seconds: float, *, kills: bool = True) -> Result:
-    """Load a cluster for so many seconds, and return what was found. `kills`: brokers are killed and started again."""
+def run(
+    cluster: BrokerCluster, seed: int, seconds: float, *, kills: bool = True, settle_seconds: float = 120.0
+) -> Result:
+    """Load a cluster for so many seconds, and return what was found.
+
+    kills: brokers are killed and started again. settle_seconds: after which a transaction that is still open hangs.
+    """
     started = time.monotonic()
     load = Load(cluster.bootstrap, _SOURCES, _TARGETS, _PARTITIONS, "copiers", seed)
     with Admin(cluster.bootstrap) as admin:
@@ -60,7 +64,7 @@ def run(cluster: BrokerCluster, seed: int, seconds: float, *, kills: bool = True
     anomalies = []
     try:
         _join([worker for worker in workers if worker.name.startswith("feeder")])
-        settle(load, _SETTLE_SECONDS)
+        settle(load, settle_seconds)
     except Exception as error:
         anomalies.append(f"never settles: {error}")
     load.draining.set()
@@ -98,8 +102,3 @@ def _join(threads: list[threading.Thread]) -> None:
         thread.join(_SETTLE_SECONDS)
         if thread.is_alive():
             raise TimeoutError(f"{thread.name} does not end")
-
-
-def keep(result: Result, path: Path) -> None:
-    """Write the anomalies to a file."""
-    path.write_text("\n".join(result.anomalies))

@@ -167,15 +167,33 @@ class _Copier:
         self.consumer.close(2.0)
 
     def crash(self) -> None:
-        """Leave the producer in the middle of a transaction, and go on as a process that was started anew."""
-        self.producer.begin_transaction()
-        self.producer.send(self.load.targets[0], Value(self._next(), 0, 2, "none").encode(), partition=0)
-        self.producer.flush()
-        self.close()
+        """Leave the producer in the middle of a transaction, and go on as a process that was started anew.
+
+        The former one comes back and tries to go on too, which has to be refused.
+        """
+        former, source = self.producer, self.load.sources[0]
+        dead, alive = self._next(), self._next()
+        former.begin_transaction()
+        former.send(source, Value(dead, 0, 2, "").encode(), partition=0)
+        former.flush()
+        self.consumer.close(2.0)
         self.open()
+        self.producer.begin_transaction()
+        self.producer.send(source, Value(alive, 0, 1, "").encode(), partition=0)
+        self.producer.flush()
+        try:
+            former.send(source, Value(dead, 1, 2, "").encode(), partition=0)
+            former.flush(5.0)
+            former.commit_transaction(5.0)
+        except PylogdError as error:
+            self.load.note(error)
+        former.abandon()
+        self.load.history.ended(alive, Outcome.UNKNOWN)
+        self.producer.commit_transaction()
+        self.load.history.ended(alive, Outcome.COMMITTED)
 
     def _next(self) -> str:
-        self.number += 1
+        self.number += 1  # an aborted one until more is known
         transaction = f"{self.name}-{self.number}"
         self.load.history.ended(transaction, Outcome.ABORTED)
         return transaction

@@ -112,6 +112,11 @@ from pylogd.wire.messages.renew_delegation_token import RenewDelegationTokenRequ
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from pylogd.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from pylogd.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from pylogd.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -142,6 +147,9 @@ REQUESTS: list[Any] = [
     ),
     AddOffsetsToTxnRequest("x", 0, 0, "g"),
     EndTxnRequest("x", 0, 0, True),
+    TxnOffsetCommitRequest(
+        "x", "g", 0, 0, topics=[TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(0, 1)])]
+    ),
     DescribeTransactionsRequest(["x"]),
     ListTransactionsRequest(),
     UpdateFeaturesRequest(1000, [FeatureUpdateKey("transaction.version", 2)]),

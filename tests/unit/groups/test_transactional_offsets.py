@@ -14,6 +14,10 @@ from hypothesis import strategies as st
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import Committed, offset_record
 from pylogd.groups.values import JoinAnswer, TransactionalCommit
+from pylogd.log.compaction.candidates import log_to_clean
+from pylogd.log.compaction.log_compaction import compact
+from pylogd.log.compaction.offset_map import OffsetMap
+from pylogd.log.compaction.passes import run_job
 from pylogd.wire.records import CONTROL, TRANSACTIONAL, encode_batch
 from tests.fakes.groups import PendingResult
 from tests.fakes.metadata import result_of
@@ -74,12 +78,9 @@ def test_offsets_count_once_the_transaction_is_committed(parts: Parts) -> None:
     assert in_transaction(parts, 7) == NONE
     assert offsets(parts) == {}
     assert parts.groups.unstable("g") == {("t", 0)}
-    assert parts.groups.in_transaction("g", 1, 0)
-    assert not parts.groups.in_transaction("g", 1, 1)
     end(parts)
     assert offsets(parts) == {("t", 0): 7}
     assert parts.groups.unstable("g") == frozenset()
-    assert not parts.groups.in_transaction("g", 1, 0)
 
 
 def test_offsets_of_an_aborted_transaction_never_count(parts: Parts) -> None:
@@ -194,10 +195,54 @@ def test_deletions_remove_pending_offsets(parts: Parts, reload: bool) -> None:
     assert offsets(parts) == {}
 
 
+def compact_log(parts: Parts) -> None:
+    """Compact the offsets topic, as far as no transaction is open."""
+    log, now_ms = parts.partitions.by_name[TOPIC, 0].log, parts.groups.now_ms
+    if log.log_end_offset == log.active.base_offset:
+        return
+    with log.lock:
+        log.roll(log.log_end_offset, now_ms)
+    log.seal()
+    found = log_to_clean(log, now_ms)
+    if found is not None:
+        offset_map = OffsetMap(1 << 20)
+        compact(
+            log, found.first_dirty_offset, found.end_offset,
+            lambda job, on_progress, install: run_job(log.storage, offset_map, job, on_progress, install),
+            now_ms=now_ms, on_progress=lambda _: None,
+        )  # fmt: skip
+
+
+def test_compaction_keeps_what_counts(parts: Parts) -> None:
+    for number in range(8):
+        commit(parts, number)
+        in_transaction(parts, 100 + number, index=1)
+        end(parts, committed=number % 2 == 0)
+    partition = parts.partitions.by_name[TOPIC, 0]
+    before, size = offsets(parts), partition.log.size
+    compact_log(parts)
+    assert partition.log.size < size
+    restart(parts)
+    assert offsets(parts) == before == {("t", 0): 7, ("t", 1): 106}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_compaction_under_an_open_transaction(parts: Parts, committed: bool) -> None:
+    commit(parts, 3)
+    in_transaction(parts, 7)
+    compact_log(parts)
+    end(parts, committed=committed)
+    restart(parts)
+    assert offsets(parts) == {("t", 0): 7 if committed else 3}
+    compact_log(parts)
+    restart(parts)
+    assert offsets(parts) == {("t", 0): 7 if committed else 3}
+
+
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["plain", "transaction", "commit", "abort", "delete", "restart"]),
+            st.sampled_from(["plain", "transaction", "commit", "abort", "delete", "restart", "compact"]),
             st.integers(1, 3),
             st.integers(0, 1),
         ),
@@ -218,6 +263,8 @@ def test_memory_and_log_agree(tmp_path_factory: pytest.TempPathFactory, steps: l
             parts.groups.delete_offsets("g", [("t", index)])
         elif what == "restart":
             restart(parts)
+        elif what == "compact":
+            compact_log(parts)
         else:
             end(parts, producer_id, committed=what == "commit")
     before = offsets(parts), parts.groups.unstable("g")

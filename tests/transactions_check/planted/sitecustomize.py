@@ -1,0 +1,66 @@
+"""Faults for brokers, to show that the checker finds them: PYLOGD_PLANTED_FAULT names one of `FAULTS`.
+
+Python imports this module at its start if its folder is in PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+
+def epoch_check() -> None:
+    """Leave out the checks of a producer's epoch in the log, and of its transaction at the coordinator."""
+    from pylogd.errors import ErrorCode  # noqa: PLC0415
+    from pylogd.log.producers import Producers  # noqa: PLC0415
+    from pylogd.transactions import verifier  # noqa: PLC0415
+
+    check = Producers.check
+
+    def lenient(self: Any, producer_id: int, epoch: int, *rest: Any) -> Any:
+        known = self.by_id.get(producer_id)
+        return None if known is not None and epoch < known.epoch else check(self, producer_id, epoch, *rest)
+
+    Producers.check = lenient  # type: ignore[assignment, method-assign]
+    ask = verifier.TransactionVerifier._answer
+
+    def yes(self: Any, question: Any) -> None:
+        answer = dict.fromkeys(question.partitions, ErrorCode.NONE)
+        ask(self, question._replace(answer=question.answer.addCallback(lambda _: answer)))
+
+    verifier.TransactionVerifier._answer = yes  # type: ignore[method-assign]
+
+
+def lost_marker() -> None:
+    """Answer some markers as written that are not."""
+    from pylogd.api import write_txn_markers  # noqa: PLC0415
+
+    write = write_txn_markers._write
+
+    async def forgetful(context: Any, marker: Any, topic: str, answer: Any, pending: Any) -> None:
+        if topic.startswith("__") or random.random() > 0.05:
+            await write(context, marker, topic, answer, pending)
+
+    write_txn_markers._write = forgetful
+
+
+def stable_offset() -> None:
+    """Let readers of committed records read up to the high watermark."""
+    from pylogd.log.transactions import UnstableTransactions  # noqa: PLC0415
+
+    UnstableTransactions.stable_end = lambda self, high_watermark: high_watermark  # type: ignore[method-assign]
+
+
+def aborted_offsets() -> None:
+    """Let the offsets of aborted transactions count."""
+    from pylogd.groups import transactions  # noqa: PLC0415
+
+    end = transactions.end
+    transactions.end = lambda *args, committed: end(*args, committed=True)
+
+
+FAULTS = {fault.__name__: fault for fault in (epoch_check, lost_marker, stable_offset, aborted_offsets)}
+
+if (planted := os.environ.get("PYLOGD_PLANTED_FAULT")) is not None:
+    FAULTS[planted]()
