@@ -88,7 +88,10 @@ TOLD: Final = {
         _NOTHING,
     ),
     ApiKey.API_VERSIONS: frozenset(
-        {"api_key", "min_version", "max_version", "name", "max_version_level", "finalized_features_epoch"}
+        {
+            "api_key", "min_version", "max_version", "name", "max_version_level", "min_version_level",
+            "finalized_features_epoch",
+        }
     ),
     ApiKey.SASL_HANDSHAKE: frozenset({"mechanisms"}),
     # Who the client itself is.
@@ -287,7 +290,9 @@ def test_nothing_is_learnt_or_done(secured: SecuredBroker, who: str, api_key: in
 
 
 #: What lists things lists none, and refuses nothing.
-LISTS: Final = {ApiKey.LIST_GROUPS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_DELEGATION_TOKEN}
+LISTS: Final = {
+    ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}  # fmt: skip
 
 
 def _as_known(answer: bytes | None, secured: SecuredBroker) -> bytes | None:
