@@ -22,6 +22,7 @@ from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, check
 from pylogd.groups.consumer.members import JOINING, partitions_by_topic
 from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID
+from pylogd.metadata.features import GROUP_VERSION
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.consumer_group_heartbeat import (
     AssignedTopicPartitions,
@@ -38,6 +39,8 @@ def consumer_group_heartbeat(
     """Return the response; a Deferred of it where replicas are waited for."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _response(HeartbeatAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    if not context.broker.features.level(GROUP_VERSION):
+        return _response(HeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, "The cluster's group.version is 0."))
     heartbeat = _heartbeat(context, request)
     try:
         check(heartbeat, request.group_id, may_name_itself=context.version == 0)

@@ -37,9 +37,13 @@ class Levels(NamedTuple):
     default: int
 
 
+GROUP_VERSION: Final = "group.version"
 #: Every feature by name. `transaction.version`: from 1 on records of the transaction coordinator have tagged fields,
 #: from 2 on each transaction has an epoch of its own (KIP-890).
-SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType({"transaction.version": Levels(0, 2, 2)})
+#: `group.version`: 1 lets consumers use the newer protocol of groups (KIP-848).
+SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
+    {GROUP_VERSION: Levels(0, 1, 1), "transaction.version": Levels(0, 2, 2)}
+)
 
 
 class Features:

@@ -291,7 +291,8 @@ def test_nothing_is_learnt_or_done(secured: SecuredBroker, who: str, api_key: in
 
 #: What lists things lists none, and refuses nothing.
 LISTS: Final = {
-    ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
 }  # fmt: skip
 
 

@@ -184,11 +184,12 @@ class TestDescribeAndList:
 class TestFeatures:
     def told(self, fixture: TransactionFixture, version: int = 4) -> tuple[int, dict[str, tuple[int, int]]]:
         answer = fixture.call(ApiVersionsRequest("test", "1"), version)
-        (supported,) = answer.supported_features
-        assert (supported.name, supported.min_version, supported.max_version) == (
-            "transaction.version", 0 if version >= 4 else 1, 2
-        )  # fmt: skip
+        lowest = 0 if version >= 4 else 1
+        assert [(one.name, one.min_version, one.max_version) for one in answer.supported_features] == [
+            ("group.version", lowest, 1), ("transaction.version", lowest, 2)
+        ]  # fmt: skip
         levels = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}
+        assert levels.pop("group.version") == (1, 1)
         return answer.finalized_features_epoch, levels
 
     def update(self, fixture: TransactionFixture, level: int, version: int = 2, **fields: Any) -> Any:
@@ -227,11 +228,14 @@ class TestFeatures:
     def test_the_node_is_kafkas(self, fixture: TransactionFixture) -> None:
         self.update(fixture, 1, upgrade_type=2)
         store = fixture.metadata.store
-        assert result_of(store.get(FEATURES)).data == b'{"version":2,"status":1,"features":{"transaction.version":1}}'
+        assert (
+            result_of(store.get(FEATURES)).data
+            == b'{"version":2,"status":1,"features":{"group.version":1,"transaction.version":1}}'
+        )
         result_of(store.set(FEATURES, b"nonsense"))
         assert self.update(fixture, 2).error_code == ErrorCode.FEATURE_UPDATE_FAILED  # written by another broker
         feed = fixture.metadata.feed
         newer = b'{"version":2,"status":1,"features":{"kraft.version":1,"transaction.version":2}}'
         result_of(Deferred.fromCoroutine(feed.write([SetData(FEATURES, newer)], [FEATURES])))
-        assert fixture.features.levels == {"kraft.version": 1, "transaction.version": 2}
+        assert fixture.features.levels == {"kraft.version": 1, "transaction.version": 2, "group.version": 1}
         assert decode_features(newer) == fixture.features.levels

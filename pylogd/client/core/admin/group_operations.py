@@ -26,7 +26,7 @@ from pylogd.client.core.model import (
     TopicPartition,
 )
 from pylogd.errors import ErrorCode, KafkaError
-from pylogd.wire.messages import delete_groups, describe_groups, list_groups, offset_delete
+from pylogd.wire.messages import consumer_group_describe, delete_groups, describe_groups, list_groups, offset_delete
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
@@ -59,7 +59,47 @@ class GroupOperations:
         return await calls.call(attempt)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        """A group, its members, and what each of them reads. Raises KafkaError: GROUP_ID_NOT_FOUND."""
+        """A group, its members, and what each of them reads. Raises KafkaError: GROUP_ID_NOT_FOUND.
+
+        A group is looked for among those of the classic protocol, then among those of the newer one (KIP-848).
+        """
+        try:
+            return await self._describe_classic(group_id)
+        except KafkaError as missing:
+            if missing.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            try:
+                return await self._describe_consumers(group_id)
+            except KafkaError as error:
+                if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                    raise missing from None
+                raise
+
+    async def _describe_consumers(self, group_id: str) -> GroupDescription:
+        request = consumer_group_describe.ConsumerGroupDescribeRequest([group_id])
+        node, response = await self._ask(group_id, lambda _: request, lambda r: [g.error_code for g in r.groups])
+        [group] = response.groups
+        check(group.error_code, group.error_message)
+        members = [
+            GroupMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                tuple(member.subscribed_topic_names),
+                tuple(
+                    TopicPartition(topic.topic_name, index)
+                    for topic in member.assignment.topic_partitions
+                    for index in topic.partitions
+                ),
+            )
+            for member in group.members
+        ]
+        return GroupDescription(
+            group_id, group.group_state, _CONSUMERS, group.assignor_name, node, tuple(sorted(members))
+        )
+
+    async def _describe_classic(self, group_id: str) -> GroupDescription:
         request = describe_groups.DescribeGroupsRequest(groups=[group_id])
         node, response = await self._ask(group_id, lambda _: request, lambda r: [g.error_code for g in r.groups])
         [group] = response.groups
