@@ -1,5 +1,11 @@
-"""What setup.cfg can't say: the compiled loops, which are left out where there is no compiler."""
+"""What setup.cfg can't say: the compiled functions, which are left out where there is no compiler."""
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("pylogd.wire._speedups", ["pylogd/wire/_speedups.c"], optional=True)])
+_COMPILED = ("wire/_speedups", "log/_residency")
+
+setup(
+    ext_modules=[
+        Extension(f"pylogd.{name.replace('/', '.')}", [f"pylogd/{name}.c"], optional=True) for name in _COMPILED
+    ]
+)

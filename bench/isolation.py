@@ -3,23 +3,28 @@
     python -m bench.isolation [--seconds 10] [--pairs 3] [--slow-seconds 60] [--write]
 
 One broker with a data directory on each of two ext4 file systems (loop devices), the metadata store on neither. Steady
-producers of small records with acks=1 on both, and a group member that sends heartbeats. Three experiments:
+producers of small records with acks=1 on both, and a group member that sends heartbeats. Four experiments:
 
 - frozen: after a while without trouble the second file system is frozen (FIFREEZE) under load, and thawed later by
   another process. Latencies on the other disk, of heartbeats, and of refusals; what is lost after the thaw.
 - slow: the second disk may write 4 MB/s and have 8 MB of dirty pages, and four producers write 100 KB records to it as
   fast as they are answered.
 - given up: the freeze lasts longer than `log.dir.failure.timeout.ms`.
+- cost: the processor time of a produce request with one record of 200 bytes on a quick disk, without a network.
 
-The first two have both arms by turns: `log.write.queues` off (stock) and always (queues). Needs root and loop devices:
-where a disk can't be frozen or slowed it says why, and measures nothing. `--write` writes bench/ISOLATION.md.
+Arms by turns: `log.write.queues` off (stock), always (queues), and with a slow disk also slow (adaptive). The producers
+on the second disk are in a process of their own. Needs root and loop devices: where a disk can't be frozen or slowed it
+says why, and measures nothing. `--write` writes bench/ISOLATION.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,6 +47,7 @@ from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestPr
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pylogd.wire.records import encode_batch
+from tests.hotpath import HotPath
 from tests.rawclient import RawClient, create_topic, end_offset
 
 DISK_BYTES = 512 << 20
@@ -55,6 +61,7 @@ _SLOW_DIRTY = 8 << 20
 _TOPICS = 4
 _FACTS = ("processor", "cores", "memory", "system", "python", "commit")
 _ARMS = {"queues": "always", "stock": "off"}
+_SLOW_ARMS = {"queues": "always", "adaptive": "slow", "stock": "off"}
 
 
 class Samples:
@@ -125,6 +132,46 @@ class Load:
             while not self.stopping.wait(0.02):
                 sent = time.monotonic()
                 samples.add(sent, client.request(HeartbeatRequest(group, generation, member), 3).error_code)
+
+
+class LoadProcess:
+    """Producers in a process of their own: they take no interpreter time from the clients that are measured.
+
+    samples, acknowledged: as of `Load`, after `stop`.
+    """
+
+    def __init__(self, address: str, topics: Sequence[str], size: int = 1000, pause: float = PAUSE) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_produce_apart, args=(theirs, address, topics, size, pause), daemon=True)
+        self._process.start()
+        self._pipe.recv()
+        self.samples: list[Samples] = []
+        self.acknowledged: dict[str, set[bytes]] = {}
+
+    def stop(self) -> None:
+        """Have the producers stop, and take over what they have seen."""
+        self._pipe.send(None)
+        self.samples, self.acknowledged = self._pipe.recv()
+        self._process.join(_PATIENCE)
+
+
+def _produce_apart(pipe: Any, address: str, topics: Sequence[str], size: int, pause: float) -> None:
+    load = Load(address)
+    samples = [load.produce(topic, size, pause) for topic in topics]
+    pipe.send(None)
+    pipe.recv()
+    load.stop()
+    pipe.send((samples, load.acknowledged))
+
+
+def lost(address: str, *loads: Load | LoadProcess) -> int:
+    """Return how many records were acknowledged and can't be read."""
+    keys: dict[str, set[bytes]] = {}
+    for load in loads:
+        for topic, some in load.acknowledged.items():
+            keys[topic] = keys.get(topic, set()) | some
+    return sum(len(some - read_keys(address, topic)) for topic, some in keys.items())
 
 
 def join(client: RawClient, group: str) -> tuple[str, int]:
@@ -222,12 +269,12 @@ def slow(disk: Disk) -> Iterator[None]:
         yield
     finally:
         limits.write_text(f"{disk.number} 0")
-        disk.limit_dirty(1 << 40)
+        disk.lift_dirty_limit()
 
 
 def slow_trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Write faster to the second disk than it can; return what was measured."""
-    with running(disks, _ARMS[arm], folder) as broker:
+    with running(disks, _SLOW_ARMS[arm], folder) as broker:
         with RawClient(broker.address) as setup:
             join(setup, "warm")
         good, bad = topics_on(disks, broker.address)
@@ -239,14 +286,15 @@ def slow_trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) ->
         time.sleep(seconds / 4)
         with slow(disks[1]):
             limited = time.monotonic()
-            writers = [load.produce(bad[n % len(bad)], size=100_000, pause=0.0) for n in range(4)]
+            writers = LoadProcess(broker.address, [bad[n % len(bad)] for n in range(4)], 100_000, 0.0)
             time.sleep(seconds)
             end = time.monotonic()
-            load.stopping.set()
+        writers.stop()
         load.stop()
-        lost = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
-    row = {"experiment": "slow", "arm": arm, "lost": lost}
-    row["written_mb"] = round(sum(len(one.between(limited, end, 0)) for one in writers) / 10)
+        missing = lost(broker.address, load, writers)
+        switches = broker.log().count("is slow: "), broker.log().count("is quick again: ")
+    row: dict[str, Any] = {"experiment": "slow", "arm": arm, "lost": missing, "became slow, quick": switches}
+    row["written_mb"] = round(sum(len(one.between(limited, end, 0)) for one in writers.samples) / 10)
     return row | compared(others, beats, begin, limited, end)
 
 
@@ -269,7 +317,7 @@ def trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict
         good, bad = topics_on(disks, broker.address)
         load = Load(broker.address)
         others = [load.produce(name) for name in good]
-        frozen = [load.produce(bad[n % len(bad)]) for n in range(FROZEN_PRODUCERS)]
+        frozen = LoadProcess(broker.address, [bad[n % len(bad)] for n in range(FROZEN_PRODUCERS)])
         beats = load.heartbeat("g")
         time.sleep(2.0)
         begin = time.monotonic()
@@ -279,12 +327,14 @@ def trial(disks: Sequence[Disk], arm: str, folder: Path, seconds: float) -> dict
             time.sleep(seconds)
         thaw = time.monotonic()
         time.sleep(2.0)
+        frozen.stop()
         load.stop()
-        lost = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
-    refused = sorted(took for one in frozen for took in one.between(freeze + 0.5, thaw, ErrorCode.NOT_ENOUGH_REPLICAS))
-    row: dict[str, Any] = {"experiment": "frozen", "arm": arm, "lost": lost, "refused": len(refused)}
+        missing = lost(broker.address, load, frozen)
+    refusals = (one.between(freeze + 0.5, thaw, ErrorCode.NOT_ENOUGH_REPLICAS) for one in frozen.samples)
+    refused = sorted(took for some in refusals for took in some)
+    row: dict[str, Any] = {"experiment": "frozen", "arm": arm, "lost": missing, "refused": len(refused)}
     row |= {"refused_p50": share(refused, 0.5), "refused_p99": share(refused, 0.99)}
-    row["other_codes"] = sorted({code for one in [*others, *frozen, beats] for _, _, code in one.all} - {0, 19})
+    row["other_codes"] = sorted({code for one in [*others, *frozen.samples, beats] for _, _, code in one.all} - {0, 19})
     return row | compared(others, beats, begin, freeze, thaw)
 
 
@@ -331,8 +381,24 @@ def give_up(disks: Sequence[Disk], folder: Path) -> dict[str, Any]:
             row["stuck"] = "threads are stuck" in running_broker.log()
     with started(disks, "always", folder) as broker:
         row["acknowledged"] = sum(map(len, load.acknowledged.values()))
-        row["lost"] = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
+        row["lost"] = lost(broker.address, load)
     return row
+
+
+def cost(folder: Path, rounds: int = 40, requests: int = 500) -> Iterator[dict[str, Any]]:
+    """Return the processor time of a produce request with one record on a quick disk, without a network."""
+    paths = {mode: HotPath(folder / f"cost-{mode}", log_write_queues=mode) for mode in ("off", "slow")}
+    frames = {mode: path.produce_frame(1, 200) for mode, path in paths.items()}
+    spent: dict[str, list[float]] = {mode: [] for mode in paths}
+    for _ in range(rounds):
+        for mode, path in paths.items():
+            began = time.thread_time()
+            for _ in range(requests):
+                path.ask(frames[mode])
+            spent[mode].append((time.thread_time() - began) / requests * 1e6)
+    for mode, path in paths.items():
+        path.close()
+        yield {"experiment": "cost", "log.write.queues": mode, "microseconds": round(statistics.median(spent[mode]), 2)}
 
 
 def measure(options: argparse.Namespace, say: Callable[[dict[str, Any]], object]) -> None:
@@ -344,24 +410,26 @@ def measure(options: argparse.Namespace, say: Callable[[dict[str, Any]], object]
         for name in ("a", "b"):
             disks.append(make_disk(folder, name, DISK_BYTES))
             stack.callback(disks[-1].remove)
+        for row in cost(folder):
+            say(row)
         say(give_up(disks, folder))
         for _ in range(options.pairs):
             for arm in _ARMS:
                 say(trial(disks, arm, folder, options.seconds))
         for _ in range(options.pairs if options.slow_seconds else 0):
-            for arm in _ARMS:
+            for arm in _SLOW_ARMS:
                 say(slow_trial(disks, arm, folder, options.slow_seconds))
 
 
-def page(rows: Sequence[dict[str, Any]], reason: str) -> str:
-    """Return the text of bench/ISOLATION.md."""
+def page(rows: Sequence[dict[str, Any]], how: str, reason: str) -> str:
+    """Return the text of bench/ISOLATION.md. how: with which options, and beside which load, it was measured."""
     facts = machine("not used")
     lines = [
         "# Isolation of disks, measured", "",
         "Written by `python -m bench.isolation --write`, whose docstring says how it is measured. Times in ms. "
         "`before` is without trouble, `during` with the second disk frozen or slow; all figures but those of refusals "
         "are of topics on the first disk, and of heartbeats.", "",
-        ", ".join(f"{name} {facts[name]}" for name in _FACTS), "",
+        ", ".join(f"{name} {facts[name]}" for name in _FACTS) + f"; {how}", "",
     ]  # fmt: skip
     if reason:
         lines += [f"Not measured, or not all: {reason}", ""]
@@ -383,6 +451,10 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write bench/ISOLATION.md")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    how = (
+        f"{options.seconds:g} s each, {options.slow_seconds:g} s with a slow disk, {options.pairs} rounds; load of the "
+        f"machine before {os.getloadavg()[0]:.1f}"
+    )
     reason = ""
 
     def say(row: dict[str, Any]) -> None:
@@ -395,8 +467,8 @@ def main() -> int:
         reason = str(error)
         print(f"not measured: {error}", file=sys.stderr)
     if options.write:
-        Path(__file__).with_name("ISOLATION.md").write_text(page(rows, reason))
-    return int(any(row["lost"] for row in rows))
+        Path(__file__).with_name("ISOLATION.md").write_text(page(rows, how, reason))
+    return int(any(row.get("lost") for row in rows))
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ class Counted:
         return {
             "bytes": dict(self.bytes),
             "throttled": len(self.throttled),
+            "throttled_seconds": sum(self.throttled),
             "longest_throttle": max(self.throttled, default=0.0),
         }
 

@@ -11,6 +11,7 @@ broker. Clients in one row run at the same time. The results of a row are saved 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import tempfile
 import time
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.cluster import Figure, Samples, create, say
 from bench.peers.base import process_seconds
@@ -79,6 +80,8 @@ def _use(found: Samples, bootstrap: str, nodes: Sequence[int], uses: Sequence[Us
             where = f", broker {node}" if len(nodes) > 1 else ""
             found.add(f"{use}{where}", "of the quota", share, at_least=1 - NEAR, at_most=1 + NEAR)
         found.add(f"{use}: the longest throttle time", "s", result["longest_throttle"])
+        told = 100 * result["throttled_seconds"] / seconds / len(nodes)
+        found.add(f"{use}: told to wait, all throttle times together", "% of the time", told)
         say(
             f"{use}: {', '.join(f'{share:.4f}' for share in shares)} of the quota; "
             f"throttled {result['throttled']} times"
@@ -155,23 +158,52 @@ def slow_on_three(scale: Scale) -> list[Figure]:
 def fast_on_three(scale: Scale) -> list[Figure]:
     """Three brokers, a partition on each; a producer, then a consumer of 100 MB/s on each broker, 300 together.
 
-    First what the machine carries without a quota, in the same time: less than the quota can't reach it.
+    First what the machine carries without a quota, in the same time: less than the quota can't reach it. How much of
+    the time the brokers told the client to wait, and how busy the processors were, says what held it.
     """
+    return _beside_none(scale, 100 * MB)
+
+
+def medium_on_three(scale: Scale) -> list[Figure]:
+    """The same with 60 MB/s on each broker, which the machine can carry beside brokers and clients."""
+    return _beside_none(scale, 60 * MB)
+
+
+def _beside_none(scale: Scale, rate: float) -> list[Figure]:
+    """Produce and consume with a quota of three brokers, and before that without."""
     found = Samples()
     for verb in ("produce", "consume"):
         with _three_brokers(scale) as cluster:
-            use = Use(verb, 100 * MB)
+            use = Use(verb, rate)
             nodes = list(cluster.brokers)
             _prepare(cluster.bootstrap, cluster, nodes, [use])
-            result = client(
-                verb, cluster.bootstrap, topic=use.client_id, partitions=_BROKERS, client_id=use.client_id,
-                seconds=scale.seconds, bytes_per_second=use.rate,
-            )  # fmt: skip
-            rate = sum(result["bytes"].values()) / MB / scale.seconds
-            found.add(f"{verb} without a quota, all three brokers", "MB/s", rate)
-            say(f"{verb} without a quota: {rate:,.0f} MB/s")
-            _use(found, cluster.bootstrap, nodes, [use], scale.seconds)
+            with _busy(found, f"{verb} without a quota"):
+                result = client(
+                    verb, cluster.bootstrap, topic=use.client_id, partitions=_BROKERS, client_id=use.client_id,
+                    seconds=scale.seconds, bytes_per_second=use.rate,
+                )  # fmt: skip
+            free = sum(result["bytes"].values()) / MB / scale.seconds
+            found.add(f"{verb} without a quota, all three brokers", "MB/s", free)
+            say(f"{verb} without a quota: {free:,.0f} MB/s")
+            with _busy(found, str(use)):
+                _use(found, cluster.bootstrap, nodes, [use], scale.seconds)
     return found.list()
+
+
+@contextmanager
+def _busy(found: Samples, what: str) -> Iterator[None]:
+    """Note how many of the machine's processors were busy."""
+    before, begun = _processor_seconds(), time.monotonic()
+    yield
+    used = (_processor_seconds() - before) / (time.monotonic() - begun)
+    found.add(f"{what}: processors busy, of {os.cpu_count()}", "", used)
+
+
+def _processor_seconds() -> float:
+    """Return for how many seconds the machine's processors have worked since it was started."""
+    names = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _idle, _waiting, *interrupts = (int(ticks) for ticks in names[:8])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 # -- other clients
@@ -211,26 +243,22 @@ def thousands(scale: Scale) -> list[Figure]:
 
     Beside them a client that was there before them (latencies as in the row above), and an operator who connects anew
     by the listener between brokers, ten times in each round. If the order is fair, all wait for about the same time.
+    That client is measured beside the same 5,000 at another broker of the machine too: what it waits for there is the
+    processor, which three processes share.
     """
     found = Samples()
     seconds = min(scale.seconds, 10.0)
     for _ in range(max(scale.pairs // 2, 1)):
-        with crowded_broker(scale) as (broker, clients):
+        with crowded_broker(scale) as (broker, clients), crowded_broker(scale) as (_, elsewhere):
             make_topic(broker.address, "probe")
-            alone = client("latency", clients, topic="probe", client_id="probe", seconds=seconds, rate=200)
             before = _resident_mb(broker.pid)
-            many = Clients()
-            try:
-                many.start("latency", clients, topic="probe", client_id="probe", seconds=seconds, rate=200)
-                time.sleep(1.5)
-                many.start("crowd", clients, connections=5000, seconds=seconds, hold=1.0)
-                times = [_operator_seconds(broker.address, seconds / 10) for _ in range(10)]
-                memory = _resident_mb(broker.pid) - before
-                beside, crowd = many.results()
-            finally:
-                many.stop()
+            alone = client("latency", clients, topic="probe", client_id="probe", seconds=seconds, rate=200)
+            other, _, _ = _beside_many(broker, clients, elsewhere, seconds)
+            beside, crowd, times = _beside_many(broker, clients, clients, seconds)
+            memory = _resident_mb(broker.pid) - before
         for verb in ("produce", "fetch"):
             found.add(f"{verb}, p99: alone", "ms", alone[verb]["p99"])
+            found.add(f"{verb}, p99: beside 5,000 connections at another broker", "ms", other[verb]["p99"])
             found.add(f"{verb}, p99: beside 5,000 connections", "ms", beside[verb]["p99"])
         found.add("an operator's connection and first answer, the slowest", "s", max(times), at_most=1)
         found.add("the broker's memory grew by", "MB", memory, at_most=64)
@@ -240,6 +268,25 @@ def thousands(scale: Scale) -> list[Figure]:
         found.add("the longest beside the median", "", waited[-1] / waited[len(waited) // 2], at_most=1.5)
         found.add("connections refused", "", crowd["refused"])
     return found.list()
+
+
+def _beside_many(
+    broker: BrokerProcess, address: str, crowded: str, seconds: float
+) -> tuple[dict[str, dict[str, float]], dict[str, Any], list[float]]:
+    """Measure latencies at `address` while 5,000 connections come to `crowded`.
+
+    Return them, what the crowd noted, and how long an operator's connections took.
+    """
+    many = Clients()
+    try:
+        many.start("latency", address, topic="probe", client_id="probe", seconds=seconds, rate=200)
+        time.sleep(1.5)
+        many.start("crowd", crowded, connections=5000, seconds=seconds, hold=1.0)
+        times = [_operator_seconds(broker.address, seconds / 10) for _ in range(10)]
+        latencies, crowd = many.results()
+    finally:
+        many.stop()
+    return latencies, crowd, times
 
 
 def _operator_seconds(address: str, every: float) -> float:
@@ -387,6 +434,7 @@ ROWS: Final[dict[str, Callable[[Scale], list[Figure]]]] = {
     "one broker, 1 and 10 MB/s": slow_on_one,
     "one broker, 100 MB/s": fast_on_one,
     "three brokers, 1 and 10 MB/s": slow_on_three,
+    "three brokers, 60 MB/s": medium_on_three,
     "three brokers, 100 MB/s": fast_on_three,
     "other clients beside violators": others,
     "other clients beside thousands of connections": thousands,

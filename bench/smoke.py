@@ -1,7 +1,7 @@
 """`make bench-smoke`: pylogd beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json.
 
 Rules: the same client (bench/client.c on librdkafka) for both brokers, on this machine, in one run; the brokers take
-turns (A, B, A, B ...), and the median counts. Throughput is measured by the client, processor time by the kernel for
+turns (A, B, B, A ...), and the median counts. Throughput is measured by the client, processor time by the kernel for
 the broker's process. Each produce round has a fresh broker and directory, so that no round writes back the dirty pages
 of an earlier one; consume rounds read one filled log that is in the page cache. No time is asserted.
 
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -51,8 +51,10 @@ WORKLOADS = (
 class Bench:
     """One run: the peers, the size of the run, and the results."""
 
-    def __init__(self, peers: list[str], repeats: int, scale: float, folder: Path) -> None:
+    def __init__(self, peers: list[str], repeats: int, scale: float, folder: Path, *, refill: bool = False) -> None:
+        """`refill`: whether each consume round reads logs of its own, instead of all rounds the same ones."""
         self.peers = peers
+        self.refill = refill
         self.repeats = repeats
         self.scale = scale
         self.folder = folder
@@ -86,11 +88,15 @@ class Bench:
         self.results.workloads.setdefault(row, {}).setdefault(peer, []).append(sample)
         self.say(f"{row}: {peer}: {sample.rate:,.0f} msg/s, {sample.cpu:.3f} CPU s per million")
 
+    def turn(self, number: int) -> list[str]:
+        """Return the peers in the order of a round: each other round is reversed, so that none always follows one."""
+        return self.peers[:: -1 if number % 2 else 1]
+
     def produce_row(self, work: Workload) -> None:
         """Produce in turns, each round on a fresh broker that has served its first requests."""
         count = max(int(work.count * self.scale), 1000)
-        for _ in range(self.repeats):
-            for name in self.peers:
+        for number in range(self.repeats):
+            for name in self.turn(number):
                 with running(name, self.folder) as peer:
                     self.client(peer, "produce", "2000", str(work.size), *work.settings)
                     warm_pages(self.folder, count * (work.size + _FRAMING))
@@ -98,16 +104,21 @@ class Bench:
                 self.keep(work.name, name, sample)
 
     def consume_row(self, work: Workload) -> None:
-        """Consume in turns, one filled log per broker."""
+        """Consume in turns, one filled log per broker, or one for each round."""
+        rounds = range(self.repeats)
+        for some in [[number] for number in rounds] if self.refill else [rounds]:
+            self._consume(work, some)
+
+    def _consume(self, work: Workload, rounds: Sequence[int]) -> None:
         count = max(int(work.count * self.scale), 1000)
         with ExitStack() as stack:
-            peers = {name: stack.enter_context(running(name, self.folder)) for name in self.peers}
+            peers = {name: stack.enter_context(running(name, self.folder)) for name in self.turn(rounds[0])}
             for peer in peers.values():
                 self.client(peer, "produce", str(count), str(work.size))
                 self.client(peer, "consume", str(count))
-            for _ in range(self.repeats):
-                for name, peer in peers.items():
-                    self.keep(work.name, name, self.measured(peer, "consume", str(count), *work.settings))
+            for number in rounds:
+                for name in self.turn(number):
+                    self.keep(work.name, name, self.measured(peers[name], "consume", str(count), *work.settings))
 
     @contextmanager
     def many_partitions(self) -> Iterator[Peer]:

@@ -26,6 +26,7 @@ from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.api.metering import charge_connection
+from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
@@ -60,14 +61,15 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
+from pylogd.replica.write_back import BusyDiskWriteBack
 from pylogd.security.acl_store import AclStore
-from pylogd.security.audit import AuditLog
+from pylogd.security.audit import make_audit_log
 from pylogd.security.delegation_tokens import make_tokens
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
-from pylogd.transactions.verification import PartitionVerifier
+from pylogd.transactions.service import Transactions
 
 log = Logger()
 
@@ -112,7 +114,6 @@ class Broker:
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
-        self.verifier: PartitionVerifier | None = None
         self.outages = OutageReporter(
             self.partitions, self.logs, self.cluster.report_outages, reactor, self.replica_parts.disk_calls,
             settings.integer("log.dir.check.interval.ms") / 1000,
@@ -123,6 +124,11 @@ class Broker:
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
         self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
+        self.features = self.metadata.features
+        self._transactions = Transactions(
+            self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)
+        )
+        self.transactions, self.verifier = self._transactions.coordinator, self._transactions.verifier
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, wall_ms)
         self.smooth_joins = SmoothJoins(
             self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
@@ -140,6 +146,8 @@ class Broker:
         self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
         self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
         self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
+        if self.block_cache is None:  # which hands over what is written itself
+            BusyDiskWriteBack(self.laggards, self.logs, parts.disk_calls, self._reactor).start()
         by_rack = self.settings.text("replica.selector.class") is not None
         self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
 
@@ -148,13 +156,7 @@ class Broker:
         self.acls: AclStore | None = None
         if isinstance(self.authorizer, AclAuthorizer):
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
-        self.audit: AuditLog | None = None
-        path = settings.text("audit.log.path")
-        if path is not None:
-            self.audit = AuditLog(
-                path, wall_ms, self._reactor.seconds, max_queued=settings.integer("audit.log.max.queued"),
-                denials_per_minute=settings.integer("audit.log.denials.per.minute"),
-            )  # fmt: skip
+        self.audit = make_audit_log(settings, wall_ms, self._reactor.seconds)
 
     def _make_listeners(self) -> None:
         self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
@@ -183,23 +185,19 @@ class Broker:
             partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
             cache=None if cache is None else cache.cache, staged_appends=self.disks is not None,
         )  # fmt: skip
+        if self.disks is not None and self.disks.adaptive:
+            logs.storage.appended = self.disks.wrote
         logs.on_directory_failed = lambda path, keys: self._reactor.callFromThread(self._directory_failed, path, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
 
     def _make_disks(self) -> Disks | None:
         """Return the data directories with threads of their own, None if `log.write.queues` is off."""
-        settings, integer = self.settings, self.settings.integer
+        settings, reactor = self.settings, self._reactor
         if settings.text("log.write.queues") == OFF:
             return None
-        options = DiskOptions(
-            integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
-            integer("log.write.queue.max.bytes"), integer("background.threads"),
-            integer("log.dir.failure.timeout.ms") / 1000,
-        )  # fmt: skip
-        return Disks(
-            settings.words("log.dirs"), options, self._reactor, self._reactor.callFromThread, self._directory_hangs
-        )
+        directories, options = settings.words("log.dirs"), DiskOptions.of(settings)
+        return Disks(directories, options, reactor, reactor.callFromThread, self._directory_hangs)
 
     @cached_property
     def peers(self) -> Peers:
@@ -272,8 +270,7 @@ class Broker:
             self.block_cache.start()
             self._undo.append(self._stop_block_cache)
         if self.disks is not None:
-            self.disks.start()
-            self._undo.append(self._stop_disks)
+            self._start_disks(self.disks)
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
@@ -289,7 +286,7 @@ class Broker:
             if ours is not None:
                 warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
-        self.groups.start()
+        self._start_coordinators()
         await self.replica_parts.start()
         self._forget_settings = self.settings.subscribe(self._settings_changed)
         self.laggards.start()
@@ -304,6 +301,10 @@ class Broker:
         self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
         self._listeners.accept()
+
+    def _start_coordinators(self) -> None:
+        self.groups.start()
+        self._transactions.start()
 
     def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
         """A connection to another broker, by its listener for brokers."""
@@ -433,6 +434,7 @@ class Broker:
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
         self.groups.stop()
+        self._transactions.stop()
         await self.replica_parts.stop()
         await self._listeners.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
 
@@ -460,13 +462,23 @@ class Broker:
     async def _stop_tokens(self) -> None:
         self.delegation_tokens.stop()
 
-    async def _stop_disks(self) -> None:
-        assert self.disks is not None
-        self.disks.stop()
+    def _start_disks(self, disks: Disks) -> None:
+        disks.start()
+        unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else _nothing
+
+        async def stop() -> None:
+            unsubscribe()
+            disks.stop()
+
+        self._undo.append(stop)
 
     async def _stop_pool(self) -> None:
         self._pool.stop()
         self._login_pool.stop()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _labels_not_written(failure: Failure) -> None:

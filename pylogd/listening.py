@@ -25,6 +25,7 @@ from pylogd.metadata.image import Endpoint
 from pylogd.net.client import ConnectionSecurity
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
 from pylogd.net.proxy_protocol import ProxiedFactory
+from pylogd.net.receiving import MEMORY
 from pylogd.net.request_handler import RequestHandler
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
@@ -210,6 +211,7 @@ class Listeners:
             factory.admission.open(port)
 
     def _memory_is_scarce(self) -> None:
+        MEMORY.be_scarce(self.memory.scarce)
         for factory in self._factories:
             factory.memory_is_scarce(self.memory.scarce)
 

@@ -10,7 +10,8 @@ import asyncio
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -45,6 +46,11 @@ class BlockingFace:
         self._made.append(made)
         return made
 
+    def transaction(self, producer: Any) -> AbstractContextManager[Any]:
+        """A transaction of a producer, for `with`."""
+        made: AbstractContextManager[Any] = producer.transaction()
+        return made
+
     def take(self, records: Any, count: int) -> list[Record]:
         """Return the next `count` records of an endless iterator."""
         return list(itertools.islice(records, count))
@@ -70,6 +76,10 @@ class DeferredFace:
 
     def admin(self, **options: Any) -> Any:
         return self._keep(deferred.Admin(self.address, reactor=self.reactor, **options))
+
+    def transaction(self, producer: Any) -> AbstractContextManager[Any]:
+        """A transaction of a producer, for `with`."""
+        return _waiting(self, producer)
 
     def _keep(self, made: Any) -> Patient:
         self._made.append(made)
@@ -127,7 +137,9 @@ class Patient:
         found = getattr(self.target, name)
         if not callable(found):
             return found
-        return lambda *args, **kwargs: self._settled(found(*args, **kwargs))
+        return lambda *args, **kwargs: self._settled(
+            found(*[arg.target if isinstance(arg, Patient) else arg for arg in args], **kwargs)
+        )
 
     def _settled(self, value: Any) -> Any:
         if isinstance(value, Deferred | Coroutine):
@@ -151,6 +163,10 @@ class AioFace:
 
     def admin(self, **options: Any) -> Any:
         return self._make(aio.Admin, **options)
+
+    def transaction(self, producer: Any) -> AbstractContextManager[Any]:
+        """A transaction of a producer, for `with`."""
+        return _waiting(self, producer)
 
     def _make(self, kind: Callable[..., Any], **options: Any) -> Patient:
         async def make() -> Any:
@@ -176,6 +192,19 @@ class AioFace:
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+
+@contextmanager
+def _waiting(face: DeferredFace | AioFace, producer: Patient) -> Iterator[Patient]:
+    """The asynchronous context manager of a transaction, for `with`."""
+    manager = producer.target.transaction()
+    entered = Patient(face.wait(manager.__aenter__()), face)
+    try:
+        yield entered
+    except BaseException as error:
+        face.wait(manager.__aexit__(type(error), error, error.__traceback__))
+        raise
+    face.wait(manager.__aexit__(None, None, None))
 
 
 async def _take(records: Any, count: int) -> list[Record]:

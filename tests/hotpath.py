@@ -53,8 +53,8 @@ class _Transport(PairTransport):
 class HotPath:
     """One client's connection to one broker with one topic of one partition."""
 
-    def __init__(self, directory: Path) -> None:
-        self.parts = _RealParts(directory, log_dirs=str(directory / "logs"), log_cleaner_enable=False)
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.parts = _RealParts(directory, log_dirs=str(directory / "logs"), log_cleaner_enable=False, **settings)
         self.parts.create(TOPIC)
         self._factory = BrokerFactory(
             self.parts.clock,

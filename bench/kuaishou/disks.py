@@ -90,6 +90,11 @@ class Disk:
         except OSError as error:
             raise Unavailable(f"dirty pages of a device can't be bounded here: {error}") from None
 
+    def lift_dirty_limit(self) -> None:
+        """Have only the machine's own bounds of dirty pages hold again. Raises OSError."""
+        (self._bounds / "max_ratio").write_text("100")
+        (self._bounds / "strict_limit").write_text("0")
+
     def limit_queue(self, requests: int, size: int) -> None:
         """Let the device have so many requests in progress, of at most `size` bytes each. Raises Unavailable.
 

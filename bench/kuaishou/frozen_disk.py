@@ -9,7 +9,17 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.isolation import DISK_BYTES, FROZEN_PRODUCERS, QUEUE_REQUESTS, Load, Samples, join, read_keys, running
+from bench.isolation import (
+    DISK_BYTES,
+    FROZEN_PRODUCERS,
+    QUEUE_REQUESTS,
+    Load,
+    LoadProcess,
+    Samples,
+    join,
+    lost,
+    running,
+)
 from bench.isolation import topics_on as topics_by_disk
 from bench.kuaishou.clients import percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
@@ -34,7 +44,7 @@ class Freeze:
             good, bad = topics_by_disk(disks, broker.address)
             load = Load(broker.address)
             self.others = [load.produce(name) for name in good]
-            self._frozen = [load.produce(bad[number % len(bad)]) for number in range(FROZEN_PRODUCERS)]
+            frozen = LoadProcess(broker.address, [bad[number % len(bad)] for number in range(FROZEN_PRODUCERS)])
             self.beats = load.heartbeat("g")
             time.sleep(_CALM)
             self.begin = time.monotonic()
@@ -44,9 +54,11 @@ class Freeze:
                 time.sleep(seconds)
             self.thaw = time.monotonic()
             time.sleep(_CALM)
+            frozen.stop()
             load.stop()
-            self.lost = sum(len(keys - read_keys(broker.address, name)) for name, keys in load.acknowledged.items())
-        self.acknowledged = sum(map(len, load.acknowledged.values()))
+            self.lost = lost(broker.address, load, frozen)
+        self._frozen = frozen.samples
+        self.acknowledged = sum(len(keys) for one in (load, frozen) for keys in one.acknowledged.values())
 
     def refused(self) -> list[float]:
         """Return the latencies of refusals once the queue is full, ascending."""
@@ -111,10 +123,10 @@ EXPERIMENT: Final = Experiment(
     method=(
         "One broker with two data directories on two disks, and topics on each, to which small records are written "
         f"with acks=1, one after the other by each producer: {FROZEN_PRODUCERS} on the disk that is then frozen "
-        f"(FIFREEZE), whose queue has room for {QUEUE_REQUESTS} requests. Writes to it hang until the thaw. A member "
-        "of a group sends heartbeats all the time. After the thaw every topic is read and compared with what was "
-        "acknowledged. Second 0 of the charts is the freeze. `python -m bench.isolation` has more, such as a freeze "
-        "that lasts longer than `log.dir.failure.timeout.ms`."
+        f"(FIFREEZE), whose queue has room for {QUEUE_REQUESTS} requests, in a process of their own. Writes to it hang "
+        "until the thaw. A member of a group sends heartbeats all the time. After the thaw every topic is read and "
+        "compared with what was acknowledged. Second 0 of the charts is the freeze. `python -m bench.isolation` has "
+        "more, such as a freeze that lasts longer than `log.dir.failure.timeout.ms`."
     ),
     arms={
         "stock": "writes on the broker's only thread",

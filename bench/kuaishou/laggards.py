@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, Final
 
 from bench.kuaishou import brokers, clients
@@ -10,6 +12,7 @@ from bench.kuaishou.clients import Clients, curve, percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
 from bench.kuaishou.lab import Laboratory, slow_down
 from bench.kuaishou.meter import Meter
+from bench.kuaishou.waits import Waits
 from pylogd.config.broker import SETTINGS
 
 SETTING: Final = "lagging.consumer.throttle.enable"
@@ -27,6 +30,14 @@ OLD: Final = ("1", "2", "3")
 ALL: Final = ",".join((LIVE, *OLD))
 #: How long the throttle may take to find the rate.
 SETTLE_SECONDS: Final = 30.0
+THROTTLED: Final = {SETTING: "true", "lagging.consumer.lag.bytes": str(LAG_BYTES)}
+CACHE_BYTES: Final = 96 << 20
+SETTINGS_OF: Final[Mapping[str, Mapping[str, str]]] = {
+    "stock": {},
+    "throttled": THROTTLED,
+    "with queues": {**THROTTLED, "log.write.queues": "always"},
+    "with a cache": {**THROTTLED, "log.block.cache.bytes": str(CACHE_BYTES)},
+}
 _LIMIT_SECONDS: Final = 180.0
 _MB: Final = 1_000_000
 
@@ -37,7 +48,7 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
     group.limit_memory(MEMORY)
     group.count(disk.number)
     disk.limit_dirty(MEMORY // 8)
-    settings = {SETTING: "true", "lagging.consumer.lag.bytes": str(LAG_BYTES)} if arm == "throttled" else {}
+    settings = dict(SETTINGS_OF[arm])
     settings["default.replication.factor"] = "1"
     address = brokers.start_broker(lab, 1, brokers.start_zookeeper(lab), disk.mount / "data", group, settings)
     brokers.make_topic(address, [(1,)] * (1 + len(OLD)))
@@ -50,17 +61,17 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
         producer = running.start("produce", address, partitions=ALL, rate=LIVE_RATE, samples=1)
         tail = running.start("tail", address, partitions=ALL)
         time.sleep(scale.seconds)
-        with Meter(group, disk) as meter:
+        with Meter(group, disk) as meter, Waits(group) as waits:
             laggards = [running.start("catch-up", address, partitions=one, seconds=_LIMIT_SECONDS) for one in OLD]
             read = [running.result(one) for one in laggards]
         produced, seen = running.result(producer, stop=True), running.result(tail, stop=True)
     finally:
         running.stop()
-    return _result(produced, seen, read, meter, scale)
+    return _result(produced, seen, read, meter, waits)
 
 
 def _result(
-    produced: dict[str, Any], seen: dict[str, Any], read: list[dict[str, Any]], meter: Meter, scale: Scale
+    produced: dict[str, Any], seen: dict[str, Any], read: list[dict[str, Any]], meter: Meter, waits: Waits
 ) -> Round:
     begun = min(one["begun"] for one in read)
     ended = max(one["begun"] + one["seconds"] for one in read)
@@ -70,8 +81,11 @@ def _result(
     figures = {
         "utilisation of the disk": meter.mean_utilisation(settled, ended),
         "p99.9 of produce, idle": percentile(idle, 0.999) * 1000,
+        "p99 of produce beside laggards": percentile(busy, 0.99) * 1000,
         "p99.9 of produce beside laggards": percentile(busy, 0.999) * 1000,
         "highest of produce beside laggards": percentile(busy, 1.0) * 1000,
+        "main thread waited for the disk": sum(one[1] for one in waits.between(begun, ended)),
+        "its longest wait": max((one[1] * 1000 for one in waits.between(settled, ended)), default=0.0),
         "highest median from producer to tail reader": max(
             (row[3] * 1000 for rows in seen["latencies"] for row in rows if row[0] >= settled), default=0.0
         ),
@@ -85,7 +99,18 @@ def _result(
         "p99.9 of produce": curve(produced["stretches"], begun, 4, 1000.0),
         "read by all laggards": progress(read, begun),
     }
-    return Round(figures, curves)
+    return Round(figures, curves, [_causes(waits.between(begun, ended))])
+
+
+def _causes(waits: list[tuple[float, float, str]]) -> str:
+    """Return in words what the main thread waited for."""
+    by_cause: dict[str, list[float]] = defaultdict(list)
+    for _, taken, why in waits:
+        by_cause[why].append(taken)
+    parts = [
+        f"{why} {sum(times):.2f} s (at most {max(times) * 1000:.0f} ms at a time)" for why, times in by_cause.items()
+    ]
+    return f"the main thread waited for {', '.join(parts) or 'nothing'}"
 
 
 def progress(read: list[dict[str, Any]], begun: float) -> Points:
@@ -100,7 +125,8 @@ def progress(read: list[dict[str, Any]], begun: float) -> Points:
 
 def why_not(arm: str) -> str:
     """Return why an arm can't run here."""
-    return f"this pylogd has no setting {SETTING}" if arm == "throttled" and SETTING not in SETTINGS else ""
+    missing = [name for name in SETTINGS_OF[arm] if name not in SETTINGS]
+    return f"this pylogd has no setting {missing[0]}" if missing else ""
 
 
 EXPERIMENT: Final = Experiment(
@@ -115,18 +141,26 @@ EXPERIMENT: Final = Experiment(
         f"One broker with {MEMORY >> 20} MB, and {HISTORY / _MB:,.0f} MB of old records, not in the page cache. "
         f"{LIVE_RATE / _MB:.0f} MB/s come in (acks=1), and a tail reader reads them. After a while three readers begin "
         f"at the earliest offsets of three partitions (second 0 of the charts); the disk gives {READ_LIMIT / _MB:.0f} "
-        f"MB/s to readers. Figures beside laggards are from second {SETTLE_SECONDS:.0f} on, or from the middle if they "
+        "MB/s to readers: it serves a tenth of a second's bytes as quickly as it can, and then nobody for up to 90 ms, "
+        "writers and the file system's journal neither, once these are read. "
+        f"`python -m bench.kuaishou.bare` shows how long a program waits there that only writes. "
+        f"Figures beside laggards are from second {SETTLE_SECONDS:.0f} on, or from the middle if they "
         "end earlier, until the last one has finished."
     ),
     arms={
         "stock": "no throttle",
         "throttled": f"`{SETTING}=true`, `lagging.consumer.lag.bytes={LAG_BYTES}`",
+        "with queues": "throttled, and `log.write.queues=always`",
+        "with a cache": f"throttled, and `log.block.cache.bytes={CACHE_BYTES}`",
     },
     measures=(
         Measure("utilisation of the disk", "%"),
         Measure("p99.9 of produce, idle", "ms"),
+        Measure("p99 of produce beside laggards", "ms"),
         Measure("p99.9 of produce beside laggards", "ms"),
         Measure("highest of produce beside laggards", "ms"),
+        Measure("main thread waited for the disk", "s", 2),
+        Measure("its longest wait", "ms"),
         Measure("highest median from producer to tail reader", "ms"),
         Measure("laggards together", "MB/s", 1),
         Measure("time until the laggards finished", "s"),
@@ -139,6 +173,10 @@ EXPERIMENT: Final = Experiment(
         Target(
             "p99.9 of produce beside laggards", "throttled", at_most=2, beside="throttled",
             beside_measure="p99.9 of produce, idle", talk="low and steady, after seconds",
+        ),
+        Target(
+            "p99.9 of produce beside laggards", "with a cache", at_most=2, beside="with a cache",
+            beside_measure="p99.9 of produce, idle",
         ),
         Target("laggards that finished", "throttled", at_least=3),
     ),

@@ -4,22 +4,31 @@ Behaviour: generated from what the handlers registered. A version that is not se
 UNSUPPORTED_VERSION and the list, so that the client can choose again (KIP-511). From version 3 on the client sends its
 software's name and version; malformed ones are INVALID_REQUEST. Those of another broker prove that it is one
 (`security.peers`).
-Gaps: no features are advertised, as there is no feature level to agree on.
+The features that this broker knows, and the levels that the cluster uses (`metadata.features`), are told from version 3
+on; before version 4 a lowest level of 0 is told as 1, which older clients can read (KAFKA-17011).
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import REGISTRATIONS, handles
 from pylogd.errors import ErrorCode
+from pylogd.metadata.features import SUPPORTED
 from pylogd.security.peers import read_claim
 from pylogd.wire import schema
-from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from pylogd.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 _FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -33,7 +42,8 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         context.connection.claim = claim = read_claim(name, version)
         if claim is not None and context.broker.peers.is_peer(claim):
             context.connection.lift_element_bounds()  # a follower may fetch all partitions of a large cluster at once
-    return _encoded(context.version)
+    features = context.broker.features
+    return _encoded(context.version, features.epoch, tuple(sorted(features.levels.items())))
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
@@ -41,12 +51,21 @@ def unsupported_api_versions() -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
 
 
-@cache
-def _encoded(version: int) -> bytes:
-    """Return the response, encoded: each connection begins with this request."""
+@lru_cache(maxsize=32)
+def _encoded(version: int, epoch: int, levels: tuple[tuple[str, int], ...]) -> bytes:
+    """Return the response, encoded: each connection begins with this request.
+
+    epoch, levels: of the features that the cluster uses.
+    """
+    least = 1 if version < _FIRST_WITH_LEVEL_0 else 0
+    supported = [SupportedFeatureKey(name, max(one.lowest, least), one.highest) for name, one in SUPPORTED.items()]
+    finalized = [FinalizedFeatureKey(name, level, level) for name, level in levels]
     (encoded,) = schema.response_codec(ApiVersionsRequest.API_KEY, version).encode(
-        ApiVersionsResponse(api_keys=_served())
-    )
+        ApiVersionsResponse(
+            api_keys=_served(), supported_features=supported, finalized_features_epoch=epoch,
+            finalized_features=finalized,
+        )
+    )  # fmt: skip
     assert isinstance(encoded, bytes)
     return encoded
 

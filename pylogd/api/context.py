@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.peers import PeerClaim, Peers
-from pylogd.security.principal import Principal
+from pylogd.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
     from pylogd.metadata.entity_configs import EntityConfigs
+    from pylogd.metadata.features import Features
     from pylogd.metadata.topic_admin import TopicAdmin
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.quotas.clients import ClientQuotas
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pylogd.security.authorizer import Authorizer
     from pylogd.security.delegation_tokens import TokenManager
     from pylogd.security.scram_users import StoredUsers
+    from pylogd.transactions.coordinator import TransactionCoordinator
     from pylogd.transactions.verification import PartitionVerifier
 
 
@@ -84,7 +86,11 @@ class BrokerParts(Protocol):
     @property
     def groups(self) -> GroupCoordinator: ...
     @property
+    def transactions(self) -> TransactionCoordinator: ...
+    @property
     def verifier(self) -> PartitionVerifier | None: ...  # None: nobody is asked about transactions
+    @property
+    def features(self) -> Features: ...
     @property
     def logs(self) -> LogManager: ...
     @property
@@ -232,3 +238,43 @@ class RequestContext:
         if audit is not None:
             connection = self.connection
             audit.denied(connection.principal, connection.host, self.client_id, self.api, operation, resource, name)
+
+
+class _OwnConnection:
+    """In place of a client's connection, where a broker asks itself. Nobody is connected."""
+
+    authentication: Authentication | None = None
+    host = ""
+    listener = ""
+    principal = ANONYMOUS
+    on_lost: Callable[[], object] | None = None
+    claim: PeerClaim | None = None
+
+    def finish(self) -> None:
+        """There is no connection to close."""
+
+    def lift_element_bounds(self) -> None:
+        """There are no bounds."""
+
+    def receive_tokens(self, step: Callable[[bytes], Any]) -> None:
+        """Nobody sends tokens."""
+
+    def mute(self, seconds: float) -> None:
+        """A broker does not throttle itself."""
+
+
+class OwnContext(RequestContext):
+    """The context of a request of this broker to itself, which may do what brokers do."""
+
+    __slots__ = ()
+
+    def __init__(self, broker: BrokerParts, version: int, api: str) -> None:
+        super().__init__(broker, _OwnConnection(), version, None, api)
+
+    def may(self, operation: AclOperation, resource: ResourceType, name: str, *, audited: bool = True) -> bool:
+        """Return True."""
+        return True
+
+    def is_broker(self, node_id: int) -> bool:
+        """Return whether this broker has that node id."""
+        return node_id == self.broker.node_id

@@ -1,12 +1,11 @@
-"""FindCoordinator (10), versions 0 to 6: find the broker that coordinates a group.
+"""FindCoordinator (10), versions 0 to 6: find the broker that coordinates a group or a transactional id.
 
-Behaviour: a group (key type 0) is coordinated by the leader of the partition of the offsets topic that stores it; the
-topic is created when it is first needed. COORDINATOR_NOT_AVAILABLE if there is no leader that this client can reach.
+Behaviour: a group (key type 0) is coordinated by the leader of the partition of `__consumer_offsets` that stores it, a
+transactional id (type 1) by that of `__transaction_state`; the topic is created when it is first needed.
+COORDINATOR_NOT_AVAILABLE if there is no leader that this client can reach.
 From version 4 on a request may have many keys; one that is named more than once is answered once. A group id longer
-than `limits.names.MAX_GROUP_ID` is INVALID_GROUP_ID.
-Gaps: transactional ids (type 1) are refused with UNSUPPORTED_VERSION and a text that says so: there are no
-transactions, and with a retriable error clients would try for ever. Share groups (type 2) and unknown types are
-INVALID_REQUEST.
+than `limits.names.MAX_GROUP_ID` is INVALID_GROUP_ID, a transactional id that is longer or empty INVALID_REQUEST.
+Gaps: share groups (type 2) and unknown types are INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from pylogd.api.brokers import reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.slices import in_slices
+from pylogd.api.transactions import may_use_transactional_id
 from pylogd.errors import ErrorCode
-from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP = 0
@@ -35,7 +35,7 @@ _NOBODY = -1
 _KEY_WORK = 60
 _CHARACTER_WORK = 2
 
-#: The answer for a key, and the broker that will coordinate it once the offsets topic has been created.
+#: The answer for a key, and the broker that will coordinate it once the internal topic has been created.
 _Waiting = tuple[Coordinator, Deferred[int | ErrorCode]]
 
 
@@ -43,7 +43,7 @@ _Waiting = tuple[Coordinator, Deferred[int | ErrorCode]]
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Deferred[Any]:
-    """Return the coordinator of the key, or of each key; a Deferred while the offsets topic is being created."""
+    """Return the coordinator of the key, or of each key; a Deferred while the internal topic is being created."""
     many = context.version >= _FIRST_WITH_MANY
     keys = list(dict.fromkeys(request.coordinator_keys)) if many else [request.key]
     addresses = {node_id: (host, port) for node_id, host, port, _ in reachable_brokers(context)}
@@ -81,20 +81,14 @@ def _find_each(
     waiting: list[_Waiting],
 ) -> Iterator[int]:
     """Add the coordinator of each key to `found`, and to `waiting` those that are not known yet."""
-    coordinator_of = context.broker.groups.coordinator_of
     for key in keys:
         coordinator = Coordinator(key, _NOBODY, "", _NOBODY, error_message=None)
         found.append(coordinator)
-        if key_type != GROUP:
-            coordinator.error_code, coordinator.error_message = _why_refused(context, key_type, key)
-        elif not context.may_use_group(AclOperation.DESCRIBE, key):
-            _locate(coordinator, addresses, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        leader = _coordinator_of(context, key_type, key)
+        if isinstance(leader, Deferred):
+            waiting.append((coordinator, leader))
         else:
-            leader = coordinator_of(key)
-            if isinstance(leader, Deferred):
-                waiting.append((coordinator, leader))
-            else:
-                _locate(coordinator, addresses, leader)
+            _locate(coordinator, addresses, leader)
         yield _KEY_WORK + _CHARACTER_WORK * len(key)
 
 
@@ -108,11 +102,14 @@ def _locate(coordinator: Coordinator, addresses: Mapping[int, tuple[str, int]], 
     coordinator.error_code, coordinator.error_message = code, code.text
 
 
-def _why_refused(context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, str]:
-    """Return why there is no coordinator for a key of another type than a group."""
+def _coordinator_of(context: RequestContext, key_type: int, key: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
+    """Return the node id of the coordinator of a key, or why there is none for this client."""
+    if key_type == GROUP:
+        if not context.may_use_group(AclOperation.DESCRIBE, key):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return context.broker.groups.coordinator_of(key)
     if key_type != TRANSACTION:
-        return ErrorCode.INVALID_REQUEST, f"There is no coordinator for keys of type {key_type}."
-    if context.may(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
-        return ErrorCode.UNSUPPORTED_VERSION, "Transactions are not available on this broker."
-    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return refused, refused.text
+        return ErrorCode.INVALID_REQUEST
+    if not may_use_transactional_id(context, AclOperation.DESCRIBE, key):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return context.broker.transactions.coordinator_of(key)

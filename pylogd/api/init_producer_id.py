@@ -1,12 +1,19 @@
-"""InitProducerId (22), versions 0 to 5: give an idempotent producer an id.
+"""InitProducerId (22), versions 0 to 5: give an idempotent or transactional producer an id and an epoch.
 
-Behaviour: ids come from blocks that are stored before they are used, so no id is given twice, even after a crash. Every
-request is answered with a new id and epoch 0. The id and epoch that a producer may send (version 3 on, KIP-360) count
-for transactional producers only, as in Kafka: an idempotent one raises its epoch by itself. One without the other is
-INVALID_REQUEST.
-Gaps: a transactional id is refused with UNSUPPORTED_VERSION: there are no transactions. An empty one is
-INVALID_REQUEST. A client needs WRITE for any topic (KIP-679) or, as before, IDEMPOTENT_WRITE on the cluster; with a
-transactional id WRITE for that.
+Behaviour: ids come from blocks that are stored before they are used, so no id is given twice, even after a crash. An
+idempotent producer gets a new id and epoch 0 with every request. The id and epoch that a producer may send (version 3
+on, KIP-360) count for transactional producers only, as in Kafka: an idempotent one raises its epoch by itself. One
+without the other is INVALID_REQUEST.
+
+With a transactional id the coordinator answers (NOT_COORDINATOR elsewhere): the same id with the next epoch, which
+fences every producer with an earlier one. If a transaction is open it is aborted first, and the answer is
+CONCURRENT_TRANSACTIONS until that is done. A time-out over `transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT,
+an empty transactional id INVALID_REQUEST. A producer with an outdated id or epoch is PRODUCER_FENCED, before version 4
+INVALID_PRODUCER_EPOCH.
+
+A client needs WRITE for the transactional id; without one WRITE for any topic (KIP-679) or, as before, IDEMPOTENT_WRITE
+on the cluster.
+Gaps: two-phase commit (KIP-939, version 6) is not served.
 """
 
 from __future__ import annotations
@@ -16,31 +23,45 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.transactions import for_version, may_use_transactional_id
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.replica.waiting import then
 from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.transactions.values import ProducerAnswer
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 _NONE = -1
+_FIRST_WITH_FENCED = 4
 
 
 @handles(InitProducerIdRequest, 0, 5)
 def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
-    """Return a new id with epoch 0."""
+    """Return an id and an epoch."""
     transactional_id = request.transactional_id
     if transactional_id is not None:
-        if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        if not may_use_transactional_id(context, AclOperation.WRITE, transactional_id):
             return _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return _refuse(ErrorCode.UNSUPPORTED_VERSION if transactional_id else ErrorCode.INVALID_REQUEST)
-    if not (
+    elif not (
         context.may_use_cluster(AclOperation.IDEMPOTENT_WRITE, audited=False)
         or context.may_any(AclOperation.WRITE, ResourceType.TOPIC)
     ):
         return _refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         return _refuse(ErrorCode.INVALID_REQUEST)
-    return Deferred.fromCoroutine(_new(context))
+    if transactional_id is None:
+        return Deferred.fromCoroutine(_new(context))
+    expected = None if request.producer_id == _NONE else (request.producer_id, request.producer_epoch)
+    answer = context.broker.transactions.initialize(transactional_id, request.transaction_timeout_ms, expected)
+    return then(answer, lambda given: _answer(context, given))
+
+
+def _answer(context: RequestContext, given: ProducerAnswer) -> InitProducerIdResponse:
+    error = for_version(given.error, context.version, _FIRST_WITH_FENCED)
+    return (
+        _refuse(error) if error else InitProducerIdResponse(producer_id=given.producer_id, producer_epoch=given.epoch)
+    )
 
 
 async def _new(context: RequestContext) -> InitProducerIdResponse:

@@ -2,8 +2,8 @@
 
 Behaviour: for all groups of a cluster a client asks every broker. While groups are still being loaded from the offsets
 topic, those loaded so far are returned with COORDINATOR_LOAD_IN_PROGRESS. The filters by state (version 4) and type
-(version 5) ignore case; every group is of type classic. A client that may not DESCRIBE the cluster is told the groups
-that it may DESCRIBE.
+(version 5) ignore case; types are classic and consumer (KIP-848). A client that may not DESCRIBE the cluster is told
+the groups that it may DESCRIBE.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.slices import fill, in_slices
-from pylogd.groups.group import ClassicGroup
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.group import CONSUMER, ClassicGroup
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
-_TYPE = "classic"
+_CLASSIC, _CONSUMER = "classic", "consumer"
 _GROUP_WORK = 60  # as long as encoding so many bytes of an answer
 
 
@@ -28,17 +29,19 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
     """Return the groups that the filters of the request let through."""
     error, groups = context.broker.groups.groups()
     states = {state.lower() for state in request.states_filter}
-    if request.types_filter and _TYPE not in {kind.lower() for kind in request.types_filter}:
-        groups = []
+    types = {kind.lower() for kind in request.types_filter}
     everything = context.may_use_cluster(AclOperation.DESCRIBE, audited=False)
 
-    def listed(group: ClassicGroup) -> ListedGroup | None:
-        state = group.state.kafka_name
-        if states and state.lower() not in states:
+    def listed(group: ClassicGroup | ConsumerGroup) -> ListedGroup | None:
+        if isinstance(group, ConsumerGroup):
+            kind, protocol, state = _CONSUMER, CONSUMER, group.state.value
+        else:
+            kind, protocol, state = _CLASSIC, group.protocol_type or "", group.state.kafka_name
+        if (states and state.lower() not in states) or (types and kind not in types):
             return None
         if not everything and not context.may_use_group(AclOperation.DESCRIBE, group.group_id, audited=False):
             return None
-        return ListedGroup(group.group_id, group.protocol_type or "", state, _TYPE)
+        return ListedGroup(group.group_id, protocol, state, kind)
 
     response = ListGroupsResponse(0, error)
     return in_slices(context, request.API_KEY, fill(response.groups, groups, listed, _GROUP_WORK), response)

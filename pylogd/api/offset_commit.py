@@ -23,7 +23,6 @@ from pylogd.metadata.image import Topic
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -123,7 +122,7 @@ def _answer(
         answer = OffsetCommitResponsePartition(one.partition_index)
         answers.append(answer)
         text = one.committed_metadata or ""
-        answer.error_code = unknown if topic is None else _why_not(topic, one, text, most)
+        answer.error_code = unknown if topic is None else why_not(topic, one.partition_index, text, most)
         if topic is not None and not answer.error_code:
             committed = Committed(one.committed_offset, one.committed_leader_epoch, text, *times)
             entry = (topic.name, one.partition_index), committed
@@ -132,8 +131,9 @@ def _answer(
     yield _PARTITION_WORK
 
 
-def _why_not(topic: Topic, asked: OffsetCommitRequestPartition, text: str, most: int) -> ErrorCode:
-    if not 0 <= asked.partition_index < len(topic.partitions):
+def why_not(topic: Topic, index: int, text: str, most: int) -> ErrorCode:
+    """Return NONE if an offset with metadata `text` of at most `most` bytes may be stored, else what to answer."""
+    if not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if text and len(text.encode()) > most:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE

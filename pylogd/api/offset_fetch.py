@@ -5,12 +5,13 @@ version 2 on) means all for which the group has offsets. From version 8 on a req
 10 on topics go by id. What is named more than once is answered once. Groups that no longer fit into
 `response.max.bytes` are INVALID_REQUEST. A client needs DESCRIBE for the group and for each topic; where it asks for
 all topics, those that it may not DESCRIBE are missing.
-Gaps: there are no transactions, so every offset is stable; the member's id and epoch (KIP-848) are ignored.
+With `require_stable` an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT (KIP-447).
+Gaps: the member's id and epoch (KIP-848) are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -52,17 +53,17 @@ def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> Offset
     """Return the offsets of the group, or of each of the groups."""
     response = OffsetFetchResponse()
     if context.version >= _FIRST_WITH_GROUPS:
-        steps = _answer_groups(context, request.groups, response.groups)
+        steps = _answer_groups(context, request, response.groups)
     else:
         steps = _answer_one(context, request, response)
     return in_slices(context, request.API_KEY, steps, response)
 
 
 def _answer_groups(
-    context: RequestContext, asked: Iterable[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
+    context: RequestContext, request: OffsetFetchRequest, answers: list[OffsetFetchResponseGroup]
 ) -> Iterator[int]:
     groups: dict[str, OffsetFetchRequestGroup] = {}
-    for group in asked:
+    for group in request.groups:
         known = groups.setdefault(group.group_id, group)
         if known is not group and known.topics is not None:
             if group.topics is None:
@@ -74,7 +75,7 @@ def _answer_groups(
         answer = OffsetFetchResponseGroup(group.group_id)
         answers.append(answer)
         yield _GROUP_WORK
-        yield from _fill(context, group, answer, budget)
+        yield from _fill(context, group, answer, budget, stable=request.require_stable)
 
 
 def _answer_one(context: RequestContext, request: OffsetFetchRequest, response: OffsetFetchResponse) -> Iterator[int]:
@@ -86,7 +87,7 @@ def _answer_one(context: RequestContext, request: OffsetFetchRequest, response: 
         else [OffsetFetchRequestTopics(topic.name, partition_indexes=topic.partition_indexes) for topic in topics],
     )
     found = OffsetFetchResponseGroup()
-    yield from _fill(context, asked, found, answer_budget(context))
+    yield from _fill(context, asked, found, answer_budget(context), stable=request.require_stable)
     if found.error_code and context.version < _FIRST_WITH_GROUP_ERROR:
         # These versions have no error code of the group: each partition gets it.
         for wanted in asked.topics or ():
@@ -108,14 +109,19 @@ def _answer_one(context: RequestContext, request: OffsetFetchRequest, response: 
 
 
 def _fill(
-    context: RequestContext, asked: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup, budget: AnswerBudget
+    context: RequestContext,
+    asked: OffsetFetchRequestGroup,
+    answer: OffsetFetchResponseGroup,
+    budget: AnswerBudget,
+    *,
+    stable: bool,
 ) -> Iterator[int]:
-    """Fill a group's answer: all of it or, where that does not fit, none."""
+    """Fill a group's answer: all of it or, where that does not fit, none. `stable`: transactions are waited for."""
     if not context.may_use_group(AclOperation.DESCRIBE, asked.group_id):
         answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         yield _PARTITION_BYTES
         return
-    offsets = context.broker.groups.fetch(asked.group_id)
+    offsets = context.broker.groups.fetch(asked.group_id, asked.member_id, asked.member_epoch)
     if isinstance(offsets, ErrorCode):
         answer.error_code = offsets
         yield _PARTITION_BYTES
@@ -124,6 +130,9 @@ def _fill(
         found = _find_all(context, offsets, answer.topics)
     else:
         found = _find(context, offsets, asked.topics, answer.topics)
+    unstable = context.broker.groups.unstable(asked.group_id) if stable else frozenset()
+    if unstable:
+        found = _mark_unstable(found, context, unstable)
     for topic, index, committed, error in found:
         size = _PARTITION_BYTES + len(committed.metadata)
         if not budget.take(size):
@@ -131,6 +140,17 @@ def _fill(
             return
         topic.partitions.append(_partition(index, committed, error))
         yield size
+
+
+def _mark_unstable(
+    found: Iterable[_Found], context: RequestContext, unstable: Collection[tuple[str, int]]
+) -> Iterator[_Found]:
+    """Return what was found, with an error for each partition that is `unstable`."""
+    for topic, index, committed, error in found:
+        known = context.broker.topics.by_id(topic.topic_id) if not topic.name else None
+        partition = (topic.name if known is None else known.name), index
+        is_unstable = not error and partition in unstable
+        yield topic, index, committed, ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else error
 
 
 def _find(

@@ -7,7 +7,8 @@ append with acks=-1, that is NOT_ENOUGH_REPLICAS_AFTER_APPEND; if the leader cha
 records may or may not be lost. Other acks are INVALID_REQUIRED_ACKS. Topics go by name, from version 13 on by id. zstd
 needs version 7 (KIP-110). A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
 the checks); single invalid records, such as those without a key for a compacted topic, are named from version 8 on
-(KIP-467). Compressed records that have to be checked are decompressed in a
+(KIP-467). A batch for a disk whose write queue is full is NOT_ENOUGH_REPLICAS; beside many of these the client is muted
+for a moment. Compressed records that have to be checked are decompressed in a
 thread, and later appends to the same partition queue behind them. Internal topics are for brokers: with an
 authorizer, clients that may do CLUSTER_ACTION can write to them too; all others get INVALID_TOPIC_EXCEPTION.
 Advertised from version 0, which is not served: librdkafka takes the absence of version 0 as "no compression"
@@ -21,13 +22,14 @@ The most frequent requests never get here: `fast.produce` answers them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
-from pylogd.api.context import RequestContext
+from pylogd.api.context import Connection, RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.produce_transactions import TransactionalProduce
 from pylogd.api.registry import handles
@@ -38,6 +40,7 @@ from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
 from pylogd.log.transactions import TransactionTerms
 from pylogd.metadata.image import INTERNAL_TOPICS
+from pylogd.replica.errors import QueueFull
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
@@ -123,7 +126,7 @@ def _append_all(context: RequestContext, request: ProduceRequest, job: _Job) -> 
     response = ProduceResponse(topics)
     if job.inspected:
         return shield(Deferred[ProduceResponse | None].fromCoroutine(_once_inspected(context, request, response, job)))
-    return _conclude(context, request, response, job.pending)
+    return _conclude(context, request, response, job)
 
 
 def _is_large(request: ProduceRequest) -> bool:
@@ -158,11 +161,12 @@ async def _produce_many(context: RequestContext, request: ProduceRequest, job: _
 class _Job:
     """Appends the batches of a request.
 
-    pending: appends to wait for. inspected: batches that a thread checks first. transaction: that of the request, if it
-    has a transactional id. find: returns a partition by its topic, as the request names it, and index.
+    pending: appends to wait for. inspected: batches that a thread checks first. throttle_ms: for how long the client is
+    muted, since it was refused. transaction: that of the request, if it has a transactional id. find: returns a
+    partition by its topic, as the request names it, and index.
     """
 
-    __slots__ = ("_acks", "_by_id", "_context", "_size", "find", "inspected", "pending", "transaction")
+    __slots__ = ("_acks", "_by_id", "_context", "_size", "find", "inspected", "pending", "throttle_ms", "transaction")
 
     def __init__(self, context: RequestContext, acks: int) -> None:
         self._context = context
@@ -171,6 +175,7 @@ class _Job:
         hosted = context.broker.partitions
         self.find: Callable[[Any], Partition | None] = hosted.by_id.get if self._by_id else hosted.by_name.get
         self._size = 0  # bytes of records so far
+        self.throttle_ms = 0
         self.pending: list[PendingAppend] = []
         self.inspected: list[Inspected] = []
         self.transaction: TransactionalProduce | None = None
@@ -195,9 +200,7 @@ class _Job:
                 answer = _failure(data.index, *_INTERNAL)
             else:
                 self._size += len(data.records or b"")
-                made = _append(
-                    context, partition, data, acks, self.pending, self.transaction, at_once=self._size <= INLINE_BYTES
-                )
+                made = _append(context, partition, data, acks, self, at_once=self._size <= INLINE_BYTES)
                 if isinstance(made, Deferred):
                     self.inspected.append((answers, len(answers), made))
                     made = _PENDING
@@ -214,12 +217,12 @@ async def _once_inspected(
 ) -> ProduceResponse | None:
     for answers, at, made in job.inspected:
         answers[at] = await made
-    answer = _conclude(context, request, response, job.pending)
+    answer = _conclude(context, request, response, job)
     return await answer if isinstance(answer, Deferred) else answer
 
 
 def _conclude(
-    context: RequestContext, request: ProduceRequest, response: ProduceResponse, pending: list[PendingAppend]
+    context: RequestContext, request: ProduceRequest, response: ProduceResponse, job: _Job
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     """Return the response, or a Deferred of it, after everything was appended or refused."""
     refused = [one for topic in response.responses for one in topic.partition_responses if one.error_code]
@@ -230,6 +233,8 @@ def _conclude(
         return None
     if failed is not None:
         _name_leaders(context, response)
+        response.throttle_time_ms = job.throttle_ms
+    pending = job.pending
     return _when_replicated(context, pending, request.timeout_ms, response) if pending else response
 
 
@@ -238,12 +243,11 @@ def _append(
     partition: Partition,
     data: PartitionProduceData,
     acks: int,
-    pending: list[PendingAppend],
-    transaction: TransactionalProduce | None,
+    job: _Job,
     *,
     at_once: bool,
 ) -> PartitionProduceResponse | Deferred[PartitionProduceResponse]:
-    """Append to one partition and return its answer. Add to `pending` what has to be waited for.
+    """Append to one partition and return its answer. Add to the job's `pending` what has to be waited for.
 
     at_once: whether a few records may be inspected here, on the reactor's thread; in a large request there are many.
     """
@@ -252,18 +256,22 @@ def _append(
         if not records or context.version < _FIRST_WITH_ZSTD:
             records = _check_old(records)
         replicas = context.broker.replicas
-        terms = None if transaction is None else transaction.terms(partition)
+        terms = None if job.transaction is None else job.transaction.terms(partition)
         at_once = at_once or not partition.log.wants_inspection(records)
         if at_once and partition not in replicas.append_queues:
             try:
                 result = replicas.append(partition, records, acks == -1, terms=terms)
-                return _appended(partition, data.index, result, acks, pending)
+                return _appended(partition, data.index, result, acks, job.pending)
             except InspectionNeeded:
                 pass
     except PylogdError as error:
         return refusal(partition, data.index, error)
+    full = replicas.refusal(partition, records) if partition in replicas.append_queues else None
+    if full is not None:
+        job.throttle_ms = max(job.throttle_ms, pause(context.connection, full))
+        return refusal(partition, data.index, full)
     return Deferred.fromCoroutine(
-        _append_in_turn(context, partition, data.index, records, acks, pending, at_once, terms)
+        _append_in_turn(context, partition, data.index, records, acks, job.pending, at_once, terms)
     )
 
 
@@ -306,6 +314,13 @@ def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionPr
     return answer
 
 
+def pause(connection: Connection, full: QueueFull) -> int:
+    """Mute the client of an append that is refused, if so many are at present; return for how many milliseconds."""
+    if full.pause:
+        connection.mute(full.pause)
+    return math.ceil(full.pause * 1000)
+
+
 def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
     """Return the response for a partition that was not appended to."""
     return PartitionProduceResponse(
@@ -323,9 +338,12 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Add the addresses of the leaders that the answers name (KIP-951)."""
-    if context.version >= PRODUCE_WITH_LEADERS:
-        answers = [answer for topic in response.responses for answer in topic.partition_responses]
+    """Add the addresses of the leaders that the answers name (KIP-951); older versions have neither."""
+    answers = [answer for topic in response.responses for answer in topic.partition_responses]
+    if context.version < PRODUCE_WITH_LEADERS:
+        for answer in answers:
+            answer.current_leader = _NO_LEADER
+    else:
         leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
 

@@ -27,6 +27,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
 
+from pylogd.cache.cold_reads import ReadBuffers
 from pylogd.cache.counters import CacheCounters
 from pylogd.cache.page_dropper import PageDropper
 
@@ -52,7 +53,7 @@ class BlockOwner(Protocol):
 class BlockPool:
     """See the module.
 
-    blocks, block_bytes: how many, and their size. counters: what was done.
+    blocks, block_bytes: how many, and their size. counters: what was done. read_buffers: for what is in no block.
     dropper: removes from the page cache what is in blocks, and what followers write; None to leave it there.
     """
 
@@ -68,6 +69,7 @@ class BlockPool:
         self.blocks = blocks
         self.counters = CacheCounters() if counters is None else counters
         self.dropper = dropper
+        self.read_buffers = ReadBuffers()
         self.memory = memoryview(mmap.mmap(-1, blocks * block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._free = list(range(blocks - 1, -1, -1))
         self._queue: OrderedDict[int, BlockOwner] = OrderedDict()  # blocks in use, oldest first, and whose they are

@@ -6,14 +6,13 @@ It first has the kernel start writing (`sync_file_range`), then waits for each c
 at which the kernel makes writers wait. This is no flush: neither the file's size nor the disk's own cache is synced.
 
 Rules: nothing here waits on the caller's thread, but for `drop_now`. A disk that hangs keeps its own thread only. The
-last page of a range may still be appended to, so it is left for the next range. An error of the write-back is taken
+last page of a range may still be appended to, so it is left for the next range: an append to a page that the kernel is
+about to write waits until that has been handed to the disk. An error of the write-back is taken
 from the file by whoever is told of it first, so it must be reported like that of a sync, and `on_failure` is called.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import logging
 import mmap
 import os
@@ -23,10 +22,10 @@ from collections.abc import Callable
 from pylogd.cache.counters import CacheCounters
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import SegmentFile, SyncFailed
+from pylogd.log.write_back import WAIT_AFTER, WAIT_BEFORE, WRITE, sync_file_range
 
 _log = logging.getLogger(__name__)
 
-_WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4
 _CHUNK = 4 << 20
 #: Pages are given up whole folios at a time: one that began before a range is given up with the range that ends it.
 _BACK = 1 << 20
@@ -36,27 +35,8 @@ _LINGER_SECONDS = 0.05
 Written = tuple[SegmentFile, int, int]
 
 
-def _find_sync_file_range() -> Callable[[int, int, int, int], None] | None:
-    """Return Linux's `sync_file_range`, which raises OSError; None on other systems."""
-    if not hasattr(os, "posix_fadvise"):
-        return None
-    try:
-        function = ctypes.CDLL(None, use_errno=True).sync_file_range
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-
-    def sync_file_range(fd: int, position: int, length: int, flags: int) -> None:
-        while function(fd, position, length, flags):
-            code = ctypes.get_errno()
-            if code != errno.EINTR:
-                raise OSError(code, os.strerror(code))
-
-    return sync_file_range
-
-
-_sync_file_range = _find_sync_file_range()
-AVAILABLE = _sync_file_range is not None
+#: Whether the system can drop written pages.
+AVAILABLE = sync_file_range is not None and hasattr(os, "posix_fadvise")
 
 
 class PageDropper:
@@ -94,26 +74,27 @@ class PageDropper:
             directory.stop(seconds)
 
     def _drop_all(self, ranges: list[Written]) -> None:
-        assert _sync_file_range is not None
+        assert sync_file_range is not None
         failed: set[str] = set()
         for wait in (False, True):
             for file, position, end in ranges:
                 if file.path in failed:
                     continue
+                start, stop = position & -mmap.PAGESIZE, end & -mmap.PAGESIZE
                 try:
                     if wait:
-                        self._wait_and_drop(file, position & -mmap.PAGESIZE, end & -mmap.PAGESIZE)
-                    else:
-                        _sync_file_range(file.fd, position, end - position, _WRITE)
+                        self._wait_and_drop(file, start, stop)
+                    elif stop > start:  # a length of 0 would mean the rest of the file
+                        sync_file_range(file.fd, start, stop - start, WRITE)
                 except OSError as error:
                     failed.add(file.path)
                     self._on_failure(StorageFailure(file.path, _as_sync_failure(error, file.path)))
 
     def _wait_and_drop(self, file: SegmentFile, position: int, end: int) -> None:
-        assert _sync_file_range is not None
+        assert sync_file_range is not None
         while position < end:
             count = min(end - position, _CHUNK)
-            _sync_file_range(file.fd, position, count, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
+            sync_file_range(file.fd, position, count, WAIT_BEFORE | WRITE | WAIT_AFTER)
             start = max(position - _BACK, 0)
             os.posix_fadvise(file.fd, start, position + count - start, os.POSIX_FADV_DONTNEED)
             self._counters.dropped_bytes += count

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pylogd.cache.blocks import BlockPool
+from pylogd.cache.cold_reads import LoadedBytes
 from pylogd.log.files import Buffer, FileSlice, SegmentFile
 
 #: A written part of a file is handed to the page dropper when it has so many bytes.
 _HANDED_BYTES = 1 << 18
 #: Fewer than fit into one `sendmsg`.
 _MOST_VIEWS = 256
-#: A reader who lags gets so many bytes at a time, which are in the process until the socket has taken them.
-LOADED_BYTES = 1 << 17
 
 
 class BlockRange:
@@ -56,7 +55,8 @@ class BlockRange:
         if keep:
             if position != self.high:
                 self._begin(position)
-            self._fill(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+            for buffer in buffers:
+                self._fill(buffer)
         self._hand_over(file, position, position + size)
 
     def _fill(self, data: Buffer) -> None:
@@ -162,9 +162,12 @@ class BlockRange:
             return None
         return data
 
-    def slice(self, file: SegmentFile, position: int, length: int) -> BlockSlice:
-        """Return a slice of the file that is sent from memory as far as it is held when it is sent."""
-        return BlockSlice(file, position, length, self)
+    def slice(self, file: SegmentFile, position: int, length: int, *, sealed: bool) -> BlockSlice:
+        """Return a slice of the file that is sent from memory as far as it is held when it is sent.
+
+        sealed: whether the file is not written to any more.
+        """
+        return BlockSlice(file, position, length, self, sealed)
 
     @property
     def cache(self) -> BlockPool:
@@ -187,16 +190,17 @@ class BlockSlice(FileSlice):
     and leaves nothing behind in the page cache.
     """
 
-    __slots__ = ("_loaded", "_loaded_at", "_range")
+    __slots__ = ("_loaded", "_range", "_sealed")
 
     #: Whether the sender asks for `views` and `load`, instead of using `sendfile`.
     in_blocks = True
 
-    def __init__(self, file: SegmentFile, position: int, length: int, held: BlockRange) -> None:
+    def __init__(self, file: SegmentFile, position: int, length: int, held: BlockRange, sealed: bool) -> None:
+        """sealed: whether the file is not written to any more."""
         super().__init__(file, position, length)
         self._range = held
-        self._loaded: bytes = b""  # from `_loaded_at` on, as the last `load` read it
-        self._loaded_at = 0
+        self._sealed = sealed
+        self._loaded: LoadedBytes | None = None  # by the last `load`
 
     @property
     def is_hit(self) -> bool:
@@ -215,16 +219,16 @@ class BlockSlice(FileSlice):
 
         They are to be used at once, on the reactor's thread.
         """
-        if self._loaded:
-            at = position - self._loaded_at
-            if 0 <= at < len(self._loaded):
-                return [memoryview(self._loaded)[at : at + length]]
-            self._loaded = b""
+        loaded = self._loaded
+        if loaded is not None:
+            if loaded.position <= position < loaded.end:
+                return [loaded.view(position, length)]
+            self._loaded = None
         return self._range.views(position, min(length, _MOST_VIEWS * self._range.cache.block_bytes))
 
     def sent(self, position: int, length: int) -> None:
         """Count so many bytes of what `views` has just returned as sent."""
-        if not self._loaded:
+        if self._loaded is None:
             counters = self._range.cache.counters
             counters.hit_bytes += length
             if position == self.position:
@@ -233,19 +237,20 @@ class BlockSlice(FileSlice):
     def load(self, position: int, length: int) -> None:
         """Read the bytes from `position` on that are not held, for the next `views`; leave none in the page cache.
 
-        Reads at most `length` and at most `LOADED_BYTES`, and none at the end of the file. Waits for the disk: run it
-        in a thread. Raises OSError.
+        Reads at most `length`, and none at the end of the file. Waits for the disk: run it in a thread. Raises OSError.
         """
-        low = self._range.low
-        count = min(length, LOADED_BYTES, low - position if position < low else length)
-        data = self.file.read(position, count)
-        cache = self._range.cache
-        cache.counters.miss_bytes += len(data)
+        self._loaded = None  # its buffer may be taken again
+        low, cache = self._range.low, self._range.cache
+        if position < low:
+            length = min(length, low - position)
+        loaded = cache.read_buffers.read(self.file, position, length, direct=self._sealed)
+        self._loaded = loaded
+        count = loaded.end - position
+        cache.counters.miss_bytes += count
         if position == self.position:
             cache.counters.misses += 1
         if cache.dropper is not None:
             cache.dropper.drop_now(self.file.fd, position, count)
-        self._loaded_at, self._loaded = position, data
 
     def copy(self) -> bytes | None:
         """Return a copy of the bytes, None if they are not held."""
@@ -258,4 +263,4 @@ class BlockSlice(FileSlice):
 
     def head(self, length: int) -> BlockSlice:
         """Return the first `length` bytes of it."""
-        return BlockSlice(self.file, self.position, length, self._range)
+        return BlockSlice(self.file, self.position, length, self._range, self._sealed)

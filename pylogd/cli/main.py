@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
     "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show the first and the end offset of partitions."),
     "groups": _Lazy("pylogd.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
+    "transactions": _Lazy("pylogd.cli.transactions", "transactions", "List transactions, and abort those that hang."),
     "acls": _Lazy("pylogd.cli.acls", "acls", "List, add and remove access control lists."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
     "quotas": _Lazy("pylogd.cli.quotas", "quotas", "List, set and remove client quotas."),

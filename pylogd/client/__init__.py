@@ -36,12 +36,17 @@ from pylogd.client.core.errors import (
     DeserializationFailed,
     InvalidReply,
     LogTruncation,
+    ProducerFailed,
+    ProducerFenced,
     RequestTimedOut,
     SerializationFailed,
     TlsFailed,
+    TransactionAborted,
+    TransactionError,
     UnknownTopic,
     UnsupportedByBroker,
 )
+from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import NewTopic, OffsetAndTime, TopicPartition
 from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
@@ -74,6 +79,7 @@ __all__ = [
     "DeliveryTimedOut",
     "DeserializationFailed",
     "ErrorCode",
+    "GroupMetadata",
     "InvalidReply",
     "KafkaError",
     "LogTruncation",
@@ -81,6 +87,8 @@ __all__ = [
     "NewTopic",
     "OffsetAndTime",
     "Producer",
+    "ProducerFailed",
+    "ProducerFenced",
     "ProducerInterceptor",
     "ProducerMetrics",
     "ProducerRecord",
@@ -91,6 +99,8 @@ __all__ = [
     "SerializationFailed",
     "TlsFailed",
     "TopicPartition",
+    "TransactionAborted",
+    "TransactionError",
     "UnknownTopic",
     "UnsupportedByBroker",
 ]

@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
+from pylogd.config.consumer_groups import CONSUMER_GROUP_SETTINGS
 from pylogd.config.isolation import ISOLATION_SETTINGS
 from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
 from pylogd.config.lagging import LAGGING_SETTINGS
@@ -27,6 +28,7 @@ from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.sasl import SASL_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.tls import TLS_SETTINGS
+from pylogd.config.transactions import TRANSACTION_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 from pylogd.config.zookeeper import ZOOKEEPER_SETTINGS
 
@@ -282,15 +284,6 @@ _IN_SYNC_SETTINGS: Final = [
         minimum=1,
         mode=_DYNAMIC,
     ),
-    Setting(
-        "transaction.partition.verification.enable",
-        _BOOLEAN,
-        True,
-        "Whether the leader of a partition asks the transaction coordinator before it appends the first batch of a "
-        "transaction. Without that, a batch that comes late can block read_committed consumers for ever.",
-        _REPLICATION,
-        mode=_DYNAMIC,
-    ),
 ]
 
 _GROUP_SETTINGS: Final = [
@@ -454,6 +447,8 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *LAGGING_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
+            *CONSUMER_GROUP_SETTINGS,
+            *TRANSACTION_SETTINGS,
             *_THREAD_SETTINGS,
         ]
     }

@@ -121,9 +121,9 @@ CONNECTION_SETTINGS: Final = [
         "Memory for large requests (64 KiB and more) that have arrived in part, or wait for earlier ones of their "
         "connection, over all connections. When it is used up, connections in the middle of a large request are not "
         "read from until there is room, in the order in which they came; one of them always continues, and all others "
-        "read at most 16 KiB at a time. The first one with 1/32 of this memory is left room for its whole length; the "
-        "others share the rest, at least a quarter. So requests take at most the larger of this, and a quarter of it "
-        "and `socket.request.max.bytes`. -1: no limit. "
+        "read at most 16 KiB at a time. One request of 1/32 of this memory or more may become as long as it is; other "
+        "such requests take at most 3/16 together, and all others share the rest, at least a quarter. So requests take "
+        "at most the larger of this, and a quarter of it and `socket.request.max.bytes`; and 1/32 of it. -1: no limit. "
         "(Kafka's default is -1, and it can't be changed at run time.)",
         _GROUP,
         minimum=-1,

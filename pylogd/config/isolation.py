@@ -10,6 +10,7 @@ _ISOLATION: Final = "Isolation of disks"
 
 #: Values of `log.write.queues`.
 OFF: Final = "off"
+SLOW: Final = "slow"
 ALWAYS: Final = "always"
 
 ISOLATION_SETTINGS: Final = [
@@ -19,16 +20,18 @@ ISOLATION_SETTINGS: Final = [
         OFF,
         "Where appends are written. `off`: on the thread that serves all connections, which is fastest, but a disk "
         "that hangs stops the whole broker. `always`: in threads of each data directory, behind queues by topic; a "
-        "disk that is slow or hangs then stops only what needs it. See docs/isolation.md. (Ours.)",
+        "disk that is slow or hangs then stops only what needs it. `slow`: as `off` while the disk of a data directory "
+        "is quick, and as `always` while it is slow; a disk that hangs without having been slow before still stops "
+        "the broker. See docs/isolation.md. (Ours.)",
         _ISOLATION,
-        choices=(OFF, ALWAYS),
+        choices=(OFF, SLOW, ALWAYS),
     ),
     Setting(
         "log.write.queues.per.dir",
         ConfigType.INT,
         4,
         "With `log.write.queues`: queues for each data directory, with a thread each. Topics are spread over them by "
-        "the hash of their names. (Ours.)",
+        "the hash of their names; internal topics have one more. (Ours.)",
         _ISOLATION,
         minimum=1,
         maximum=64,

@@ -14,8 +14,9 @@ Must not know: requests, who the controller is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from twisted.internet.defer import Deferred, succeed
@@ -36,6 +37,7 @@ from pylogd.metadata.errors import (
     InvalidConfig,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    NodeError,
     NodeExists,
     NoNode,
     NoReassignmentInProgress,
@@ -45,8 +47,10 @@ from pylogd.metadata.errors import (
     TopicError,
     UnknownTopic,
 )
-from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.image import NO_LEADER, PartitionState, SmoothWait, Topic, TopicUpdate
+from pylogd.metadata.interfaces import Check, Operation
 from pylogd.metadata.labels import check_within, label_of, with_label
+from pylogd.metadata.layout import broker_epoch_path
 from pylogd.metadata.together import Pause, without_pause
 from pylogd.metadata.topics import TopicRegistry
 
@@ -150,13 +154,36 @@ class PartitionAdmin:
         topic = self._topics.get(name)
         return topic is not None and self._topics.keeps_state(topic)
 
-    def release(self, partitions: Iterable[Key]) -> Deferred[Outcomes]:
-        """Let replicas that began with the latest offset join the in-sync set; fires with an outcome for each."""
-        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release), without_pause))
+    def release(self, waits: Mapping[Key, SmoothWait]) -> Deferred[Outcomes]:
+        """Let replicas that began with the latest offset join the in-sync set; fires with an outcome for each.
+
+        An outcome is `StalePartition` if the partition waits for something else by now, and `IneligibleReplica` if a
+        new replica's broker has registered again: its log may be another one, which begins later.
+        """
+        return Deferred.fromCoroutine(self._release(waits))
+
+    async def _release(self, waits: Mapping[Key, SmoothWait]) -> Outcomes:
+        left, refused = dict(waits), Outcomes()
+        while True:
+            epochs = {node: epoch for wait in left.values() for node, epoch in wait.epochs.items() if epoch >= 0}
+            guards = {broker_epoch_path(node): Check(broker_epoch_path(node), epoch) for node, epoch in epochs.items()}
+            changes = {key: partial(_release, wait) for key, wait in left.items()}
+            try:
+                return await self._change(changes, without_pause, guards=guards) | refused
+            except NodeError as error:
+                again = next(node for node in epochs if broker_epoch_path(node) == error.path)
+                for key in [key for key, wait in left.items() if again in wait.epochs]:
+                    del left[key]
+                    refused[key] = IneligibleReplica(f"broker {again} has registered again since its replica was seen")
 
     async def _change(
-        self, changes: Mapping[Key, _Change], pause: Pause, labels: Mapping[str, str] = MappingProxyType({})
+        self,
+        changes: Mapping[Key, _Change],
+        pause: Pause,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        guards: Mapping[str, Operation] = MappingProxyType({}),
     ) -> Outcomes:
+        """Change partitions. guards: by path, what has to hold when they are written, or else NodeError is raised."""
         outcomes: Outcomes = dict.fromkeys(changes)
         left = list(changes)
         for _ in range(ATTEMPTS):
@@ -166,9 +193,11 @@ class PartitionAdmin:
             labelled = [topic for topic, _ in updates if topic.name in labels]
             configs = {topic.name: with_label(topic.configs, labels[topic.name]) for topic in labelled}
             try:
-                await self._topics.write_states(updates, configs=configs)
+                await self._topics.write_states(updates, guards=list(guards.values()), configs=configs)
                 return outcomes
-            except (BadVersion, NodeExists, NoNode, StalePartition):
+            except (BadVersion, NodeExists, NoNode, StalePartition) as error:
+                if isinstance(error, NodeError) and error.path in guards:
+                    raise
                 await self._topics.catch_up()
         late = InvalidChange("the topic is being changed by others, try again")
         return {**outcomes, **dict.fromkeys(left, late)}
@@ -319,7 +348,7 @@ class PartitionAdmin:
                 )
 
 
-def _release(_: Topic, state: PartitionState, __: Snapshot) -> PartitionState:
-    if not state.latest_until_ms:
-        return state
+def _release(wait: SmoothWait, _: Topic, state: PartitionState, __: Snapshot) -> PartitionState:
+    if state.latest_until_ms != wait.until_ms or not wait.epochs.keys() >= set(state.adding) - set(state.isr):
+        raise StalePartition("the reassignment has been changed since its new replicas were seen")
     return replace(state, latest_until_ms=0, partition_epoch=state.partition_epoch + 1)

@@ -1,15 +1,16 @@
 """Adds replicas to internal topics that were created when the cluster had fewer brokers: pure functions.
 
-Strategy: `__consumer_offsets` is created when a group is first asked for, with as many replicas as there are brokers
-then, so that a single broker works. Whenever brokers or the topic change, the controller adds replicas until there are
-as many as the topic's setting asks for, or as there are brokers. It does so by a reassignment like any other.
+Strategy: `__consumer_offsets` is created when a group is first asked for, `__transaction_state` when a transactional id
+is, with as many replicas as there are brokers then, so that a single broker works. Whenever brokers or the topic
+change, the controller adds replicas until there are as many as the topic's setting asks for, or as there are brokers.
+It does so by a reassignment like any other.
 
 Rules:
 - New replicas are on brokers that carry the topic's label and are not cordoned; the number of these brokers counts.
 - Replicas are only added. If there are more than the setting asks for, an operator wanted them.
 - A partition with a reassignment in progress, or without a leader, is looked at again after its next change.
 - The replicas, of which the first is the preferred leader, get the order that they would have in a new topic, so that
-  groups are spread over the brokers.
+  coordinators are spread over the brokers.
 
 Must not know: stores, who carries the decisions out.
 """
@@ -23,11 +24,14 @@ from pylogd.config import Settings
 from pylogd.controller import decisions
 from pylogd.controller.decisions import Snapshot
 from pylogd.metadata.assignment import assign_replicas
-from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PartitionState, Topic, TopicUpdate
 from pylogd.metadata.labels import label_of, racks_within
 
 #: The setting that says how many replicas an internal topic should have.
-FACTORS: Final = {OFFSETS_TOPIC: "offsets.topic.replication.factor"}
+FACTORS: Final = {
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
+}
 
 
 def grow(snapshot: Snapshot, topics: Iterable[Topic], settings: Settings) -> list[TopicUpdate]:

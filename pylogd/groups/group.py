@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IDelayedCall
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import Committed, PartitionId, StoredGroup, StoredMember, consumer_topics
 from pylogd.groups.states import CLASSIC_GROUP, GroupEvent, GroupState
+from pylogd.groups.transactions import OpenTransactions
 from pylogd.groups.values import JoinAnswer, JoinedMember, Protocols, SyncAnswer
 
 #: The protocol type whose members send subscriptions as their metadata.
@@ -83,14 +84,14 @@ class ClassicGroup:
     rebalance_at, sync_at: when the wait for joins, and for syncs, ends, in the clock's seconds.
     first_wait: whether the group is waiting for its first members; that wait always takes its whole time. delay_left:
         by how many seconds it may still be extended. newcomers: whether a member joined since the last extension.
-    offsets: the committed offsets by (topic, partition).
+    offsets: the committed offsets by (topic, partition). transactions: those that open transactions will commit.
     storing: whether a generation is being written. stored: whether the group has a record in the offsets topic.
     """
 
     __slots__ = (
         "delay_left", "first_wait", "generation", "group_id", "instances", "leader", "members", "newcomers", "offsets",
         "partition_index", "pending", "pending_syncs", "protocol", "protocol_type", "rebalance_at", "since_ms", "state",
-        "stored", "storing", "sync_at", "timer", "timer_at", "votes", "waiting_joins", "waiting_syncs",
+        "stored", "storing", "sync_at", "timer", "timer_at", "transactions", "votes", "waiting_joins", "waiting_syncs",
     )  # fmt: skip
 
     def __init__(self, group_id: str, partition_index: int, since_ms: int) -> None:
@@ -116,6 +117,7 @@ class ClassicGroup:
         self.delay_left = 0.0
         self.newcomers = False
         self.offsets: dict[PartitionId, Committed] = {}
+        self.transactions: OpenTransactions = {}
         self.storing = False
         self.stored = False
         self.timer: IDelayedCall | None = None
@@ -131,7 +133,12 @@ class ClassicGroup:
     @property
     def unused(self) -> bool:
         """Whether the group can be removed from memory without losing anything."""
-        return self.state is GroupState.EMPTY and not (self.offsets or self.pending or self.stored)
+        return self.state is GroupState.EMPTY and not (self.has_offsets or self.pending or self.stored)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether there are offsets, committed or in an open transaction."""
+        return bool(self.offsets or self.transactions)
 
     # -- members
 

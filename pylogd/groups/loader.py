@@ -1,107 +1,57 @@
 """Load the groups of one partition of the offsets topic when this broker becomes its leader.
 
-Strategy: threads of the pool read the log in slices, from its start to the log end offset at the time of the election.
-The last record of each key counts. The groups are built in a thread too, so the reactor is not held up by a large
-partition. After each slice the loader asks whether this broker still leads the partition.
-
-Rules: a record that can't be decoded is logged and skipped, since other groups do not depend on it. A batch whose
-length is invalid, or a disk failure, ends the load with an error. No group is visible before the load is complete.
+The last record of each key counts. Offsets of a transaction count if the marker behind them commits them; without a
+marker the transaction is open. How the partition is read is in `replica.internal_loader`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.logger import Logger
-
-from pylogd.errors import PylogdError
+from pylogd.groups import transactions
+from pylogd.groups.consumer.group import ConsumerGroup, replay
+from pylogd.groups.consumer.records import Record as ConsumerRecord
+from pylogd.groups.consumer.records import decode, is_of_consumer_group
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import (
     Committed,
     GroupKey,
-    InvalidRecord,
     PartitionId,
     StoredGroup,
     read_group_value,
     read_key,
     read_offset_value,
 )
+from pylogd.replica.internal_loader import InternalTopicLoader
 from pylogd.replica.partition import Partition
-from pylogd.wire.records import decode_batch, iter_batches
-
-log = Logger()
+from pylogd.wire.records import BatchHeader, ControlType, Record, control_type, decode_batch
 
 
-class GroupLoader:
-    """Loads one partition once. It may be used by one thread at a time."""
+class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
+    """Loads one partition once. It may be used by one thread at a time.
+
+    consumers: the groups of the newer protocol, once it has loaded.
+    """
+
+    contents = "the group or offset in it"
 
     def __init__(self, partition: Partition, slice_bytes: int, now_ms: int) -> None:
-        self._partition = partition
-        self._log = partition.log
-        self._slice_bytes = slice_bytes
+        super().__init__(partition, slice_bytes)
         self._now_ms = now_ms
-        self._position = self._log.log_start_offset
-        self._end = self._log.log_end_offset
         self._groups: dict[str, StoredGroup] = {}
         self._offsets: dict[str, dict[PartitionId, Committed]] = {}
-        self.records = 0
-        self.unreadable = 0
+        self._of_consumers: list[ConsumerRecord] = []
+        self.consumers: list[ConsumerGroup] = []
+        self._open: dict[str, transactions.OpenTransactions] = {}  # by group id, those that are not empty
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to read."""
-        return self._position >= self._end
-
-    async def run(
-        self, in_thread: Callable[..., Deferred[Any]], wanted: Callable[[], bool]
-    ) -> dict[str, ClassicGroup] | None:
-        """Return every group in the partition by its id, or None once `wanted` returns false. Raises PylogdError.
-
-        `in_thread` calls a function in a thread of the pool.
-        """
-        while not self.empty:
-            await in_thread(self._read_slice)
-            if not wanted():
-                return None
-        groups: dict[str, ClassicGroup] = await in_thread(self._make)
-        return groups if wanted() else None
-
-    def _read_slice(self) -> None:
-        found = self._log.read(self._position, self._slice_bytes, allow_cold=True)
-        if found is None:  # compaction has removed everything from here on
-            self._position = self._end
+    def apply(self, header: BatchHeader, record: Record) -> None:
+        """Note the group or the offset of a record."""
+        if record.key is not None and is_of_consumer_group(record.key):
+            found = decode(record.key, record.value)
+            if found is not None:
+                self._of_consumers.append(found)
             return
-        position = self._position
-        for header, batch in iter_batches(found.read(), allow_partial=True):
-            self._position = header.next_offset
-            if header.is_control:
-                continue
-            try:
-                records = decode_batch(batch, header)
-            except PylogdError as error:
-                self._complain(header.base_offset, error)
-                continue
-            for record in records:
-                self.records += 1
-                try:
-                    self._apply(record.key, record.value)
-                except InvalidRecord as error:
-                    self._complain(record.offset, error)
-        if self._position == position:
-            raise InvalidRecord(f"no complete batch at offset {position} of {self._partition.topic}")
-
-    def _complain(self, offset: int, error: PylogdError) -> None:
-        self.unreadable += 1
-        log.error(
-            "{topic}-{index}: skipping the unreadable record at offset {offset}; the group or offset in it is lost: "
-            "{error}",
-            topic=self._partition.topic, index=self._partition.index, offset=offset, error=error,
-        )  # fmt: skip
-
-    def _apply(self, raw_key: bytes | None, value: bytes | None) -> None:
-        key = read_key(raw_key) if raw_key is not None else None
+        key, value = read_key(record.key) if record.key is not None else None, record.value
         if key is None:
             return  # a kind of record that only newer brokers write
         if isinstance(key, GroupKey):
@@ -109,13 +59,41 @@ class GroupLoader:
                 self._groups.pop(key.group_id, None)
             else:
                 self._groups[key.group_id] = read_group_value(value)
-        elif value is None:
-            self._offsets.get(key.group_id, {}).pop((key.topic, key.partition), None)
         else:
-            self._offsets.setdefault(key.group_id, {})[key.topic, key.partition] = read_offset_value(value)
+            committed = None if value is None else read_offset_value(value)
+            self._apply_offset(header, record.offset, key.group_id, (key.topic, key.partition), committed)
 
-    def _make(self) -> dict[str, ClassicGroup]:
-        partition_index = self._partition.index
+    def _apply_offset(
+        self, header: BatchHeader, offset: int, group_id: str, partition: PartitionId, committed: Committed | None
+    ) -> None:
+        """Note an offset, whose record is at `offset` of the log; None deletes it."""
+        open_ = self._open.get(group_id, {})
+        if committed is None:
+            self._offsets.get(group_id, {}).pop(partition, None)
+            transactions.drop(open_, [partition])
+        elif header.is_transactional:
+            open_ = self._open.setdefault(group_id, open_)
+            transactions.add(open_, header.producer_id, header.producer_epoch, [(partition, committed)], offset)
+        else:
+            self._offsets.setdefault(group_id, {})[partition] = committed
+            transactions.overtake(open_, [partition], offset)
+
+    def apply_control(self, header: BatchHeader, batch: Any) -> None:
+        """Note the end of a transaction."""
+        records = decode_batch(batch, header)
+        kind = control_type(records[0]) if records else None
+        if kind not in (ControlType.COMMIT, ControlType.ABORT):
+            return
+        for group_id, open_ in list(self._open.items()):
+            offsets = self._offsets.setdefault(group_id, {})
+            transactions.end(open_, header.producer_id, offsets, committed=kind == ControlType.COMMIT)
+            if not open_:
+                del self._open[group_id]
+
+    def make(self) -> dict[str, ClassicGroup]:
+        """Return every classic group, and every other one's offsets, by group id."""
+        self.consumers = list(replay(self._of_consumers).values())
+        partition_index = self.partition.index
         made = {
             group_id: ClassicGroup.from_stored(group_id, partition_index, stored, self._now_ms)
             for group_id, stored in self._groups.items()
@@ -125,4 +103,8 @@ class GroupLoader:
                 if group_id not in made:
                     made[group_id] = ClassicGroup(group_id, partition_index, self._now_ms)
                 made[group_id].offsets = offsets
+        for group_id, open_ in self._open.items():
+            if group_id not in made:
+                made[group_id] = ClassicGroup(group_id, partition_index, self._now_ms)
+            made[group_id].transactions = open_
         return made

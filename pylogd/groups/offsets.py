@@ -6,17 +6,22 @@ Rules (Kafka's group coordinator; KIP-211 for expiry):
 - An offset of an Empty group expires once both the group has been Empty and the offset is older than the retention
   time. In other states only offsets of topics that no member subscribes to expire, and only in groups of consumers.
 - An expiry time that the client set with the offset takes precedence over both.
+- In a transaction, a member has to be of the current generation, in whatever state its group is; a client that names no
+  member may commit at any time (KIP-447). An offset that an open transaction may change does not expire.
 Must not know: the clock, how offsets are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.consumer.members import TopicPartition
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import NEVER, PartitionId
 from pylogd.groups.states import GroupState
+from pylogd.groups.transactions import pending
 from pylogd.groups.values import NO_GENERATION
 
 
@@ -32,8 +37,54 @@ def may_commit(group: ClassicGroup, member_id: str, instance_id: str | None, gen
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.COMPLETING else ErrorCode.NONE
 
 
-def may_delete(group: ClassicGroup, topic: str) -> ErrorCode:
-    """Return NONE if the group's offsets of a topic may be deleted, else the error code to answer with."""
+def may_commit_in_transaction(
+    group: ClassicGroup, member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode:
+    """Return NONE if this client may commit offsets in a transaction, else the error code to answer with."""
+    if generation <= NO_GENERATION and (group.state is GroupState.EMPTY or (not member_id and instance_id is None)):
+        return ErrorCode.NONE
+    found = group.check(member_id, instance_id)
+    if isinstance(found, ErrorCode):
+        return found
+    return ErrorCode.ILLEGAL_GENERATION if generation != group.generation else ErrorCode.NONE
+
+
+def may_commit_as_consumer(
+    group: ConsumerGroup, member_id: str, epoch: int, partitions: Iterable[TopicPartition]
+) -> ErrorCode:
+    """Return NONE if a member of a group of the newer protocol may commit offsets of partitions.
+
+    An epoch before the member's is good for partitions that it has had since then: it may not know of its new epoch yet
+    (KIP-1251).
+    """
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch == member.epoch:
+        return ErrorCode.NONE
+    has = {**member.revoking, **member.assigned}
+    in_time = NO_GENERATION < epoch < member.epoch and all(has.get(one, epoch + 1) <= epoch for one in partitions)
+    return ErrorCode.NONE if in_time else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def may_fetch_as_consumer(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
+    """Return NONE if a client may read the offsets of a group of the newer protocol: anybody who names no member."""
+    if member_id is None and epoch <= NO_GENERATION:
+        return ErrorCode.NONE
+    member = group.members.get(member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def may_delete(group: ClassicGroup, consumers: ConsumerGroup | None, topic: str) -> ErrorCode:
+    """Return NONE if the group's offsets of a topic may be deleted, else the error code to answer with.
+
+    consumers: its members, if it is a group of the newer protocol.
+    """
+    if consumers is not None:
+        used = any(topic in consumers.subscribed(member) for member in consumers.members.values())
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if used else ErrorCode.NONE
     if group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     subscribed = group.topics
@@ -42,12 +93,20 @@ def may_delete(group: ClassicGroup, topic: str) -> ErrorCode:
     return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
 
 
-def expired(group: ClassicGroup, now_ms: int, retention_ms: int) -> Iterator[PartitionId]:
-    """Yield the (topic, partition) of each offset that has expired."""
-    empty = group.state is GroupState.EMPTY
+def expired(
+    group: ClassicGroup, consumers: ConsumerGroup | None, now_ms: int, retention_ms: int
+) -> Iterator[PartitionId]:
+    """Yield the (topic, partition) of each offset that has expired.
+
+    consumers: the group's members, if it is a group of the newer protocol.
+    """
+    empty = group.state is GroupState.EMPTY and not (consumers is not None and consumers.members)
     since_ms = group.since_ms if empty and group.protocol_type else 0
-    subscribed = group.topics if group.state is GroupState.STABLE else None
+    subscribed = _subscribed(group, consumers)
+    unstable = frozenset(pending(group.transactions))
     for key, committed in group.offsets.items():
+        if key in unstable:
+            continue
         if committed.expires_ms != NEVER:
             if now_ms >= committed.expires_ms:
                 yield key
@@ -56,3 +115,10 @@ def expired(group: ClassicGroup, now_ms: int, retention_ms: int) -> Iterator[Par
             continue
         if now_ms - max(since_ms, committed.committed_ms) >= retention_ms:
             yield key
+
+
+def _subscribed(group: ClassicGroup, consumers: ConsumerGroup | None) -> Set[str] | None:
+    """Return the topics that members subscribe to; None if that is not known."""
+    if consumers is not None:
+        return {name for member in consumers.members.values() for name in consumers.subscribed(member)}
+    return group.topics if group.state is GroupState.STABLE else None

@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pylogd.errors import PylogdError
+from pylogd.replica.internal_records import INT, LONG, SHORT, InvalidRecord, RecordCursor, bytes_field, text_field
 
 NO_EPOCH = -1
 NEVER = -1
@@ -31,14 +31,7 @@ _WITH_STATE_TIME = 2
 #: The largest number of bytes of a string.
 MOST_TEXT = (1 << 15) - 1
 
-_SHORT = struct.Struct(">h")
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
 _OFFSET_HEAD = struct.Struct(">hqi")
-
-
-class InvalidRecord(PylogdError):
-    """A record of the offsets topic is malformed."""
 
 
 #: A topic and the index of one of its partitions.
@@ -97,21 +90,21 @@ class StoredGroup:
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     """Encode the key of a committed offset."""
-    return _SHORT.pack(_OFFSET_KEYS[-1]) + _text(group_id) + _text(topic) + _INT.pack(partition)
+    return SHORT.pack(_OFFSET_KEYS[-1]) + text_field(group_id) + text_field(topic) + INT.pack(partition)
 
 
 def group_key(group_id: str) -> bytes:
     """Encode the key of a group."""
-    return _SHORT.pack(_GROUP_KEY) + _text(group_id)
+    return SHORT.pack(_GROUP_KEY) + text_field(group_id)
 
 
 def offset_value(committed: Committed) -> bytes:
     """Encode a committed offset."""
     offset, epoch, metadata, committed_ms, expires_ms = committed
     if expires_ms != NEVER:
-        head = _SHORT.pack(_OFFSET_VALUE_WITH_EXPIRY) + _LONG.pack(offset)
-        return head + _text(metadata) + _LONG.pack(committed_ms) + _LONG.pack(expires_ms)
-    return _OFFSET_HEAD.pack(_OFFSET_VALUE, offset, epoch) + _text(metadata) + _LONG.pack(committed_ms)
+        head = SHORT.pack(_OFFSET_VALUE_WITH_EXPIRY) + LONG.pack(offset)
+        return head + text_field(metadata) + LONG.pack(committed_ms) + LONG.pack(expires_ms)
+    return _OFFSET_HEAD.pack(_OFFSET_VALUE, offset, epoch) + text_field(metadata) + LONG.pack(committed_ms)
 
 
 def offset_record(group_id: str, partition: PartitionId, committed: Committed) -> tuple[bytes, bytes]:
@@ -122,62 +115,64 @@ def offset_record(group_id: str, partition: PartitionId, committed: Committed) -
 def group_value(group: StoredGroup) -> bytes:
     """Encode a group."""
     parts = [
-        _SHORT.pack(_GROUP_VALUE), _text(group.protocol_type), _INT.pack(group.generation), _text(group.protocol),
-        _text(group.leader), _LONG.pack(group.state_since_ms), _INT.pack(len(group.members)),
+        SHORT.pack(_GROUP_VALUE), text_field(group.protocol_type), INT.pack(group.generation),
+        text_field(group.protocol), text_field(group.leader), LONG.pack(group.state_since_ms),
+        INT.pack(len(group.members)),
     ]  # fmt: skip
     for member in group.members:
+        texts = (member.member_id, member.instance_id, member.client_id, member.client_host)
+        parts += map(text_field, texts)
         parts += (
-            _text(member.member_id), _text(member.instance_id), _text(member.client_id), _text(member.client_host),
-            _INT.pack(member.rebalance_ms), _INT.pack(member.session_ms), _sized(member.metadata),
-            _sized(member.assignment),
+            INT.pack(member.rebalance_ms), INT.pack(member.session_ms), bytes_field(member.metadata),
+            bytes_field(member.assignment),
         )  # fmt: skip
     return b"".join(parts)
 
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | None:
     """Decode a key; None for a version that only newer brokers write. Raises InvalidRecord."""
-    cursor = _Cursor(data)
-    version = cursor.number(_SHORT)
+    cursor = RecordCursor(data)
+    version = cursor.number(SHORT)
     if version in _OFFSET_KEYS:
-        return OffsetKey(cursor.text(), cursor.text(), cursor.number(_INT))
+        return OffsetKey(cursor.text(), cursor.text(), cursor.number(INT))
     return GroupKey(cursor.text()) if version == _GROUP_KEY else None
 
 
 def read_offset_value(data: bytes) -> Committed:
     """Decode a committed offset. Raises InvalidRecord."""
-    cursor = _Cursor(data)
-    version = cursor.number(_SHORT)
+    cursor = RecordCursor(data)
+    version = cursor.number(SHORT)
     if not 0 <= version <= _OFFSET_VALUE:
         raise InvalidRecord(f"an offset has version {version}; versions 0 to {_OFFSET_VALUE} are supported")
-    offset = cursor.number(_LONG)
-    epoch = cursor.number(_INT) if version >= _OFFSET_VALUE else NO_EPOCH
-    metadata, committed_ms = cursor.text(), cursor.number(_LONG)
-    expires_ms = cursor.number(_LONG) if version == _OFFSET_VALUE_WITH_EXPIRY else NEVER
+    offset = cursor.number(LONG)
+    epoch = cursor.number(INT) if version >= _OFFSET_VALUE else NO_EPOCH
+    metadata, committed_ms = cursor.text(), cursor.number(LONG)
+    expires_ms = cursor.number(LONG) if version == _OFFSET_VALUE_WITH_EXPIRY else NEVER
     return Committed(offset, epoch, metadata, committed_ms, expires_ms)
 
 
 def read_group_value(data: bytes) -> StoredGroup:
     """Decode a group. Raises InvalidRecord."""
-    cursor = _Cursor(data)
-    version = cursor.number(_SHORT)
+    cursor = RecordCursor(data)
+    version = cursor.number(SHORT)
     if not 0 <= version <= _GROUP_VALUE:
         raise InvalidRecord(f"a group has version {version}; versions 0 to {_GROUP_VALUE} are supported")
-    protocol_type, generation = cursor.text(), cursor.number(_INT)
+    protocol_type, generation = cursor.text(), cursor.number(INT)
     protocol, leader = cursor.nullable_text(), cursor.nullable_text()
-    since = cursor.number(_LONG) if version >= _WITH_STATE_TIME else NEVER
-    count = cursor.number(_INT)
+    since = cursor.number(LONG) if version >= _WITH_STATE_TIME else NEVER
+    count = cursor.number(INT)
     if not 0 <= count <= len(data):
         raise InvalidRecord(f"a group of {count} members does not fit in {len(data)} bytes")
     members = tuple(_read_member(cursor, version) for _ in range(count))
     return StoredGroup(protocol_type, generation, protocol, leader, since, members)
 
 
-def _read_member(cursor: _Cursor, version: int) -> StoredMember:
+def _read_member(cursor: RecordCursor, version: int) -> StoredMember:
     member_id = cursor.text()
     instance_id = cursor.nullable_text() if version >= _GROUP_VALUE else None
     client_id, client_host = cursor.text(), cursor.text()
-    rebalance = cursor.number(_INT) if version >= 1 else NEVER
-    session = cursor.number(_INT)
+    rebalance = cursor.number(INT) if version >= 1 else NEVER
+    session = cursor.number(INT)
     metadata, assignment = cursor.sized(), cursor.sized()
     rebalance = session if rebalance == NEVER else rebalance
     return StoredMember(member_id, instance_id, client_id, client_host, rebalance, session, metadata, assignment)
@@ -188,66 +183,11 @@ def consumer_topics(metadata: bytes) -> frozenset[str] | None:
 
     Source: Kafka's ConsumerProtocolSubscription; every version of it begins with the version and the topics.
     """
-    cursor = _Cursor(metadata)
+    cursor = RecordCursor(metadata)
     try:
-        if cursor.number(_SHORT) < 0:
+        if cursor.number(SHORT) < 0:
             return None
-        count = cursor.number(_INT)
+        count = cursor.number(INT)
         return frozenset(cursor.text() for _ in range(count)) if 0 <= count <= len(metadata) else None
     except InvalidRecord:
         return None
-
-
-class _Cursor:
-    """Reads the fields of a record in order. Its methods raise InvalidRecord."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, form: struct.Struct) -> int:
-        try:
-            value = form.unpack_from(self._data, self._at)[0]
-        except struct.error as error:
-            raise InvalidRecord(f"the record ends at byte {len(self._data)}, in the middle of a field") from error
-        self._at += form.size
-        return int(value)
-
-    def text(self) -> str:
-        value = self.nullable_text()
-        if value is None:
-            raise InvalidRecord("a string is null that must not be")
-        return value
-
-    def nullable_text(self) -> str | None:
-        raw = self._take(self.number(_SHORT))
-        try:
-            return None if raw is None else raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidRecord("a string is not UTF-8") from error
-
-    def sized(self) -> bytes:
-        return self._take(self.number(_INT)) or b""
-
-    def _take(self, length: int) -> bytes | None:
-        if length == -1:
-            return None
-        end = self._at + length
-        if length < 0 or end > len(self._data):
-            raise InvalidRecord(f"a field of {length} bytes does not fit in the {len(self._data) - self._at} left")
-        taken = self._data[self._at : end]
-        self._at = end
-        return taken
-
-
-def _text(value: str | None) -> bytes:
-    if value is None:
-        return _SHORT.pack(-1)
-    raw = value.encode("utf-8")
-    return _SHORT.pack(len(raw)) + raw
-
-
-def _sized(value: bytes) -> bytes:
-    return _INT.pack(len(value)) + value

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pylogd.errors import ErrorCode
+from pylogd.groups.records import Committed, PartitionId
 
 #: The generation that a client without a group sends, and the answer where there is no generation.
 NO_GENERATION: Final = -1
@@ -38,6 +39,18 @@ class JoinRequest(NamedTuple):
     protocols: Protocols
     needs_known_id: bool
     can_skip: bool
+
+
+class TransactionalCommit(NamedTuple):
+    """A TxnOffsetCommit request: whose transaction, in the name of which member, and the offsets with their records."""
+
+    producer_id: int
+    epoch: int
+    member_id: str
+    instance_id: str | None
+    generation: int
+    offsets: Sequence[tuple[PartitionId, Committed]]
+    records: Sequence[tuple[bytes, bytes | None]]
 
 
 class LeavingMember(NamedTuple):

@@ -1,17 +1,21 @@
 """Measure how busy the disks below the data directories are, from what the kernel counts.
 
 Strategy: the block device of each directory is looked up once (`find_disk`). Once a second its counters in
-/sys/dev/block/MAJ:MIN/stat and those of /proc/pressure/io are read, and compared with the ones before. Texts become
-numbers in pure functions; `DiskMeter` remembers the last counters, and `DiskSampler` is the timer around it.
+/sys/dev/block/MAJ:MIN/stat and those of /proc/pressure/io are read, and compared with the ones before. The dirty
+pages of the machine are read in /proc/vmstat. Texts become numbers in pure functions; `DiskMeter` remembers the last
+counters, and `DiskSampler` is the timer around it.
 
 Rules: figures of a partition are those of its whole disk, since partitions share it. Where the kernel names no block
 device (tmpfs, overlay, network file systems) the use is unknown: `usage` returns None, which the log says once. Samples
-are taken on the reactor: two files of the kernel's memory, 0.05 ms, which don't wait for a disk; the broker's threads
+are taken on the reactor: three files of the kernel's memory, 0.1 ms, which don't wait for a disk; the broker's threads
 may all wait for the very disk that hangs.
 
 Gaps: utilisation is the share of time with at least one request in flight. A disk that serves many at once (SSD, RAID)
 may be far from its limit at 100 %. Bytes that `blkio.throttle` or `io.max` hold back never reach the device and do not
 count for it, except below a loop device, whose request is in flight meanwhile; pressure counts them.
+
+Dirty pages are those of the whole machine. Control groups and devices may have limits of their own, which the kernel
+shows nowhere but in debugfs: writes that wait for those are noticed by how long they take.
 
 Source: Documentation/block/stat.rst and Documentation/accounting/psi.rst of Linux.
 """
@@ -32,6 +36,7 @@ log = Logger()
 SAMPLE_SECONDS: Final = 1.0
 SYS_BLOCK: Final = "/sys/dev/block"
 IO_PRESSURE: Final = "/proc/pressure/io"
+VMSTAT: Final = "/proc/vmstat"
 MOUNTINFO: Final = "/proc/self/mountinfo"
 _SECTOR_BYTES: Final = 512
 _MS: Final = 1000.0
@@ -102,6 +107,27 @@ class Pressure(NamedTuple):
     full_avg10: float
 
 
+class DirtyPages(NamedTuple):
+    """Pages of this machine that wait to be written, and how many there may be.
+
+    background: from so many on the kernel writes them by itself. limit: more there must not be.
+    """
+
+    dirty: int
+    background: int
+    limit: int
+
+    @property
+    def bound(self) -> int:
+        """The number of dirty pages from which on the kernel makes writers wait."""
+        return (self.background + self.limit) // 2
+
+    @property
+    def share(self) -> float:
+        """The dirty pages as a share of `bound`."""
+        return self.dirty / max(self.bound, 1)
+
+
 class Disk(NamedTuple):
     """A block device. name: the kernel's, such as `sda`. stat_path: the file with its counters."""
 
@@ -133,6 +159,17 @@ def parse_pressure(text: str) -> PressureCounters:
         )
     except KeyError as error:
         raise ValueError(f"not a pressure file: {text!r}") from error
+
+
+def parse_dirty(text: str) -> DirtyPages:
+    """Return the dirty pages in /proc/vmstat. Raises ValueError for another text."""
+    counts = dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("nr_dirty"))
+    try:
+        return DirtyPages(
+            int(counts["nr_dirty"]), int(counts["nr_dirty_background_threshold"]), int(counts["nr_dirty_threshold"])
+        )
+    except KeyError as error:
+        raise ValueError(f"no counts of dirty pages: {text[:100]!r}") from error
 
 
 def usage_between(before: BlockCounters, after: BlockCounters, seconds: float) -> DiskUsage | None:
@@ -226,13 +263,14 @@ def read_text(path: str) -> str:
 class DiskMeter:
     """The use of the disks below data directories, as of the last sample.
 
-    disks: the disk of each directory, None where it is unknown. pressure: of the whole machine, None if unknown.
+    disks: the disk of each directory, None where it is unknown. pressure, dirty: of the whole machine, None if unknown.
     """
 
     def __init__(self, read: Callable[[str], str] = read_text) -> None:
         """`read` returns the text of a file, or raises OSError."""
         self.disks: Mapping[str, Disk | None] = {}
         self.pressure: Pressure | None = None
+        self.dirty: DirtyPages | None = None
         self._read = read
         self._usage: dict[Disk, DiskUsage] = {}
         self._counters: dict[Disk, BlockCounters] = {}
@@ -271,6 +309,10 @@ class DiskMeter:
             if usage is not None:
                 self._usage[disk] = usage
         self._sample_pressure(seconds)
+        try:
+            self.dirty = parse_dirty(self._read(VMSTAT))
+        except (OSError, ValueError):
+            self.dirty = None  # another system than Linux
 
     def _sample_pressure(self, seconds: float) -> None:
         before, self.pressure = self._pressure_counters, None

@@ -3,7 +3,8 @@
 Strategy: appends go to one of a disk's write queues, by the hash of their topic; whatever else may wait for the disk
 (cold reads, flushes, new and deleted logs, checkpoints) is called in one of the disk's other threads. A call that has
 not returned within `log.dir.failure.timeout.ms` means that the disk hangs: its owner is told, takes the directory
-offline, and then `failed` gives up all that waits for it.
+offline, and then `failed` gives up all that waits for it. With `log.write.queues=slow` appends go to the queues only
+while the disk is slow, which `pace` decides.
 
 Must not know: partitions, requests, what a failed directory means to the cluster.
 
@@ -22,6 +23,10 @@ from zlib import crc32
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from pylogd.config import Settings
+from pylogd.config.isolation import ALWAYS
+from pylogd.isolation.disk_meter import DiskMeter
+from pylogd.isolation.pace import SLOW_WRITE, DiskPace
 from pylogd.isolation.workers import FromThread, Workers
 from pylogd.isolation.write_queue import WriteQueue
 
@@ -32,7 +37,8 @@ _LOOKS = (0.05, 1.0)
 class DiskOptions(NamedTuple):
     """What each disk gets: write queues, how much each may hold, and threads for other calls.
 
-    timeout: seconds after which a call that has not returned hangs.
+    timeout: seconds after which a call that has not returned hangs. always: whether all appends are for the queues;
+    otherwise only while the disk is slow.
     """
 
     queues: int
@@ -40,27 +46,56 @@ class DiskOptions(NamedTuple):
     max_bytes: int
     threads: int
     timeout: float
+    always: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings) -> DiskOptions:
+        """Return what the broker's settings say."""
+        integer = settings.integer
+        return cls(
+            integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
+            integer("log.write.queue.max.bytes"), integer("background.threads"),
+            integer("log.dir.failure.timeout.ms") / 1000, settings.text("log.write.queues") == ALWAYS,
+        )  # fmt: skip
 
 
 class Disk:
-    """One data directory. queues: by number. threads: for all calls but writes of appends."""
+    """One data directory. queues: by number. threads: for all calls but writes of appends.
 
-    def __init__(self, path: str, options: DiskOptions, workers: Callable[[str, int], Workers]) -> None:
-        """workers: makes up to so many threads of that name."""
+    control: the queue for topics in which brokers keep their own state, such as the offsets of groups: what coordinates
+    clients must not wait behind their data. pace: whether the disk is slow; None if all appends are for the queues.
+    """
+
+    def __init__(
+        self, path: str, options: DiskOptions, workers: Callable[[str, int], Workers], seconds: Callable[[], float]
+    ) -> None:
+        """workers: makes up to so many threads of that name. seconds: a monotonic clock."""
         name = os.path.basename(path)
+        self.pace = None if options.always else DiskPace(path, seconds())
         self.path = path
-        self.queues = [
-            WriteQueue(
-                f"{path}, queue {number}", options.max_requests, options.max_bytes,
-                workers(f"pylogd-write-{name}-{number}", 1),
-            )
-            for number in range(options.queues)
-        ]  # fmt: skip
+
+        def queue(number: int | str) -> WriteQueue:
+            writer = workers(f"pylogd-write-{name}-{number}", 1)
+            return WriteQueue(f"{path}, queue {number}", options.max_requests, options.max_bytes, writer, seconds)
+
+        self.queues = [queue(number) for number in range(options.queues)]
+        self.control = queue("control")
         self.threads = workers(f"pylogd-disk-{name}", options.threads)
 
     def queue_of(self, topic: str) -> WriteQueue:
-        """Return the queue for appends to a topic."""
+        """Return the queue for appends to a topic of clients."""
         return self.queues[crc32(topic.encode()) % len(self.queues)]
+
+    @property
+    def queued(self) -> bool:
+        """Whether appends are for the queues now."""
+        return self.pace is None or self.pace.slow
+
+    def observe(self, meter: DiskMeter, now: float) -> None:
+        """Judge by the meter's last sample whether the disk is slow."""
+        if self.pace is not None:
+            began = min((at for writer in self._writers() if (at := writer.oldest()) is not None), default=now)
+            self.pace.observe(now, now - began, meter.usage(self.path), meter.pressure, meter.dirty)
 
     @property
     def stuck(self) -> int:
@@ -68,7 +103,10 @@ class Disk:
         return sum(workers.stuck for workers in self._workers())
 
     def _workers(self) -> Iterable[Workers]:
-        return (*(queue.writer for queue in self.queues), self.threads)
+        return (*self._writers(), self.threads)
+
+    def _writers(self) -> Iterable[Workers]:
+        return (*(queue.writer for queue in self.queues), self.control.writer)
 
     def began(self) -> float | None:
         """Return when the oldest call under way was begun; None if none is."""
@@ -89,7 +127,7 @@ class Disks:
     """All data directories of a broker.
 
     on_hang: called with the path of a directory and the seconds for which a call to it has not returned; once for each
-    directory.
+    directory. any_queued: whether appends to any disk are for its queues now.
     """
 
     def __init__(
@@ -107,12 +145,13 @@ class Disks:
         self._workers = partial(workers, from_thread=from_thread, seconds=clock.seconds)
         self._on_hang = on_hang
         self._disks = {path: self._new(path) for path in map(os.path.abspath, directories)}
+        self.any_queued = options.always
         self._given_up: list[Disk] = []  # whose threads may still be stuck
         self._hanging: set[str] = set()
         self._look: IDelayedCall | None = None
 
     def _new(self, path: str) -> Disk:
-        return Disk(path, self._options, self._workers)
+        return Disk(path, self._options, self._workers, self._clock.seconds)
 
     def __iter__(self) -> Iterator[Disk]:
         return iter(self._disks.values())
@@ -131,6 +170,36 @@ class Disks:
     def call(self, path: str, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         """Call a function, which may wait for the disk that has `path`, in one of that disk's threads."""
         return self.at(path).threads.run(function, *arguments)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether appends are for the queues only while their disk is slow."""
+        return not self._options.always
+
+    def wrote(self, path: str, took: float) -> None:
+        """Note that an append below `path` took so many seconds on the reactor's thread."""
+        if took >= SLOW_WRITE:
+            self._note_write(self.at(path), took)
+
+    def write(self, disk: Disk, queue: WriteQueue, function: Callable[[], object]) -> Deferred[None]:
+        """Make the write of an append in the thread of a queue of that disk. Fails with its errors."""
+        if disk.pace is None:
+            return queue.writer.run(function)
+        return queue.writer.run(_timed, function, self._clock.seconds).addCallback(partial(self._note_write, disk))
+
+    def _note_write(self, disk: Disk, took: float) -> None:
+        if disk.pace is not None:
+            disk.pace.wrote(took, self._clock.seconds())
+            self._note_paces()
+
+    def _note_paces(self) -> None:
+        self.any_queued = any(disk.queued for disk in self._disks.values())
+
+    def observe(self, meter: DiskMeter) -> None:
+        """Judge by the meter's last sample which disks are slow."""
+        for disk in self._disks.values():
+            disk.observe(meter, self._clock.seconds())
+        self._note_paces()
 
     @property
     def stuck(self) -> dict[str, int]:
@@ -181,5 +250,15 @@ class Disks:
     def reopened(self, path: str) -> None:
         """Use a directory again that had failed."""
         if path in self._disks and self._disks[path] in self._given_up:
-            self._disks[path] = self._new(path)
+            disk = self._disks[path] = self._new(path)
+            if disk.pace is not None:
+                disk.pace.suspect("it had failed and was reopened", self._clock.seconds())
+            self._note_paces()
             self._hanging.discard(path)
+
+
+def _timed(function: Callable[[], object], seconds: Callable[[], float]) -> float:
+    """Call a function, in a thread; return how many seconds it took."""
+    began = seconds()
+    function()
+    return seconds() - began

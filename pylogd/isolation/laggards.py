@@ -40,6 +40,9 @@ LEAST_READ: Final = 1 << 17
 READ_AHEAD: Final = 1 << 25
 #: ... for as long as this: then it has been evicted, or the client has left.
 AHEAD_SECONDS: Final = 30.0
+#: A disk that was used for so much of a second counts as busy for `BUSY_SECONDS`, whether it is throttled or not.
+BUSY_SHARE: Final = 0.25
+BUSY_SECONDS: Final = 10
 #: The streams for which that is known; the one that read last longest ago is forgotten.
 _MOST_STREAMS: Final = 10_000
 _ROUNDING: Final = 0.001  # seconds
@@ -59,7 +62,10 @@ class _Waiting:
 
 
 class DiskThrottle:
-    """The reads of lagging consumers from one disk. directory: the first data directory on it."""
+    """The reads of lagging consumers from one disk. directory: the first data directory on it.
+
+    busy: whether it is throttled, or was used much in the last seconds.
+    """
 
     def __init__(self, disk: Disk, directory: str, clock: IReactorTime, clients: ThrottledClients) -> None:
         self.disk = disk
@@ -75,10 +81,16 @@ class DiskThrottle:
         self._ahead: dict[Hashable, tuple[int, float]] = {}
         self._granted = 0  # bytes since the last sample
         self._waited = False  # whether somebody had to since then
+        self._quiet = BUSY_SECONDS  # seconds since it was used much
 
     def __len__(self) -> int:
         """How many connections are in the queue."""
         return len(self._queue)
+
+    @property
+    def busy(self) -> bool:
+        """See the class."""
+        return self.rate.limit is not None or self._quiet < BUSY_SECONDS
 
     @property
     def most(self) -> int:
@@ -130,6 +142,7 @@ class DiskThrottle:
     def observe(self, usage: DiskUsage, band: Band, least: float) -> None:
         """Adjust the rate once a second."""
         now = self._fill()
+        self._quiet = 0 if usage.utilisation >= BUSY_SHARE else self._quiet + 1
         for connection, place in list(self._queue.items()):
             self._count(place, now)
             if place.wake is None and now - place.seen >= KEPT_SECONDS:
@@ -191,6 +204,7 @@ class LaggardThrottle:
     """The throttles of all disks of a broker.
 
     active: whether any disk is throttled now. clients: who had to wait. lag_bytes: how far behind a consumer lags.
+    on_sample: called once a second with the data directories whose disks are busy, and with none at the end.
     """
 
     _forget_settings: Callable[[], None]
@@ -198,6 +212,7 @@ class LaggardThrottle:
     def __init__(self, settings: Settings, disks: DiskSampler, clock: IReactorTime) -> None:
         self.active = False
         self.clients = ThrottledClients()
+        self.on_sample: Callable[[list[str]], object] = lambda _: None
         self._settings = settings
         self._disks = disks
         self._clock = clock
@@ -252,6 +267,7 @@ class LaggardThrottle:
             self._unsubscribe = None
         throttles, self._throttles = self._throttles, {}
         self._apply({})
+        self.on_sample([])
         for throttle in throttles.values():
             throttle.end()
 
@@ -278,6 +294,8 @@ class LaggardThrottle:
         self._apply({path: limited[disk] for path, disk in meter.disks.items() if disk in limited})
         for throttle in free:
             throttle.end()
+        busy = {disk for disk, throttle in self._throttles.items() if throttle.busy}
+        self.on_sample([path for path, disk in meter.disks.items() if disk in busy])
 
     def _observe(self, throttle: DiskThrottle, usage: DiskUsage, band: Band, least: float) -> bool:
         """Tell a throttle how its disk was used. Return whether its limit was lifted."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from pylogd.isolation.workers import Workers
+
+#: Clients that back off, as Kafka's do, are refused a few times a second. Of those beyond so many a second...
+FREE_REFUSALS: Final = 100.0
+#: ... nothing is taken for so many seconds: less than the 50 ms in which a client should hear that it is refused.
+PAUSE: Final = 0.02
 
 
 class WriteQueue:
@@ -18,24 +26,37 @@ class WriteQueue:
         max_requests: int,
         max_bytes: int,
         writer: Workers,
+        seconds: Callable[[], float],
     ) -> None:
+        """seconds: a monotonic clock."""
         self.name = name
         self.requests = self.bytes = self.refused = 0
         self.writer = writer
         self._max_requests = max_requests
         self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._free = FREE_REFUSALS
+        self._free_at = 0.0
 
-    def enter(self, size: int) -> bool:
-        """Count an append of `size` bytes; return False, and count nothing, if the queue is full.
+    def takes(self, size: int) -> bool:
+        """Return whether there is room for an append of `size` bytes. An empty queue takes one of any size."""
+        return not self.requests or (self.requests < self._max_requests and self.bytes + size <= self._max_bytes)
 
-        An empty queue takes an append of any size.
-        """
-        if self.requests and (self.requests >= self._max_requests or self.bytes + size > self._max_bytes):
-            self.refused += 1
-            return False
+    def refuse(self) -> float:
+        """Count an append that is refused; return for how many seconds its client has to pause."""
+        self.refused += 1
+        now = self._seconds()
+        self._free = min(self._free + (now - self._free_at) * FREE_REFUSALS, FREE_REFUSALS)
+        self._free_at = now
+        if self._free < 1:
+            return PAUSE
+        self._free -= 1
+        return 0.0
+
+    def enter(self, size: int) -> None:
+        """Count an append of `size` bytes."""
         self.requests += 1
         self.bytes += size
-        return True
 
     def leave(self, size: int) -> None:
         """Note that an append that had entered was answered."""

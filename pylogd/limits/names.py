@@ -11,6 +11,8 @@ from typing import Final
 
 #: Group ids, in characters. Longer ones are answered INVALID_GROUP_ID.
 MAX_GROUP_ID: Final = 1024
+#: Transactional ids, in characters. Longer ones are answered INVALID_REQUEST.
+MAX_TRANSACTIONAL_ID: Final = 1024
 #: Group instance ids and the names of assignment protocols, as Kafka: they follow the rules of topic names.
 MAX_INSTANCE_ID: Final = 249
 #: Racks of consumers. No broker has a longer one, so it is ignored.

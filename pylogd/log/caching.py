@@ -25,8 +25,11 @@ class CachedRange(Protocol):
     def copy(self, position: int, length: int) -> bytes | None:
         """Return a copy of `length` bytes if all of them are held, else None. Any thread may call it."""
 
-    def slice(self, file: SegmentFile, position: int, length: int) -> FileSlice:
-        """Return a slice of the file that is sent from memory as far as it is held when it is sent."""
+    def slice(self, file: SegmentFile, position: int, length: int, *, sealed: bool) -> FileSlice:
+        """Return a slice of the file that is sent from memory as far as it is held when it is sent.
+
+        sealed: whether the file is not written to any more.
+        """
 
     def drop(self) -> CachedRange:
         """Hold nothing any more. Return a new, empty range for the segment. Any thread may call it."""

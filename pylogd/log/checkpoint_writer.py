@@ -59,12 +59,10 @@ class CheckpointWriter:
         if failed is not None:
             raise failed
 
-    def write_truncated(self, log: Log, cleaned_before: int) -> None:
+    def write_truncated(self, log: Log) -> None:
         """Write the checkpoints after a log was truncated: a recovery point after its end would be wrong.
 
-        Several threads that truncate logs at the same time share one write.
-
-        cleaned_before: `log.cleaned_offset` before the truncation.
+        Several threads that truncate logs at the same time share one write. `lower_cleaned` goes before the truncation.
         """
         entry = self._directories.directory_of(log)
         state = self._state(entry)
@@ -75,7 +73,8 @@ class CheckpointWriter:
             failed = self._write(entry, state) if state.truncations_written < own else None
         if failed is not None:
             raise failed
-        if log.cleaned_offset < cleaned_before:
+        written = entry.checkpointed.get(checkpoints.CLEANER_OFFSETS, {})
+        if log.cleaned_offset < written.get((log.topic, log.partition), 0):  # a compaction ended just before
             self.write_cleaned(log)
 
     def _write(self, entry: LogDirectory, state: _DirectoryState) -> StorageFailure | None:
@@ -91,7 +90,7 @@ class CheckpointWriter:
 
     def _write_offsets(self, entry: LogDirectory) -> None:
         registry = self._registry
-        logs = [(key, log) for key, log in list(registry.logs.items()) if entry.holds(log)]
+        logs = [(key, log) for key, log in registry.open_items() if entry.holds(log)]
         unopened = registry.unopened()
         points = {key: point for key, point in entry.recovery_points.items() if key in unopened}
         points |= {key: log.recovery_point for key, log in logs}
@@ -108,18 +107,43 @@ class CheckpointWriter:
                 continue
             with self._state(entry).lock:
                 found = {key: offset for key, offset, log in logs if log is not None and entry.holds(log)}
-                if entry.failure is None and (found or checkpoints.HIGH_WATERMARKS in entry.checkpointed):
+                as_read = entry.checkpointed.get(checkpoints.HIGH_WATERMARKS) is entry.high_watermarks
+                if entry.failure is None and (found or not as_read):
                     try:
                         entry.write_offsets(checkpoints.HIGH_WATERMARKS, found)
                     except StorageFailure as error:
                         if not self._directories.storage_failed(error):
                             raise
 
+    def forget_deleted(self, key: TopicPartition, target: LogDirectory) -> None:
+        """Remove the entries of deleted partitions, since one of the same name as `key` is to be created in `target`.
+
+        After a crash before the next checkpoint they would be taken for those of the new log, which would then begin at
+        the start offset of the old one. Writes nothing if there is no entry of `key`. Raises StorageFailure.
+        """
+        for entry in self._directories.entries:
+            if entry is not target and not entry.has_entry(key):
+                continue  # not to wait for another disk
+            state = self._state(entry)
+            with state.lock, state.cleaner_lock:
+                if entry.failure is None and entry.has_entry(key):
+                    entry.keep_entries({*list(self._registry.logs), *list(self._registry.offline)})
+
+    def lower_cleaned(self, log: Log, offset: int) -> None:
+        """Before a truncation to `offset`: write that the log is compacted up to there at most. Raises StorageFailure.
+
+        Written first, since records that are appended after the truncation must not count as compacted, even if the
+        checkpoints can't be written then.
+        """
+        if log.cleaned_offset > offset:
+            log.cleaned_offset = offset
+            self.write_cleaned(log)
+
     def write_cleaned(self, log: Log) -> None:
         """Write how far the logs in the data directory of `log` were compacted. Raises StorageFailure."""
         entry = self._directories.directory_of(log)
         with self._state(entry).cleaner_lock:
             if entry.failure is None:
-                logs = [(key, other) for key, other in list(self._registry.logs.items()) if entry.holds(other)]
+                logs = [(key, other) for key, other in self._registry.open_items() if entry.holds(other)]
                 offsets = {key: other.cleaned_offset for key, other in logs if other.cleaned_offset}
                 entry.write_offsets(checkpoints.CLEANER_OFFSETS, offsets)

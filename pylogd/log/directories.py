@@ -210,7 +210,7 @@ class LogDirectories:
         full = {entry.path for entry in self.entries if entry.full and entry.failure is None}
         if not full:
             return []
-        return [key for key, log in list(self._registry.logs.items()) if os.path.dirname(log.directory) in full]
+        return [key for key, log in self._registry.open_items() if os.path.dirname(log.directory) in full]
 
     # Owners --------------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,12 @@ class FileSystem(Protocol):
     def never_read_ahead(self, fd: int) -> None:
         """Have reads by this descriptor begin no reads of what is behind: these may wait for the disk."""
 
+    def open_direct(self, fd: int) -> int | None:
+        """Open a file that is open once more, to read past the page cache; None if that is not possible.
+
+        Positions, lengths and addresses of reads by it are multiples of 4096 (but EINVAL may still be raised).
+        """
+
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write the buffers one after another at `position`; return how many bytes were written."""
 
@@ -147,6 +153,15 @@ class RealFileSystem:
         """See `FileSystem`."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def open_direct(self, fd: int) -> int | None:
+        """See `FileSystem`. By the descriptor, since another file may have the path by now."""
+        if not hasattr(os, "O_DIRECT"):
+            return None
+        try:
+            return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            return None  # a file system without O_DIRECT, or no /proc
 
     def open(self, path: str, flags: int) -> int:
         """Open a file; child processes do not inherit the descriptor."""

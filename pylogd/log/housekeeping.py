@@ -55,7 +55,7 @@ class Housekeeping:
         """
         now_ms, now = self._now_ms(), self._seconds()
         moved = []
-        for key, log in list(self._registry.logs.items()):
+        for key, log in self._registry.open_items():
             if path is not None and os.path.dirname(log.directory) != path:
                 continue
             start = log.log_start_offset

@@ -30,6 +30,7 @@ from pylogd.log.errors import LINK, CorruptFile, CorruptLog, StorageFailure
 from pylogd.log.files import FileSystem, SegmentFile, sync_directory
 from pylogd.log.index_files import read_transaction_index
 from pylogd.log.log import Log
+from pylogd.log.paced import log_class
 from pylogd.log.producers import Producers
 from pylogd.log.scan import BadBatch, scan
 from pylogd.log.segment import (
@@ -102,7 +103,7 @@ def create_log(
         segment = Segment.create(storage, directory, 0, created_ms=now_ms())
     except OSError as error:
         raise StorageFailure(directory, error) from error
-    return Log(
+    return log_class(storage)(
         directory, topic, partition, topic_id, config, storage=storage, now_ms=now_ms, segments=[segment],
         log_start_offset=0, log_end_offset=0, recovery_point=0, epochs=LeaderEpochs(), producers=Producers(),
     )  # fmt: skip
@@ -158,7 +159,7 @@ class _Loader:
             self._sync_names()
         producers = Producers()
         restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
-        return Log(
+        return log_class(self.storage)(
             self.directory, found.topic, found.partition, found.topic_id, self.config,
             storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
             recovery_point=end, epochs=self.epochs, producers=producers, clean=clean,

@@ -23,15 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from pylogd.log.accepting import (
-    IOV_MAX,
-    NO_TIMESTAMP,
-    PREFIX_SIZE,
-    Accepted,
-    accept,
-    pack_prefix,
-    repeated,
-)
+from pylogd.log.accepting import IOV_MAX, NO_TIMESTAMP, PREFIX_SIZE, Accepted, accept, pack_prefix, repeated
 from pylogd.log.append_result import AppendResult, new_append_result
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
@@ -399,7 +391,9 @@ class Log:
             with self.lock:
                 self._tail = self.log_end_offset, self._active, self._active.size
         file, cached = segment.reader(allow_cold=allow_cold), segment.cached
-        return FileSlice(file, position, length) if cached is None else cached.slice(file, position, length)
+        if cached is None:
+            return FileSlice(file, position, length)
+        return cached.slice(file, position, length, sealed=segment is not self._active)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, leader epoch) of the first record with at least this time stamp, None if none.

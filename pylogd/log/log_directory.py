@@ -15,7 +15,7 @@ import errno
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pylogd.log import checkpoints
@@ -175,16 +175,17 @@ class LogDirectory:
         if offsets is None:
             self.clean = False
             return {}
-        self.checkpointed[name] = offsets
         return offsets
 
     def _read_offsets(self, name: str, consequence: str) -> dict[TopicPartition, int] | None:
         """Read a checkpoint; None if it is damaged. `consequence` says in the log what happens then."""
         try:
-            return checkpoints.read_offsets(self.fs, self.path, name)
+            offsets = checkpoints.read_offsets(self.fs, self.path, name)
         except CorruptFile as error:
             _log.warning("%s; %s", error, consequence)
             return None
+        self.checkpointed[name] = offsets
+        return offsets
 
     def write_offsets(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         """Write a checkpoint, unless the file has these offsets already. Raises StorageFailure."""
@@ -195,6 +196,21 @@ class LogDirectory:
         except OSError as error:
             raise StorageFailure(os.path.join(self.path, name), error) from error
         self.checkpointed[name] = offsets
+
+    def has_entry(self, key: TopicPartition) -> bool:
+        """Return whether a checkpoint has an entry of that partition."""
+        return any(key in offsets for offsets in list(self.checkpointed.values()))
+
+    def keep_entries(self, known: Container[TopicPartition]) -> None:
+        """Remove the entries of partitions that are not `known` and have no directory here. Raises StorageFailure."""
+        for name, offsets in list(self.checkpointed.items()):
+            kept = {key: offset for key, offset in offsets.items() if key in known or self._has(key)}
+            self.write_offsets(name, kept)
+
+    def _has(self, key: TopicPartition) -> bool:
+        """Return whether there is a directory of that partition."""
+        topic, partition = key
+        return self.fs.exists(os.path.join(self.path, f"{topic}-{partition}"))
 
     def rename_partition(self, directory: str, suffix: str = DELETE_SUFFIX) -> str:
         """Durably rename a partition's directory to a unique name with a suffix; return the new path.

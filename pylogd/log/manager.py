@@ -183,7 +183,7 @@ class LogManager:
             self._loader.load(found, self.partition_limit, progress, config_of)
             directories.sync_names()
             self.checkpoint()
-            for key, log in list(self.logs.items()):
+            for key, log in self._registry.open_items():
                 if log.cleaned_offset < directories.cleaned_offsets.get(key, 0):  # recovery truncated the log
                     self.checkpoint_cleaned(log)
             if not directories.online:
@@ -312,6 +312,7 @@ class LogManager:
     def _make(self, entry: LogDirectory, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
         """Create the files of an empty log. Raises StorageFailure."""
         path = os.path.join(entry.path, f"{topic}-{partition}")
+        self._checkpoints.forget_deleted((topic, partition), entry)
         try:
             if self.fs.islink(path):
                 raise OSError(errno.ELOOP, LINK, path)
@@ -361,7 +362,6 @@ class LogManager:
                 with log.exclude_appends():  # a roll must not fail because the directory has another name
                     log.abandon()
                 self._delete_later(entry, log.directory, log.config)
-            self._drop_cleaned(log)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
@@ -398,7 +398,6 @@ class LogManager:
         try:
             log.close()
             target = entry.rename_partition(log.directory, STRAY_SUFFIX)
-            self._drop_cleaned(log)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
@@ -414,25 +413,20 @@ class LogManager:
             entry.open_logs -= 1
             return log, entry
 
-    def _drop_cleaned(self, log: Log) -> None:
-        """Remove a log that is no longer open from the cleaner's checkpoint."""
-        if log.cleaned_offset:
-            self.checkpoint_cleaned(log)
-
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log to end at `offset` at most, update the checkpoints, and return the new log end offset."""
         log = self.logs[topic, partition]
-        cleaned = log.cleaned_offset
+        self._checkpoints.lower_cleaned(log, offset)
         end = truncate_to(log, offset)
-        self._checkpoints.write_truncated(log, cleaned)
+        self._checkpoints.write_truncated(log)
         return end
 
     def begin_at(self, topic: str, partition: int, offset: int) -> None:
         """Remove all records of a log, have it start and end at `offset`, and update the checkpoints."""
         log = self.logs[topic, partition]
-        cleaned = log.cleaned_offset
+        self._checkpoints.lower_cleaned(log, offset)
         truncate_fully_and_start_at(log, offset)
-        self._checkpoints.write_truncated(log, cleaned)
+        self._checkpoints.write_truncated(log)
 
     # Data directories ----------------------------------------------------------------------------------------------
 

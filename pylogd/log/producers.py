@@ -111,6 +111,21 @@ class Producer:
         """The last offset of the last batch, -1 if none is known."""
         return self.batches[_LAST_OFFSET] if self.batches else -1
 
+    def before(self, offset: int) -> Producer | None:
+        """Return the state by those of the known batches that end before `offset`, None if none does."""
+        batches = self.batches
+        end = len(batches)
+        while end and batches[end + _LAST_OFFSET] >= offset:
+            end -= _FIELDS
+        if not end:
+            return None
+        earlier = Producer(self.epoch)
+        earlier.batches = batches[:end]
+        last = WrittenBatch._make(earlier.batches[-_FIELDS:])
+        earlier.next_sequence = (last.last_sequence + 1) & MAX_SEQUENCE
+        earlier.last_seen_ms = last.timestamp
+        return earlier
+
     def find(self, base_sequence: int, last_sequence: int) -> WrittenBatch | None:
         """Return the batch with these sequence numbers, if it is one of the last."""
         batches = self.batches

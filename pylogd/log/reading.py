@@ -78,11 +78,12 @@ class SegmentsView:
     def _end(self, at: int, bound: int, end: int, size: int, allow_cold: bool) -> int:
         """Return the position in a segment's file where a read up to `bound` (exclusive) ends."""
         segment = self.segments[at]
-        if bound < (self._bases[at + 1] if at + 1 < len(self._bases) else end):
+        is_last = at + 1 == len(self._bases)
+        if bound < (end if is_last else self._bases[at + 1]):
             excluded = segment.locate(bound, allow_cold=allow_cold)
             if excluded is not None:
                 return excluded.position
-        return size if at + 1 == len(self.segments) else segment.size
+        return size if is_last else segment.size
 
     def _whole_batches(self, at: int, position: int, max_bytes: int, allow_cold: bool) -> int:
         """Return the size of the batches from `position` on that fit whole into `max_bytes`; the first one does."""

@@ -40,6 +40,14 @@ class LogRegistry:
         """Return the open logs at this moment."""
         return list(self.logs.values())
 
+    def open_items(self) -> list[tuple[TopicPartition, Log]]:
+        """Return the open logs at this moment, with their keys. May be called by any thread.
+
+        Listing the items of the dictionary itself allocates a tuple for each. That may start a garbage collection, and
+        its callbacks let another thread change the dictionary meanwhile.
+        """
+        return list(self.logs.copy().items())
+
     def unopened(self) -> set[TopicPartition]:
         """Return the logs that were not opened because there are too many partitions."""
         return {key for key, log in self.offline.items() if log.unopened_path is not None}

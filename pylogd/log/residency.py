@@ -4,15 +4,18 @@
 there: the next one who asks for the same place is told that it is in memory, whatever is missing behind it. `cachestat`
 (Linux 6.5) and `mincore` only look. `cachestat` takes 2 us for a range of any size, and counts a page that is still
 being read as there; `mincore`, for older kernels, takes 30 us for 1 MiB, and counts it as missing. Python has no
-function for either, and none that gives the address of a mapping that can't be written.
+function for either, and none that gives the address of a mapping that can't be written. A fetch of records that were
+not just written asks twice, so the compiled `_residency` makes the call, and ctypes only where that is missing.
 
 Source: cachestat and mincore(2), mm/filemap.c and mm/mincore.c of Linux.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+from collections.abc import Callable
 from typing import Final
 
 _PAGE: Final = mmap.PAGESIZE
@@ -41,11 +44,14 @@ def missing_bytes(fd: int, position: int, length: int) -> int:
         return 0
     start = position - position % _PAGE
     size = position + length - start
-    there = _pages_in_memory(fd, start, size)
-    return _not_in_core(fd, start, size) if there is None else max(-(-size // _PAGE) - there, 0) * _PAGE
+    there = pages_in_memory(fd, start, size)
+    if there is None:
+        return _not_in_core(fd, start, size)
+    missing = (size + _PAGE - 1) // _PAGE - there
+    return missing * _PAGE if missing > 0 else 0
 
 
-def _pages_in_memory(fd: int, start: int, size: int) -> int | None:
+def ask_by_ctypes(fd: int, start: int, size: int) -> int | None:
     """Return how many pages of a range are in memory, by `cachestat`; None if the kernel does not say."""
     found = _Statistics()
     return None if _syscall(_CACHESTAT, fd, _Range(start, size), found, 0) else int(found[0])
@@ -63,3 +69,8 @@ def _not_in_core(fd: int, start: int, size: int) -> int:
     finally:
         _unmap(address, size)
     return pages.raw.count(b"\0") * _PAGE
+
+
+pages_in_memory: Callable[[int, int, int], int | None] = ask_by_ctypes
+with contextlib.suppress(ImportError):  # it could not be compiled
+    from pylogd.log._residency import pages_in_memory

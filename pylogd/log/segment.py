@@ -52,21 +52,24 @@ _replacements = itertools.count(1)
 class Storage:
     """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
-    __slots__ = ("cache", "files", "fs", "indexes", "seconds", "staged_appends")
+    __slots__ = ("appended", "cache", "files", "fs", "indexes", "seconds", "staged_appends")
 
     def __init__(
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
         seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
+        appended: Callable[[str, float], object] | None = None,
     ) -> None:  # fmt: skip
         """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
 
-        cache: holds what producers append; None for no such cache. staged_appends: whether all appends are made by
-        `staged_append`.
+        cache: holds what producers append; None for no such cache. staged_appends: whether appends are made by
+        `staged_append`: all, or with `appended` some (see `log.paced`), and it is told the log's directory and the
+        seconds of each of the others that took long.
         """
         self.fs = fs
         self.cache = cache
         self.seconds = seconds
         self.staged_appends = staged_appends
+        self.appended = appended
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 
@@ -393,11 +396,11 @@ class Segment:
             data = file.read(position, length) if allow_cold else file.read_warm(position, length)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
-        if data is None or (len(data) < length and not allow_cold):
+        if data is not None and len(data) == length:
+            return data
+        if data is None or not allow_cold:
             raise ColdRead(self.path)
-        if len(data) < length:
-            raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
-        return data
+        raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
 
     def get_indexes(self, *, allow_cold: bool) -> Indexes:
         """Return the indexes. Raises ColdRead, StorageFailure, CorruptLog."""

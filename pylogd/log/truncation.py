@@ -2,7 +2,8 @@
 
 Segments after the new end are unlinked, newest first; the one that contains it is truncated and synced; the log takes
 over its new end; the directory is synced; and the producers' state is restored from a snapshot and the remaining
-batches. A log that restarts at an offset has neither snapshots nor producers.
+batches, or taken back by `rewind` if few batches were removed. A log that restarts at an offset has neither snapshots
+nor producers.
 
 Rules: waits for the disk: call it in a thread. Call it through `LogManager`, which updates the checkpoints: with a
 recovery point after the log's end, a later start would trust records that were not flushed.
@@ -10,12 +11,14 @@ recovery point after the log's end, a later start would trust records that were 
 
 from __future__ import annotations
 
+from pylogd.log import rewind
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
 from pylogd.log.producers import Producers
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
-from pylogd.log.snapshots import restore_producers, snapshot_offsets
+from pylogd.log.snapshots import remove_snapshots_above, restore_producers, snapshot_offsets
+from pylogd.wire.records import BatchHeader
 
 
 def truncate_to(log: Log, offset: int) -> int:
@@ -26,17 +29,20 @@ def truncate_to(log: Log, offset: int) -> int:
         kept = [segment for segment in log.segments if segment.base_offset <= offset]
         if not kept:
             return _restart_at(log, offset)
-        for segment in reversed(log.segments[len(kept) :]):
-            _unlink(log, segment)
         segment = kept[-1]
+        first = segment.locate(offset, allow_cold=True)
+        position = segment.size if first is None else first.position
+        removed = rewind.removed_headers(log.segments[len(kept) - 1 :], position)
+        for later in reversed(log.segments[len(kept) :]):
+            _unlink(log, later)
         if segment.file is None:
             segment.open_for_append()
-        first = segment.locate(offset, allow_cold=True)
         segment.truncate(offset)
         segment.sync()
         with log.lock:
             log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
-        _make_durable(log)
+        if not _take_back(log, removed):
+            _make_durable(log)
         return log.log_end_offset
 
 
@@ -68,6 +74,21 @@ def _unlink(log: Log, segment: Segment) -> None:
     for path in segment.file_paths():
         if log.storage.fs.exists(path):
             log.storage.fs.unlink(path)
+
+
+def _take_back(log: Log, removed: list[BatchHeader] | None) -> bool:
+    """Make a truncation durable, and take the producers back; return False, with nothing done, if that can't be told.
+
+    removed: headers of all batches that were removed, None if they are many.
+    """
+    if not rewind.rewind(log.producers, removed, log.segments[-1], log.log_end_offset):
+        return False
+    try:
+        sync_directory(log.storage.fs, log.directory)
+    except OSError as error:
+        raise StorageFailure(log.directory, error) from error
+    remove_snapshots_above(log.storage.fs, log.directory, log.log_end_offset)
+    return True
 
 
 def _make_durable(log: Log) -> None:

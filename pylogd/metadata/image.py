@@ -19,7 +19,8 @@ NO_LEADER: Final = -1
 MAX_NAME_LENGTH: Final = 249
 #: Topics in which brokers keep state of their own. Clients may read them; Metadata answers mark them as internal.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 #: Ids that mean "no topic" and "the metadata topic" in the protocol.
@@ -94,6 +95,18 @@ class IsrChange:
     partition_epoch: int
     isr: tuple[int, ...]
     epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothWait:
+    """The wait of a smooth expansion, as the partition's leader saw it when it looked at the groups.
+
+    until_ms: `PartitionState.latest_until_ms`. epochs: of each new replica that is not in sync, the broker epoch in
+    which it has told where its log begins.
+    """
+
+    until_ms: int
+    epochs: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pylogd.metadata.configs import BrokerConfigs
 from pylogd.metadata.delegation_tokens import DelegationTokens
 from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.entity_configs import EntityConfigs
+from pylogd.metadata.features import Features
 from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
@@ -30,7 +31,7 @@ class Metadata:
     """A broker's metadata on one store.
 
     `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` of users and client ids,
-    `delegation_tokens`, and `feed`, by which brokers hear of each other's writes.
+    `delegation_tokens`, `features`, and `feed`, by which brokers hear of each other's writes.
     """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
@@ -44,6 +45,7 @@ class Metadata:
         self.broker_configs = BrokerConfigs(store, settings, node_id, self.feed)
         self.entity_configs = EntityConfigs(store, self.feed)
         self.delegation_tokens = DelegationTokens(store, self.feed)
+        self.features = Features(store, self.feed)
         self.topics = TopicRegistry(settings, self.feed)
         self.topic_admin = TopicAdmin(store, settings, self.cluster, self.feed, self.topics)
         self.isr_writer = IsrWriter(self.topics, self.cluster, self.feed, wall_ms, partial(min_insync_of, settings))

@@ -307,7 +307,8 @@ class Tree:
             self._unfire(fired)
             self._unwatch(watched)
             self._transaction = transaction
-            return None, error
+            # Its traceback refers to the list of outcomes that it gets into: only the garbage collector frees that.
+            return None, error.with_traceback(None)
         finally:
             # A failed statement (disk full) may have ended the whole transaction, and the savepoint with it.
             if self._database is not None and self._database.in_transaction:

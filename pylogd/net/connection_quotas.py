@@ -34,8 +34,8 @@ _limited = LimitedLog(log)
 
 UNLIMITED: Final = 2**31 - 1
 _ROUNDING: Final = 1e-6  # seconds
-#: How many connections a port accepts in one turn of the reactor: as many as take it some milliseconds.
-_AT_ONCE: Final = 20
+#: How many connections a port accepts in one turn of the reactor: as many as take it about a millisecond.
+_AT_ONCE: Final = 5
 _LOG_SECONDS: Final = 60.0  # between two lines that say that a listener is full
 _MAPPED: Final = "::ffff:"
 

@@ -1,19 +1,23 @@
 """Bound the memory of large requests that have arrived in part or wait for their turn, over all connections.
 
 Strategy: a connection in the middle of a large request has a `MemoryShare`. Before each further read it asks for the
-memory that the read may need. While the bound leaves no room, it is not read from. Requests that began earlier go
-first: none gets memory while an older one waits. Should nobody else be receiving, the oldest one that waits continues
-in any case, so that a request larger than the room that is left, or than the bound, is served in the end.
+memory that the read may need. While the bound leaves no room, it is not read from.
 
-The first request that has become large may become as long as it says. So the others leave it room for that, but share
-at least a part of the bound (`LEAST_PART`), which a request that does not progress cannot keep from them. Otherwise
-many large requests would fill the bound together, and then one of them would go on to its whole length beyond it.
+Most requests are short beside the bound. They share it, the oldest first: none gets memory while an older one waits.
+Should each that has memory wait for more, the oldest continues in any case (`_exempt`), until it has arrived.
+
+A *long* request (`LONG_PART` of the bound) may not fit beside others. All long ones together take at most `LONGS_PART`
+of the bound. Only the one that needs more, the first that does, may become as long as it says (`_first`), once the
+others take no more than `OTHERS_PART`, or all together fit the bound. Others then share what that leaves of the bound,
+at least `OTHERS_PART`, which a long request that does not progress can't keep from them. So requests take at most the
+larger of the bound, and `OTHERS_PART` of it and one request; and a short one that continues in any case.
 
 What one read brings of a request is there before anybody can ask. So while memory is scarce, connections read
 `LEAST_BYTES` at a time: from when the bound is reached until half of it is free and nobody waits.
 
-Rules: whoever receives too slowly while others wait is closed: once one has waited for `patience` seconds, as many of
-the requests that are older than that as it needs, the oldest first. So each that waits gets its turn.
+Rules: whoever keeps memory for too long while others wait is closed: once the first of those that wait has done so for
+`patience` seconds, as many of the requests that are older than that as it needs, the oldest first. So each gets its
+turn.
 
 Must not know: frames, transports; `Holder` pauses and resumes a connection.
 """
@@ -31,10 +35,12 @@ from twisted.internet.interfaces import IReactorTime
 LEAST_BYTES: Final = 1 << 14
 
 
-#: A request with this part of the bound is given room for its whole length.
-LARGE_PART: Final = 1 / 32
-#: The part of the bound that the other requests may take in any case.
-LEAST_PART: Final = 1 / 4
+#: A request with this part of the bound is long.
+LONG_PART: Final = 1 / 32
+#: The part of the bound that the other requests may take in any case beside the first long one.
+OTHERS_PART: Final = 1 / 4
+#: What of it long ones may take: the rest is for short ones.
+LONGS_PART: Final = OTHERS_PART * 3 / 4
 
 
 class Holder(Protocol):
@@ -61,7 +67,7 @@ class Holder(Protocol):
 class MemoryShare:
     """The part of one connection."""
 
-    __slots__ = ("_holder", "_memory", "began", "charged", "number", "waits_since")
+    __slots__ = ("_holder", "_memory", "began", "charged", "long", "number", "waits_since")
 
     def __init__(self, memory: RequestMemory, holder: Holder) -> None:
         self._memory = memory
@@ -69,6 +75,7 @@ class MemoryShare:
         self.number = 0  # the lower, the older its request; 0 before the first
         self.began = 0.0
         self.charged = 0  # bytes
+        self.long = False
         self.waits_since: float | None = None
 
     def extend(self, most: int) -> int:
@@ -94,11 +101,6 @@ class MemoryShare:
         if not self._holder.partial_bytes:
             self._memory.release(self)
 
-    @property
-    def receiving(self) -> bool:
-        """Whether a request arrives: what of it is there is read further."""
-        return self.waits_since is None and bool(self._holder.partial_bytes)
-
     def release(self) -> None:
         """The request has been answered, or the connection has ended."""
         self._memory.release(self)
@@ -114,6 +116,31 @@ class MemoryShare:
     def cut(self, reason: str) -> None:
         """Close the connection; `release` follows when it is lost."""
         self._holder.cut(reason)
+
+
+class _Queue:
+    """Shares that wait, the oldest first."""
+
+    __slots__ = ("_order", "_turns")
+
+    def __init__(self) -> None:
+        self._turns: dict[int, MemoryShare] = {}  # by number
+        self._order: list[int] = []  # a heap of their numbers, and of some that no longer wait
+
+    def add(self, share: MemoryShare) -> None:
+        self._turns[share.number] = share
+        heappush(self._order, share.number)
+
+    def remove(self, share: MemoryShare) -> None:
+        """Remove a share, if it is there."""
+        self._turns.pop(share.number, None)
+
+    def oldest(self) -> MemoryShare | None:
+        """Return the share whose turn it is, or None if none waits."""
+        order = self._order
+        while order and order[0] not in self._turns:
+            heappop(order)
+        return self._turns[order[0]] if order else None
 
 
 class RequestMemory:
@@ -133,10 +160,11 @@ class RequestMemory:
         self._numbers = count(1)
         self._shares: dict[MemoryShare, None] = {}  # of requests that are there in part or wait, the oldest first
         self._going: dict[MemoryShare, None] = {}  # of these, those that do not wait
-        self._large: dict[MemoryShare, None] = {}  # those that have become large, the first ones first
+        self._long_used = 0  # bytes, of all long requests
+        self._first: MemoryShare | None = None  # the long request that may become as long as it says
+        self._exempt: MemoryShare | None = None  # the short one that continues in any case
         self._waiting: dict[MemoryShare, int] = {}  # the bytes wanted
-        self._turns: dict[int, MemoryShare] = {}  # those that wait, by number
-        self._order: list[int] = []  # a heap of their numbers, and of some that no longer wait
+        self._short, self._long = _Queue(), _Queue()  # those that wait
 
     def share(self, holder: Holder) -> MemoryShare:
         """Return a share for a connection that has begun to receive a large request."""
@@ -155,17 +183,17 @@ class RequestMemory:
             self._shares[share] = None
             share.number, share.began = next(self._numbers), self.clock.seconds()
             self._going[share] = None
+        self._classify(share)
         self._charge(share, held)
-        oldest = self._oldest_waiting()
-        behind = oldest is not None and oldest.number < share.number
-        if (self._fits(share, wanted) and not behind) or not (oldest or self._others_receive(share)):
+        oldest = self._queue(share).oldest()
+        behind = oldest is not None and oldest.number < share.number and share is not self._first
+        if not behind and self._fits(share, wanted):
             self._charge(share, wanted)
             return True
         share.waits_since = self.clock.seconds()
         self._waiting[share] = wanted
         del self._going[share]
-        self._turns[share.number] = share
-        heappush(self._order, share.number)
+        self._queue(share).add(share)
         self._look()
         share.pause()
         self._serve()
@@ -174,40 +202,51 @@ class RequestMemory:
     def release(self, share: MemoryShare) -> None:
         """See `MemoryShare.release`."""
         if self._waiting.pop(share, None) is not None:
-            del self._turns[share.number]
+            self._queue(share).remove(share)
             share.waits_since = None
         self._shares.pop(share, None)
         self._going.pop(share, None)
         self._charge(share, 0)
+        if share is self._first:
+            self._first = None
+        elif share is self._exempt:
+            self._exempt = None
         self._serve()
 
     def check(self) -> None:
-        """Serve those that wait, and cut a slow one if the first has waited for too long. Call this now and then."""
+        """Serve those that wait, and cut slow ones if the first has waited for too long. Call this now and then."""
         self._serve()
         self._look()
-        if not self._waiting:
-            return
+        for queue in (self._short, self._long):
+            if (oldest := queue.oldest()) is not None:
+                self._make_room(oldest)
+
+    def _make_room(self, share: MemoryShare) -> None:
+        """Close as many connections as a share needs that has waited for too long."""
         now = self.clock.seconds()
-        since = [one.waits_since for one in self._waiting if one.waits_since is not None]
-        if now - min(since, default=now) < self.patience:
+        if share.waits_since is None or now - share.waits_since < self.patience:
             return
-        first = self._oldest_waiting()
-        assert first is not None
-        wanted, gone = self._waiting[first], set[MemoryShare]()
-        for slow in [one for one in self._shares if one.receiving and now - one.began >= self.patience]:
-            if self._fits(first, wanted, gone):
+        wanted, gone = self._waiting[share], set[MemoryShare]()
+        for slow in [one for one in self._shares if one.waits_since is None and now - one.began >= self.patience]:
+            if share not in self._waiting or self._fits(share, wanted, gone):
                 break
             gone.add(slow)
-            slow.cut("others wait for memory (queued.max.request.bytes), and its request has not arrived in "
-                     f"{self.patience:.0f} s (request.receive.timeout.ms)")  # fmt: skip
+            slow.cut("others wait for memory (queued.max.request.bytes), and its request has not been received and "
+                     f"begun in {self.patience:.0f} s (request.receive.timeout.ms)")  # fmt: skip
+
+    def _classify(self, share: MemoryShare) -> None:
+        """Find out whether a request is long."""
+        long = 0 <= self.limit * LONG_PART <= share.most
+        if long != share.long:
+            self._long_used += share.charged if long else -share.charged
+            share.long = long
 
     def _charge(self, share: MemoryShare, size: int) -> None:
-        self.used += size - share.charged
+        more = size - share.charged
+        self.used += more
+        if share.long:
+            self._long_used += more
         share.charged = size
-        if size and 0 <= self.limit * LARGE_PART <= size:
-            self._large[share] = None
-        else:
-            self._large.pop(share, None)
         self._look()
 
     def _look(self) -> None:
@@ -225,34 +264,56 @@ class RequestMemory:
             self.scarce = scarce
             self.on_scarce()
 
-    def _others_receive(self, share: MemoryShare) -> bool:
-        return any(one.receiving for one in self._going if one is not share)
+    def _queue(self, share: MemoryShare) -> _Queue:
+        return self._long if share.long else self._short
 
     def _fits(self, share: MemoryShare, wanted: int, gone: Set[MemoryShare] = frozenset()) -> bool:
-        """Return whether there is room for `wanted` bytes of a request, once those in `gone` are closed."""
-        if self.limit < 0:
-            return True
-        size = self.used - share.charged + wanted - sum(one.charged for one in gone & self._shares.keys())
-        if size > self.limit:
-            return False
-        first = next((one for one in self._large if one not in gone), share)
-        room = max(self.limit - first.most, int(self.limit * LEAST_PART))
-        return first is share or size - first.charged <= room
+        """Return whether there is room for `wanted` bytes of a request, once those in `gone` are closed.
 
-    def _oldest_waiting(self) -> MemoryShare | None:
-        order = self._order
-        while order and order[0] not in self._turns:
-            heappop(order)
-        return self._turns[order[0]] if order else None
+        A long request that does not fit beside other long ones becomes the first if there is none.
+        """
+        limit = self.limit
+        if limit < 0 or share is self._exempt:
+            return True
+        leave = gone & self._shares.keys()
+        others = self.used - share.charged - sum(one.charged for one in leave)
+        first = self._first if self._first not in leave else None
+        if share.long and share is not first:
+            long = self._long_used - share.charged - sum(one.charged for one in leave if one.long)
+            if first is not None:
+                long -= first.charged
+            if long + wanted > limit * LONGS_PART:
+                if first is not None:
+                    return False
+                first = share
+                if not gone:
+                    self._first = share
+        if share is first:
+            return others + wanted <= limit or others <= limit * OTHERS_PART
+        if first is None:
+            return others + wanted <= limit
+        room = max(limit - first.most, limit * OTHERS_PART)
+        return others + wanted <= limit and others - first.charged + wanted <= room
 
     def _serve(self) -> None:
         """Let those continue whose turn it is."""
-        while (share := self._oldest_waiting()) is not None:
-            wanted = self._waiting[share]
-            if not self._fits(share, wanted) and self._others_receive(share):
-                return
-            del self._waiting[share], self._turns[share.number]
+        while (share := self._next()) is not None:
+            wanted = self._waiting.pop(share)
+            self._queue(share).remove(share)
             self._going[share] = None
             share.waits_since = None
             self._charge(share, wanted)
             share.resume()
+
+    def _next(self) -> MemoryShare | None:
+        """Return the share that may continue now, of those that wait."""
+        short, long = self._short.oldest(), self._long.oldest()
+        for share in (self._first, short, long):
+            if share is not None and share in self._waiting and self._fits(share, self._waiting[share]):
+                return share
+        if any(one.charged for one in self._going):
+            return None  # these go on, or are closed
+        if short is not None:
+            self._exempt = short
+            return short
+        return self._first if self._first in self._waiting else long

@@ -172,7 +172,7 @@ class TlsTransport(TLSMemoryBIOProtocol):
         while got < most and self._ended is None and not self._lostTLSConnection:
             size, why = decrypt(self._tlsConnection, buffer[got:], most - got)
             got += size
-            if why is not None and (not self._wants_more(why) or not self._read_socket()):
+            if why is not None and (not self._wants_more(why) or not self._read_socket(most - got)):
                 break
         return got
 
@@ -183,12 +183,15 @@ class TlsTransport(TLSMemoryBIOProtocol):
         self._ended = (None if isinstance(why, SSL.ZeroReturnError) else Failure(why),)
         return False
 
-    def _read_socket(self) -> bool:
-        """Give OpenSSL more of what the socket has. Return whether there was anything."""
+    def _read_socket(self, wanted: int) -> bool:
+        """Give OpenSSL more of what the socket has. Return whether there was anything.
+
+        wanted: bytes. What the socket gives beyond them, a record at most, OpenSSL keeps, and nobody counts.
+        """
         if self._left <= 0:
             return False
         try:
-            size = self._tcp.socket.recv_into(_RECEIVED)
+            size = self._tcp.socket.recv_into(_RECEIVED, min(wanted + _RECORD_BYTES, len(_RECEIVED)))
         except OSError:
             return False
         if not size:

@@ -21,7 +21,7 @@ from pylogd.log.files import FileSystem
 from pylogd.process.logs import LogFile, log_to
 from pylogd.process.reload import Reloader
 from pylogd.process.shell import Shell, process_reactor, run_in_foreground
-from pylogd.process.tuning import raise_file_limit, tune_interpreter
+from pylogd.process.tuning import raise_file_limit, tune_allocator, tune_interpreter
 
 log = Logger()
 
@@ -38,6 +38,7 @@ class BrokerShell(Shell):
         fs: FileSystem | None = None,
     ) -> None:
         """`reopen_log` reopens the log file, on SIGHUP. `fs` is the logs' file system, by default the real one."""
+        tune_allocator()
         self.broker = Broker(settings, reactor, fs, raise_file_limit())
         super().__init__(reactor, self.broker, self._line)
         self.broker.on_end = self.end

@@ -24,7 +24,7 @@ from pylogd.config import Settings
 from pylogd.config.values import LONG_MAX
 from pylogd.metadata.entity_configs import Entity, EntityConfigs
 from pylogd.quotas.limits import KINDS, QuotaKind, QuotaTable, read_limit
-from pylogd.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
+from pylogd.quotas.rates import AdmissionRate, PacedRate, TokenBucket, WindowedRate, Windows
 
 log = Logger()
 
@@ -33,7 +33,7 @@ _SWEEP_AT: Final = 1000
 #: Characters of a client id that count. The protocol allows 32 KB, and a client may send another one each time.
 LONGEST_ID: Final = 255
 
-Counter = WindowedRate | TokenBucket
+Counter = AdmissionRate | WindowedRate | TokenBucket
 
 
 class _Quotas:
@@ -109,8 +109,8 @@ class ClientQuotas:
             QuotaKind.FETCH: _limit(integer("quota.consumer.default")),
         }
         self._kinds = {kind: _Quotas(partial(PacedRate, self._windows)) for kind in QuotaKind}
-        for kind in (QuotaKind.REQUEST, QuotaKind.CONNECTION):
-            self._kinds[kind] = _Quotas(partial(WindowedRate, self._windows))
+        self._kinds[QuotaKind.REQUEST] = _Quotas(partial(WindowedRate, self._windows))
+        self._kinds[QuotaKind.CONNECTION] = _Quotas(partial(AdmissionRate, self._windows))
         self._kinds[QuotaKind.MUTATION] = _Quotas(partial(TokenBucket, changes))
         self._listeners: list[Callable[[bool], object]] = []
         configs.subscribe(self._changed)
@@ -174,12 +174,8 @@ class ClientQuotas:
             return True
         now = self.seconds()
         counter = self._kinds[QuotaKind.CONNECTION].counter(Entity(ip=ip), now)
-        assert isinstance(counter, WindowedRate)
-        counter.record(1, now)
-        if counter.owed(limit, now) == 0:
-            return True
-        counter.record(-1, now)  # one that was refused does not keep others out
-        return False
+        assert isinstance(counter, AdmissionRate)
+        return counter.admit(limit, now)
 
     def _changed(self, _: Iterable[Entity]) -> None:
         """Make the tables anew."""

@@ -2,8 +2,9 @@
 
 Strategy: a partition with such an append has a queue; what is appended to it meanwhile is added to the queue, so that
 appends are done in the order in which they came. What an append needs from a thread is awaited; everything else is done
-on the reactor's thread. The queue is removed when it is empty. Where appends are written in threads, every append
-passes through here, and those that wait together are written together (`staged_writes`).
+on the reactor's thread. The queue is removed when it is empty. Where appends are written in threads, because the disk
+is slow or always, every append passes through here, and those that wait together are written together
+(`staged_writes`).
 
 Rules: few appends are inspected concurrently (`AT_ONCE`), since an inspection may need many times the batch's size in
 memory. An append is done even if its client has gone, since later ones may rely on it.
@@ -12,9 +13,9 @@ memory. An append is done even if its client has gone, since later ones may rely
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, fail
 
@@ -37,10 +38,10 @@ class QueuedAppend(WaitingAppend):
     """An append in a queue.
 
     at_once: whether a short inspection may be done on the reactor's thread. context: of its request, to which the
-    thread's time is charged. done: the caller's.
+    thread's time is charged. done: the caller's. staged: whether it has to be written in a thread.
     """
 
-    __slots__ = ("at_once", "context", "done")
+    __slots__ = ("at_once", "context", "done", "staged")
 
     def __init__(
         self, records: Buffer, acks_all: bool, *, at_once: bool, own: bool, follows: int | None,
@@ -50,6 +51,7 @@ class QueuedAppend(WaitingAppend):
         self.at_once = at_once
         self.context: Context = copy_context()
         self.done: Deferred[AppendResult] = Deferred()
+        self.staged = follows is not None
 
     @property
     def wants_inspection(self) -> bool:
@@ -64,10 +66,22 @@ class _Every:
         return True
 
 
+class _Staged:
+    """Contains the partitions of which an append waits, and those whose appends are for threads at present."""
+
+    def __init__(self, queues: Mapping[Partition, object], staged: StagedWrites) -> None:
+        self._queues = queues
+        self._wanted = staged.wanted
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._queues or self._wanted(cast("Partition", partition))
+
+
 class AppendQueues:
     """The appends of a broker's partitions that wait.
 
-    taken: the partitions of which further appends have to come here, to stay in order: all, where writes are staged.
+    taken: the partitions of which further appends have to come here, to stay in order: all, where writes are staged; at
+        times, where they are staged on slow disks only.
     """
 
     def __init__(
@@ -78,7 +92,9 @@ class AppendQueues:
     ) -> None:
         """`append`: as `ReplicaManager.append`. `in_thread`: run a function in a thread. staged: writes in threads."""
         self._queues: dict[Partition, deque[QueuedAppend]] = {}
-        self.taken: Container[Partition] = self._queues if staged is None else _Every()
+        self.taken: Container[Partition] = self._queues
+        if staged is not None:
+            self.taken = _Staged(self._queues, staged) if staged.adaptive else _Every()
         self._append_now = append
         self._in_thread = in_thread
         self._staged = staged
@@ -95,12 +111,17 @@ class AppendQueues:
         Cancelling the Deferred does not cancel the append.
         """
         append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None, terms=terms)
-        if self._staged is not None:
+        if self._staged is not None and partition in self.taken:
+            refusal = self._staged.refusal(partition, records)
+            if refusal is not None:
+                return fail(refusal)
             try:
-                leave = self._staged.enter(partition, records)
+                partition.check_append(acks_all)  # now, not when those before it have been written
+                leave = self._staged.enter(partition, len(records))
             except PylogdError as error:
                 return fail(error)
             append.done.addBoth(_left, leave)
+            append.staged = True
         return self._add(partition, append)
 
     def append_fetched(self, partition: Partition, batches: Buffer) -> Deferred[AppendResult]:
@@ -137,7 +158,7 @@ class AppendQueues:
                 first.inspections = await self._inspect(partition, first)
             while True:  # settings may change meanwhile, and with them what has to be known
                 try:
-                    if self._staged is not None:
+                    if self._staged is not None and (first.staged or self._staged.wanted(partition)):
                         return await self._staged.write(partition, _ready(queue))
                     return [self._append_one(partition, first)]
                 except InspectionNeeded:

@@ -9,6 +9,17 @@ class NotEnoughReplicas(PylogdError):
     """Nothing was appended: fewer are in sync than `min.insync.replicas` demands, or a disk's write queue is full."""
 
 
+class QueueFull(NotEnoughReplicas):
+    """Nothing was appended, since too much waits for the disk: try again later.
+
+    pause: seconds for which nothing more should be taken from the client; 0 if few are refused at present.
+    """
+
+    def __init__(self, message: str, pause: float) -> None:
+        super().__init__(message)
+        self.pause = pause
+
+
 class FencedLeaderEpoch(PylogdError):
     """The client's leader epoch is older than ours: it should refresh its metadata."""
 

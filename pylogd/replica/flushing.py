@@ -51,7 +51,8 @@ class PartitionFlusher:
     """
 
     __slots__ = (
-        "_clock", "_config", "_in_thread", "_machine", "_on_failure", "_on_visible", "_partition", "_rolled", "_timer",
+        "_clock", "_config", "_in_thread", "_log", "_machine", "_on_failure", "_on_visible", "_partition", "_rolled",
+        "_timer",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +73,8 @@ class PartitionFlusher:
         self._rolled = False  # segments are to be sealed: the next thread does it, whatever the state is
         self._timer: IDelayedCall | None = None
         self._config = config
-        partition.log.on_roll = self._note_roll
+        self._log = partition.log
+        self._log.on_roll = self._note_roll
         self.configure(config)
 
     def configure(self, config: LogConfig) -> None:
@@ -92,6 +94,7 @@ class PartitionFlusher:
         self._machine.handle(FlusherEvent.CLOSE)
         self._stop_timer()
         self._partition.flush_at = NEVER
+        self._log.on_roll = _ignore  # or the log, its partition and this would keep each other
 
     def appended(self) -> None:
         """Do what is due, after an append at `flush_at` or later, or after another change."""
@@ -172,6 +175,10 @@ class PartitionFlusher:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None
+
+
+def _ignore() -> None:
+    """Note no roll."""
 
 
 class Flushers:

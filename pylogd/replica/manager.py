@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.replica.append_queues import AppendQueues
 from pylogd.replica.disk_calls import DiskCalls, InThread
+from pylogd.replica.errors import QueueFull
 from pylogd.replica.partition import Partition
 from pylogd.replica.staged_writes import StagedWrites
 from pylogd.replica.verifications import PendingVerifications
@@ -53,7 +54,7 @@ class ReplicaManager:
         may wait for a disk. seconds: a monotonic clock.
     append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
         `append_queues`.
-    writes_in_threads: whether appends are written in threads.
+    writes_in_threads: whether appends are written in threads, all or at times.
     append_queues: the partitions of which further appends are for `append_in_turn`.
     verifications: the requests that wait for a transaction coordinator.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
@@ -119,6 +120,13 @@ class ReplicaManager:
         self.fetch_waits.check(partition.key)
         return result
 
+    def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
+        """Return why a client's batches are refused at once, for a partition in `append_queues`; None if they are not.
+
+        The error is returned, not raised, since that is cheaper for many.
+        """
+        return None if self._staged is None else self._staged.refusal(partition, records)
+
     def append_batches(self, partition: Partition, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
         """Append with one write as many of a client's batches, from the first on, as need no closer look.
 
@@ -149,7 +157,7 @@ class ReplicaManager:
 
         Raises, or fails, as `Partition.append_fetched` does.
         """
-        if self._staged is not None and len(batches):
+        if self._staged is not None and len(batches) and partition in self.append_queues:
             done = self._queues.append_fetched(partition, batches)
             return done.addCallback(lambda _: self._heard(partition, leader_hw, leader_start))
         try:

@@ -8,7 +8,10 @@ ZooKeeper. Once every group that has an offset of the partition is past that poi
 state. When the time is over first, it asks once more and logs which groups were not waited for.
 
 Rules: no wait is ended while a broker can't be asked. Groups without an offset of the partition, and consumers outside
-of groups, are not waited for; the time is meant for them.
+of groups, are not waited for; the time is meant for them. Nor is a wait ended after a new replica's broker has
+registered again: its disk may be another one, where its log begins later, behind what groups have yet to read. Known
+idempotent producers of which the new replicas have no batch are waited for too, for `PRODUCER_SECONDS`: if they sent an
+earlier batch again, a new leader without it would append it a second time.
 
 Must not know: how groups are kept.
 """
@@ -16,14 +19,16 @@ Must not know: how groups are kept.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from pylogd.errors import KafkaError, PylogdError, error_for
 from pylogd.metadata.cluster import Cluster
+from pylogd.metadata.image import SmoothWait
 from pylogd.metadata.topics import TopicRegistry
 from pylogd.replica.partition_registry import PartitionRegistry
 from pylogd.wire.messages.list_groups import ListGroupsRequest
@@ -32,6 +37,8 @@ from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchReq
 log = Logger()
 
 LOOK_SECONDS = 5.0
+#: How long a producer may send a batch again, whose answer was lost: Kafka's default of `delivery.timeout.ms`.
+PRODUCER_SECONDS = 120.0
 _OFFSETS_TOPIC = "__consumer_offsets"
 #: Of OffsetFetch: the version with many groups and topics by name.
 _VERSION = 8
@@ -48,6 +55,15 @@ class GroupsConnection(Protocol):
     def close(self) -> object: ...
 
 
+@dataclass(slots=True)
+class _Wait:
+    """A wait. begin: where all new replicas have records from. since: when that was first seen, in seconds."""
+
+    begin: int
+    state: SmoothWait
+    since: float
+
+
 class SmoothJoins:
     """Ends the waits of new replicas, of partitions that this broker leads."""
 
@@ -58,14 +74,16 @@ class SmoothJoins:
         topics: TopicRegistry,
         connect: Callable[[int], Deferred[Any]],
         committed: Callable[[Iterable[str]], Awaitable[Mapping[Key, Mapping[str, int]]]],
-        release: Callable[[Iterable[Key]], Deferred[Any]],
+        release: Callable[[Mapping[Key, SmoothWait]], Deferred[Any]],
         clock: IReactorTime,
         now_ms: Callable[[], int],
         look_seconds: float = LOOK_SECONDS,
+        producer_seconds: float = PRODUCER_SECONDS,
     ) -> None:
         """connect: opens a connection to a broker by its id. committed: returns the offsets that groups in ZooKeeper
-        have committed, for each partition of the given topics. release: ends the wait of partitions. now_ms: the wall
-        clock, by which waits end. look_seconds: the time between two looks at the groups.
+        have committed, for each partition of the given topics. release: ends the wait of partitions, and fires with the
+        error for each, or None. now_ms: the wall clock, by which waits end. look_seconds: the time between two looks at
+        the groups. producer_seconds: how long producers are waited for.
         """
         self._partitions = partitions
         self._cluster = cluster
@@ -76,9 +94,10 @@ class SmoothJoins:
         self._clock = clock
         self._now_ms = now_ms
         self._look_seconds = look_seconds
+        self._producer_seconds = producer_seconds
         self._call: IDelayedCall | None = None
-        #: Of each partition that waited at the last look: where its new replicas begin, and until when it waits.
-        self._waits: dict[Key, tuple[int, int]] = {}
+        #: The partitions that waited at the last look.
+        self._waits: dict[Key, _Wait] = {}
 
     def start(self) -> None:
         """Look at the groups from time to time."""
@@ -91,50 +110,59 @@ class SmoothJoins:
         self._call = None
 
     def _look(self) -> None:
-        begins = self._begins()
-        now_ms, waited = self._now_ms(), self._waits
-        late = {key: begin for key, (begin, until) in waited.items() if key not in begins and until <= now_ms}
-        self._waits = {key: (begin, self._until(key)) for key, begin in begins.items()}
-        done = Deferred.fromCoroutine(self._end_waits(begins, late)) if begins or late else Deferred()
+        waits = self._find_waits()
+        now_ms = self._now_ms()
+        late = {key: one for key, one in self._waits.items() if key not in waits and one.state.until_ms <= now_ms}
+        self._waits = waits
+        done = Deferred.fromCoroutine(self._end_waits(dict(waits), late)) if waits or late else succeed(None)
         done.addErrback(lambda failure: log.failure("Unexpected error while reading group offsets", failure=failure))
         done.addBoth(lambda _: self.start() if self._call is not None else None)
-        if not begins and not late:
-            done.callback(None)
 
-    def _until(self, key: Key) -> int:
-        state = self._partitions.replicated[key].state
-        return 0 if state is None else state.latest_until_ms or 0
-
-    def _begins(self) -> dict[Key, int]:
-        """Return, for each partition led here that has a wait, the offset from which all new replicas have records."""
-        now_ms = self._now_ms()
+    def _find_waits(self) -> dict[Key, _Wait]:
+        """Return the waits of partitions led here whose new replicas have all told where they begin."""
+        now_ms, now = self._now_ms(), self._clock.seconds()
         found = {}
         for key, partition in self._partitions.replicated.items():
             state = partition.state
             if state is None or (state.latest_until_ms or 0) <= now_ms or state.leader != self._cluster.node_id:
                 continue
-            progress = [partition.followers.get(node) for node in state.adding if node not in state.isr]
-            starts = [one.log_start if one is not None else -1 for one in progress]
+            progress = {node: partition.followers.get(node) for node in state.adding if node not in state.isr}
+            starts = [-1 if one is None else one.log_start for one in progress.values()]
             if starts and min(starts) >= 0:
-                found[key] = max(starts)
+                epochs = {node: one.broker_epoch for node, one in progress.items() if one is not None}
+                wait = _Wait(max(starts), SmoothWait(state.latest_until_ms or 0, epochs), now)
+                before = self._waits.get(key)
+                if before is not None and (before.begin, before.state) == (wait.begin, wait.state):
+                    wait.since = before.since
+                found[key] = wait
         return found
 
-    async def _end_waits(self, begins: Mapping[Key, int], late: Mapping[Key, int]) -> None:
+    async def _end_waits(self, waits: Mapping[Key, _Wait], late: Mapping[Key, _Wait]) -> None:
         """End the waits that no group needs; report the groups that others no longer wait for."""
         try:
-            behind = await self._behind({**begins, **late})
+            behind = await self._behind({key: wait.begin for key, wait in {**waits, **late}.items()})
         except PylogdError as error:
             log.info("Smooth expansion: the offsets of all consumer groups can't be read yet: {error}", error=error)
-            self._waits.update((key, (begin, 0)) for key, begin in late.items())  # report them at the next look
+            self._waits.update(late)  # report them at the next look
             return
-        for key, begin in late.items():
-            _report_late(key, begin, behind.get(key, {}))
-        free = [key for key in begins if key not in behind]
-        if free:
-            log.info("Smooth expansion: every group has read up to the start of the new replicas of {keys}", keys=free)
-            for key in free:
-                self._waits.pop(key, None)
-            await self._release(free)
+        for key, wait in late.items():
+            _report_late(key, wait.begin, behind.get(key, {}))
+        free = {key: wait for key, wait in waits.items() if key not in behind and not self._producers_behind(key, wait)}
+        if not free:
+            return
+        outcomes = await self._release({key: wait.state for key, wait in free.items()})
+        ended = [key for key in free if outcomes.get(key) is None]
+        for key in ended:
+            self._waits.pop(key, None)
+        if ended:
+            log.info("Smooth expansion: every group has read up to the start of the new replicas of {keys}", keys=ended)
+
+    def _producers_behind(self, key: Key, wait: _Wait) -> bool:
+        """Return whether a producer may send a batch again that the new replicas do not have."""
+        partition = self._partitions.replicated.get(key)
+        if partition is None or not partition.online or self._clock.seconds() - wait.since >= self._producer_seconds:
+            return False
+        return any(one.last_offset < wait.begin for one in list(partition.log.producers.by_id.values()))
 
     async def _behind(self, begins: Mapping[Key, int]) -> GroupOffsets:
         """Return the groups that have not yet read the records that the new replicas lack, by partition."""

@@ -5,11 +5,13 @@ partition's turn, it is prepared together with those behind it, written in the q
 (`log.staged_append`). There is at most one write of a partition under way.
 
 Rules:
-- A refusal is NotEnoughReplicas: nothing was appended, clients try again after their back-off, and unlike after a
-  storage error they don't ask for metadata each time (librdkafka: RETRY and MSG_NOT_PERSISTED without REFRESH; Java:
-  retriable, but not an InvalidMetadataException).
+- A refusal is QueueFull, a NotEnoughReplicas: nothing was appended, clients try again after their back-off, and unlike
+  after a storage error they don't ask for metadata each time (librdkafka: RETRY and MSG_NOT_PERSISTED without REFRESH;
+  Java: retriable, but not an InvalidMetadataException).
 - Batches that an idempotent producer sent behind a refused one are refused too, until that one comes again. Otherwise
   they would be out of order, or, from a producer that is not known yet, be taken for its first ones.
+- Where a disk has queues only while it is slow, a partition is written at once again when none of its appends waits and
+  none of its refused batches is missing: so its appends keep their order at each switch.
 - The role may change while a write is under way: what was being written then is committed as if it had been before.
 
 Must not know: requests, error codes.
@@ -27,7 +29,8 @@ from pylogd.log.producers import MAX_SEQUENCE
 from pylogd.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.log.transactions import TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections
-from pylogd.replica.errors import FencedLeaderEpoch, NotEnoughReplicas
+from pylogd.metadata.image import INTERNAL_TOPICS
+from pylogd.replica.errors import FencedLeaderEpoch, PartitionOffline, QueueFull
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import parse_header
 
@@ -69,7 +72,8 @@ class WaitingAppend:
 class StagedWrites:
     """Writes appends in the threads of `disks`.
 
-    appended: called with a partition and the last offset of what was appended to it, after each write.
+    appended: called with a partition and the last offset of what was appended to it, after each write. adaptive:
+        whether only appends to slow disks are staged.
     """
 
     def __init__(
@@ -80,27 +84,52 @@ class StagedWrites:
         seconds: Callable[[], float],
     ) -> None:
         """`storage_failed`: told of errors of storage. `seconds`: a monotonic clock."""
+        self.adaptive = disks.adaptive
         self._disks = disks
         self._appended = appended
         self._storage_failed = storage_failed
         self._refusals = _Refusals(seconds)
 
     def _queue_of(self, partition: Partition) -> WriteQueue:
-        return self._disks.at(partition.log.directory).queue_of(partition.topic)
+        disk = self._disks.at(partition.log.directory)
+        return disk.control if partition.topic in INTERNAL_TOPICS else disk.queue_of(partition.topic)
 
-    def enter(self, partition: Partition, records: Buffer) -> Callable[[], object]:
-        """Count an append as waiting; return what has to be called when it was answered.
+    def wanted(self, partition: Partition) -> bool:
+        """Return whether an append to a partition of which none waits has to be staged nevertheless."""
+        try:
+            log = partition.log
+        except PartitionOffline:
+            return False
+        if log.writing.locked() or (self._refusals.by_partition and partition in self._refusals):
+            return True
+        return self._disks.any_queued and self._disks.at(log.directory).queued
 
-        Raises NotEnoughReplicas if the queue is full, and PartitionOffline.
+    def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
+        """Return why an append is refused before it is looked into; None if it may enter the queue.
+
+        The error is not raised here: with a traceback it would be garbage that only the collector can free, which at
+        thousands of refusals a second is felt by everybody.
         """
-        queue, size = self._queue_of(partition), len(records)
-        if self._refusals and self._refusals.refuse(partition, records):
-            raise NotEnoughReplicas("an earlier batch of the same producer was not appended; send both again")
-        if not queue.enter(size):
-            self._refusals.note(partition, records)
-            raise NotEnoughReplicas(
-                f"not appended: {queue.requests} appends with {queue.bytes} bytes wait for the disk ({queue.name})"
-            )
+        if not partition.leading:
+            return None  # the client has to hear that first
+        queue = self._queue_of(partition)
+        if self._refusals.refuse(partition, records):
+            return QueueFull("an earlier batch of the same producer was not appended; send both again", queue.refuse())
+        if queue.takes(len(records)):
+            return None
+        self._refusals.note(partition, records)
+        return QueueFull(
+            f"not appended: {queue.requests} appends with {queue.bytes} bytes wait for the disk ({queue.name})",
+            queue.refuse(),
+        )
+
+    def enter(self, partition: Partition, size: int) -> Callable[[], object]:
+        """Count an append of `size` bytes as waiting; return what has to be called when it was answered.
+
+        Raises PartitionOffline.
+        """
+        queue = self._queue_of(partition)
+        queue.enter(size)
         return lambda: queue.leave(size)
 
     async def write(self, partition: Partition, appends: Sequence[WaitingAppend]) -> Sequence[Outcome]:
@@ -109,14 +138,15 @@ class StagedWrites:
         Raises as `Partition.append` if the first one is refused.
         """
         log = partition.log
-        writer = self._queue_of(partition).writer
+        disk = self._disks.at(log.directory)
+        queue = self._queue_of(partition)
         if not log.writing.acquire(blocking=False):  # a log is truncated or rolled in another thread
-            await writer.run(wait_to_begin, log)
+            await queue.writer.run(wait_to_begin, log)
         try:
             staged = prepare(log, _requests(partition, appends))
             try:
                 if staged.size:
-                    await writer.run(staged.write)
+                    await self._disks.write(disk, queue, staged.write)
                 staged.commit()
             except StorageError as error:
                 return self._failed(staged, error)
@@ -159,14 +189,25 @@ def _request(partition: Partition, append: WaitingAppend) -> AppendRequest:
 
 
 class _Refusals:
-    """The batches of idempotent producers that were refused: by partition and producer, the earliest one."""
+    """The batches of idempotent producers that were refused: by partition and producer, the earliest one.
+
+    by_partition: for each producer when it was refused, its epoch and the sequence number.
+    """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
-        self._refused: dict[tuple[Partition, int], tuple[float, int, int]] = {}  # time, producer epoch, sequence
+        self.by_partition: dict[Partition, dict[int, tuple[float, int, int]]] = {}
+        self._count = 0
 
-    def __len__(self) -> int:
-        return len(self._refused)
+    def __contains__(self, partition: Partition) -> bool:
+        """Whether a refused batch of a partition may still be followed by others that were sent behind it."""
+        known = self.by_partition.get(partition)
+        if known is None:
+            return False
+        if self._seconds() - max(since for since, _, _ in known.values()) <= _IN_FLIGHT_SECONDS:
+            return True
+        self._forget_all(partition)
+        return False
 
     def note(self, partition: Partition, records: Buffer) -> None:
         """Remember a batch that was refused."""
@@ -174,20 +215,22 @@ class _Refusals:
         if found is None:
             return
         producer_id, epoch, sequence = found
-        known = self._refused.get((partition, producer_id))
+        known = self.by_partition.get(partition, {}).get(producer_id)
         if known is not None and known[1] == epoch and not _behind(known[2], sequence):
             return
-        if len(self._refused) >= _MOST_REFUSALS:
-            del self._refused[next(iter(self._refused))]
-        self._refused[partition, producer_id] = self._seconds(), epoch, sequence
+        if known is None:
+            if self._count >= _MOST_REFUSALS:
+                self._forget_all(next(iter(self.by_partition)))
+            self._count += 1
+        self.by_partition.setdefault(partition, {})[producer_id] = self._seconds(), epoch, sequence
 
     def refuse(self, partition: Partition, records: Buffer) -> bool:
         """Return whether a batch comes behind one that was refused, which has to come again first."""
-        found = _producer(records)
+        found = _producer(records) if partition in self.by_partition else None
         if found is None:
             return False
         producer_id, epoch, sequence = found
-        refused = self._refused.get((partition, producer_id))
+        refused = self.by_partition[partition].get(producer_id)
         if refused is None:
             return False
         since, refused_epoch, first = refused
@@ -197,8 +240,17 @@ class _Refusals:
         if epoch == refused_epoch and behind and self._seconds() - since <= _IN_FLIGHT_SECONDS:
             return True
         if epoch != refused_epoch or not _behind(first, sequence):
-            del self._refused[partition, producer_id]
+            self._forget(partition, producer_id)
         return False
+
+    def _forget(self, partition: Partition, producer_id: int) -> None:
+        del self.by_partition[partition][producer_id]
+        self._count -= 1
+        if not self.by_partition[partition]:
+            del self.by_partition[partition]
+
+    def _forget_all(self, partition: Partition) -> None:
+        self._count -= len(self.by_partition.pop(partition))
 
 
 def _behind(sequence: int, other: int) -> bool:

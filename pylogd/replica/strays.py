@@ -46,7 +46,7 @@ class StrayLogs:
             log.warn("Not looking for stray logs: the metadata can't be read at present: {error}", error=error)
             return []
         # A copy, since a thread removes the logs of a directory that fails.
-        reasons = [(key, self.reason(stored)) for key, stored in list(self._logs.logs.items())]
+        reasons = [(key, self.reason(stored)) for key, stored in list(self._logs.logs.copy().items())]
         return [(key, reason) for key, reason in reasons if reason is not None]
 
     def reason(self, stored: Log) -> str | None:

@@ -5,7 +5,7 @@ How waiting works is in `purgatory`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -15,6 +15,7 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.purgatory import Operation, Purgatory
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def shield(inner: Deferred[T]) -> Deferred[T]:
@@ -22,6 +23,16 @@ def shield(inner: Deferred[T]) -> Deferred[T]:
     outer: Deferred[T] = Deferred()
     inner.addBoth(outer.callback)
     return outer
+
+
+def shielded(result: T | Deferred[T]) -> T | Deferred[T]:
+    """Return a result for a client, whose disconnecting leaves alone what is under way."""
+    return shield(result) if isinstance(result, Deferred) else result
+
+
+def then(result: T | Deferred[T], function: Callable[[T], R]) -> R | Deferred[R]:
+    """Return what `function` makes of a result; a Deferred of that if there is a Deferred of the result."""
+    return result.addCallback(function) if isinstance(result, Deferred) else function(result)
 
 
 class PendingAppend:

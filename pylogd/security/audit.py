@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from twisted.logger import Logger
 
+from pylogd.config import Settings
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import Principal
 
@@ -119,6 +120,17 @@ class _Event(NamedTuple):
     time_ms: int
     client: Client
     fields: Fields | Callable[[], Fields | None] | None
+
+
+def make_audit_log(settings: Settings, now_ms: Callable[[], int], seconds: Callable[[], float]) -> AuditLog | None:
+    """Return the audit log that the settings ask for, if any. The clocks are as `AuditLog` takes them."""
+    path = settings.text("audit.log.path")
+    if path is None:
+        return None
+    return AuditLog(
+        path, now_ms, seconds, max_queued=settings.integer("audit.log.max.queued"),
+        denials_per_minute=settings.integer("audit.log.denials.per.minute"),
+    )  # fmt: skip
 
 
 class AuditLog:

@@ -41,7 +41,7 @@ _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "client.rack": ("client_rack", str),
-    "isolation.level": ("isolation_level", str),
+    "isolation.level": ("isolation", lambda text: text.removeprefix("read_")),
     "fetch.min.bytes": ("fetch_min_bytes", int),
     "fetch.max.bytes": ("fetch_max_bytes", int),
     "fetch.max.wait.ms": ("fetch_max_wait_ms", int),

@@ -27,6 +27,7 @@ _MOST_AHEAD = 1 << 20
 _NOTHING = memoryview(b"")
 _TLS_RECORDS = (21, 22)  # alert and handshake (RFC 8446, 5.1)
 _TLS_VERSION = 3  # the first byte of the version in a record
+_MOST_SPARE = 4
 _UNIT = 1 << 20  # reusable memory is allocated in multiples of this, so that it fits later frames too
 
 
@@ -41,24 +42,35 @@ class TlsReceived(InvalidFrameLength):
 class FrameMemory:
     """Keeps the memory of the last large frames for reuse: at most `count` buffers, of `most` bytes together."""
 
-    __slots__ = ("_count", "_kept", "_most")
+    __slots__ = ("_count", "_kept", "_most", "_scarce")
 
     def __init__(self, count: int = 4, most: int = 1 << 24) -> None:
         self._count = count
         self._most = most
         self._kept: list[bytearray] = []
+        self._scarce = False
+
+    def be_scarce(self, scarce: bool) -> None:
+        """Keep nothing while memory is scarce, or keep it again."""
+        self._scarce = scarce
+        if scarce:
+            self._kept.clear()
 
     def take(self, size: int) -> bytearray | None:
-        """Return a buffer of at least `size` bytes that no view refers to, or None. Its contents are undefined."""
+        """Return a buffer that no view refers to, or None. Its contents are undefined.
+
+        It has at least `size` bytes, and at most `_MOST_SPARE` times as many: who announces a short frame, and does
+        not send it, keeps the buffer from others.
+        """
         for at, memory in enumerate(self._kept):
-            if len(memory) >= size and _unseen(memory):
+            if size <= len(memory) <= size * _MOST_SPARE and _unseen(memory):
                 del self._kept[at]
                 return memory
         return None
 
     def keep(self, memory: bytearray) -> None:
         """Keep a frame's memory. Views of it may still exist; it is reused only after the last one is released."""
-        if LARGE <= len(memory) <= self._most:
+        if LARGE <= len(memory) <= self._most and not self._scarce:
             kept = self._kept
             kept.append(memory)
             while len(kept) > self._count or sum(map(len, kept)) > self._most:

@@ -26,7 +26,7 @@ class Negotiation:
     `address`: the broker, for error messages. `software`: the name and version that it is told.
     """
 
-    __slots__ = ("_address", "_asked_again", "_software", "versions")
+    __slots__ = ("_address", "_asked_again", "_software", "features", "features_epoch", "versions")
 
     def __init__(self, address: str, software: tuple[str, str] = ("pylogd", __version__)) -> None:
         self._address = address
@@ -34,6 +34,9 @@ class Negotiation:
         self._asked_again = False
         #: the lowest and highest version that the broker supports, by API key; empty until it has answered
         self.versions: Mapping[int, tuple[int, int]] = {}
+        #: the features that the cluster uses, by name, with their levels, and the epoch of this list (KIP-584)
+        self.features: Mapping[str, int] = {}
+        self.features_epoch = -1
 
     def question(self, version: int = _OUR_HIGHEST) -> tuple[ApiVersionsRequest, int]:
         """Return the request to send, and its version."""
@@ -52,6 +55,8 @@ class Negotiation:
         if response.error_code:
             raise KafkaError(error_for(response.error_code))
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        self.features_epoch = response.finalized_features_epoch
         return None
 
     def version_for(self, request: Any, highest: int | None = None) -> int:

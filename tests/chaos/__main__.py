@@ -15,8 +15,9 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from pylogd.config.source import parse_assignments
 from tests import preload
-from tests.chaos import links
+from tests.chaos import everything, links
 from tests.chaos.checker import Chaos, Outcome
 
 #: A longer run consists of rounds of this many seconds, each on a new cluster with the next seed.
@@ -34,6 +35,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--brokers", type=int, help="by default 3, 3 and 5 in turn")
     parser.add_argument("--folder", type=Path, help="folder for data and logs, which a failed run keeps")
     parser.add_argument("--results", type=Path, help="a Markdown file for a table with a row per round")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all brokers")
+    parser.add_argument(
+        "--everything", action="store_true", help="with block cache, throttled laggards, write queues and labels"
+    )
     parser.add_argument("--json", type=Path, help="a JSON file for the outcomes")
     options = parser.parse_args(arguments)
     why = "" if links.inside() else links.why_not()
@@ -53,11 +58,11 @@ def main(arguments: list[str]) -> int:
     left, seed = options.seconds, options.seed
     while left > 0:
         brokers = options.brokers or BROKERS[len(outcomes) % len(BROKERS)]
-        outcomes.append(_round(options.folder, seed, brokers, min(left, ROUND_SECONDS), why))
+        outcomes.append(_round(options, seed, brokers, min(left, ROUND_SECONDS), why))
         left -= ROUND_SECONDS
         seed += 1
         if options.results is not None:
-            _write(options.results, outcomes)
+            _write(options.results, outcomes, arguments)
     if options.json is not None:
         # `asdict` would rebuild a Counter from its items, and count them.
         documents = [{**asdict(outcome), "troubles": dict(outcome.troubles)} for outcome in outcomes]
@@ -65,13 +70,19 @@ def main(arguments: list[str]) -> int:
     return 1 if any(outcome.faults for outcome in outcomes) else 0
 
 
-def _round(keep: Path | None, seed: int, brokers: int, seconds: float, why: str) -> Outcome:
+def _round(options: argparse.Namespace, seed: int, brokers: int, seconds: float, why: str) -> Outcome:
+    keep: Path | None = options.folder
+    settings = {**(everything.SETTINGS if options.everything else {}), **parse_assignments(options.set)}
+    labels = everything.labels_of(brokers) if options.everything else ()
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
         folder = Path(temporary) if keep is None else keep / f"seed{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         print(f"seed {seed}, {brokers} brokers, {seconds:.0f} s", flush=True)
         without = preload.why_not()
-        chaos = Chaos(folder, seed, brokers, seconds, not why, not without, lambda text: print(text, flush=True))
+        chaos = Chaos(
+            folder, seed, brokers, seconds, not why, not without, lambda text: print(text, flush=True),
+            settings=settings, labels=labels,
+        )  # fmt: skip
         outcome = chaos.run()
     outcome.without = "; ".join(filter(None, (why, without)))
     print(f"{outcome.acknowledged} acknowledged, {outcome.read} read, {sum(outcome.troubles.values())} troubles")
@@ -80,12 +91,13 @@ def _round(keep: Path | None, seed: int, brokers: int, seconds: float, why: str)
     return outcome
 
 
-def _write(path: Path, outcomes: list[Outcome]) -> None:
-    """Return the results as Markdown."""
+def _write(path: Path, outcomes: list[Outcome], arguments: list[str]) -> None:
+    """Write the results as Markdown. arguments: of the command line."""
     troubles = sorted({name for outcome in outcomes for name in outcome.troubles})
     lines = [
         f"# {sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes of chaos", "",
-        f"`make chaos`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, Python {platform.python_version()}, "
+        f"`python -m tests.chaos {' '.join(arguments)}`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, "
+        f"Python {platform.python_version()}, "
         f"{os.cpu_count()} CPUs.", "",
         "| seed | brokers | s | acknowledged | read and compared | leaders changed | faults | " +
         " | ".join(troubles) + " |",

@@ -6,7 +6,9 @@ messages, and these checks follow:
 - no acknowledged message is missing, and each is at the offset of its acknowledgement;
 - no message is there twice, and each producer's messages are in the order of sending;
 - all replicas have the same bytes;
-- each consumer has read exactly what is there, from the first offset on without a gap.
+- each consumer has read exactly what is there, from the first offset on without a gap;
+- of a topic with smooth expansions, a consumer group has read every acknowledged message (`smooth`);
+- no replica is on a broker that lacks the label of the topic, if it has one.
 
 A run is as reproducible as processes and threads allow: a seed gives the same faults at the same times, not the same
 races. Histories that repeat exactly are in `tests/simulation`.
@@ -21,19 +23,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.wire.records import decode_batch, iter_batches
 from tests.chaos.links import STORE, Links
+from tests.chaos.logs import Writer, bytes_of, lost, messages_in, out_of_order
 from tests.chaos.nemesis import HEAL_SECONDS, SMALL_DISK_NODE, ChaosCluster, Nemesis
+from tests.chaos.smooth import SmoothTopic
 from tests.chaos.workload import ConfluentWriter, PylogdWriter, Reader, Worker
 
 TOPIC = "chaos"
 PARTITIONS = 4
 _DISK_MIB = 64
 _LEVEL_SECONDS = 120.0
-
-Writer = ConfluentWriter | PylogdWriter
 
 
 @dataclass(slots=True)
@@ -64,7 +66,11 @@ class Chaos:
         links: bool,
         preload: bool,
         tell: Callable[[str], object],
+        *,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        labels: Sequence[str] = (),
     ) -> None:
+        """settings: of all brokers, in addition to those of every run. labels: of the brokers in turn, one each."""
         self.outcome = Outcome(seed, brokers, seconds)
         self._folder = folder
         self._rng = random.Random(seed)
@@ -74,6 +80,8 @@ class Chaos:
         self._preload = preload
         self._began = time.monotonic()
         self._disk = folder / f"broker{SMALL_DISK_NODE}"
+        self._settings = settings
+        self._labels = labels
 
     def say(self, text: str) -> None:
         """Report an event with its time."""
@@ -92,7 +100,9 @@ class Chaos:
         store = LocalZooKeeper(self._folder / "zookeeper", options=options, sync=False)
         with store:
             connect = store.hosts if self._links is None else f"{STORE}:{store.port}"
-            cluster = ChaosCluster(self._folder, connect, self.outcome.brokers, self._links, self._preload)
+            cluster = ChaosCluster(
+                self._folder, connect, self.outcome.brokers, self._links, self._preload, self._settings, self._labels
+            )  # fmt: skip
             try:
                 self._work(cluster, store)
             finally:
@@ -103,24 +113,26 @@ class Chaos:
         return self.outcome
 
     def _work(self, cluster: ChaosCluster, store: LocalZooKeeper) -> None:
-        cluster.ask(lambda admin: admin.create_topic(TOPIC, PARTITIONS, 3))
+        config = {"placement.label": self._labels[0]} if self._labels else {}
+        cluster.ask(lambda admin: admin.create_topic(TOPIC, PARTITIONS, 3, config))
         cluster.wait_for_isr(TOPIC, 3)
+        smooth = SmoothTopic(cluster, store.hosts)
         nemesis = Nemesis(cluster, store, TOPIC, PARTITIONS, self._rng, self.say)
         self.outcome.troubles = nemesis.troubles
         try:
-            self._trouble(cluster, nemesis)
+            self._trouble(cluster, nemesis, smooth)
         finally:
             self.outcome.faults += nemesis.heal()
             nemesis.close()
 
-    def _trouble(self, cluster: ChaosCluster, nemesis: Nemesis) -> None:
+    def _trouble(self, cluster: ChaosCluster, nemesis: Nemesis, smooth: SmoothTopic) -> None:
         writers: list[Writer] = [
             ConfluentWriter(cluster.bootstrap, TOPIC, 0, 0), ConfluentWriter(cluster.bootstrap, TOPIC, 1, 1),
             ConfluentWriter(cluster.bootstrap, TOPIC, 2, 2), PylogdWriter(cluster.bootstrap, TOPIC, 3, 3),
             ConfluentWriter(cluster.bootstrap, TOPIC, 4, 3),
         ]  # fmt: skip
         readers = [Reader(cluster.bootstrap, TOPIC, PARTITIONS, number) for number in range(2)]
-        workers: list[Worker] = [*writers, *readers]
+        workers: list[Worker] = [*writers, *readers, *smooth.workers]
         for worker in workers:
             worker.start()
         end = time.monotonic() + self._seconds
@@ -130,13 +142,16 @@ class Chaos:
         self.outcome.faults += nemesis.heal()
         self.say("everything is healed")
         cluster.until(lambda: self._whole(cluster), "that all replicas are in sync", HEAL_SECONDS)
+        cluster.until(smooth.whole, "that all smooth expansions are done", HEAL_SECONDS)
         time.sleep(2.0)  # every producer has written to the healed cluster
-        for writer in writers:
+        for writer in [*writers, *smooth.writers]:
             writer.stopping.set()
-        for writer in writers:
+        for writer in [*writers, *smooth.writers]:
             writer.join(400)
         cluster.until(lambda: self._whole(cluster), "that all replicas are in sync", HEAL_SECONDS)
         self._compare(cluster, writers, readers)
+        self.outcome.acknowledged += sum(len(writer.acked) for writer in smooth.writers)
+        self.outcome.faults += smooth.compare(cluster.directories, _LEVEL_SECONDS)
 
     def _whole(self, cluster: ChaosCluster) -> bool:
         """Return whether all brokers report the same: one that was cut off from ZooKeeper may report an old state."""
@@ -149,6 +164,8 @@ class Chaos:
     def _compare(self, cluster: ChaosCluster, writers: list[Writer], readers: list[Reader]) -> None:
         faults, outcome = self.outcome.faults, self.outcome
         states = cluster.partitions(TOPIC)
+        outside = {node for state in states for node in state.replicas if self._labels and node > len(self._labels)}
+        faults += [f"replicas are on brokers without the label: {sorted(outside)}"] if outside else []
         logs = {state.index: self._settled(cluster, state.index, state.replicas) for state in states}
         self._let_them_finish(readers, {index: messages[-1][0] for index, messages in logs.items() if messages})
         for worker in [*writers, *readers]:
@@ -161,11 +178,11 @@ class Chaos:
             outcome.acknowledged += len(writer.acked)
             outcome.refused += len(writer.refused)
             faults += [f"{writer.name} was refused {text}" for text in writer.refused[:3]]
-            faults += _lost(writer, dict(logs[writer.partition]))
+            faults += lost(writer, dict(logs[writer.partition]))
         for index, messages in logs.items():
             values = Counter(value for _, value in messages)
             faults += [f"partition {index} has {value!r} {n} times" for value, n in values.items() if n > 1][:3]
-            faults += _out_of_order(index, messages)
+            faults += out_of_order(index, messages)
         for reader in readers:
             for index, seen in reader.seen.items():
                 outcome.read += len(seen)
@@ -177,13 +194,13 @@ class Chaos:
         """Wait until all replicas have the same bytes, else record a fault. Return the messages of the partition."""
         deadline = time.monotonic() + _LEVEL_SECONDS
         while True:
-            copies = {node: _bytes(cluster.directories(node), index) for node in nodes}
+            copies = {node: bytes_of(cluster.directories(node), TOPIC, index) for node in nodes}
             if len(set(copies.values())) == 1:
-                return _messages(copies[nodes[0]])
+                return messages_in(copies[nodes[0]])
             if time.monotonic() > deadline:
                 sizes = {node: len(copy) for node, copy in copies.items()}
                 self.outcome.faults.append(f"partition {index}: the replicas differ, in bytes: {sizes}")
-                return _messages(copies[nodes[0]])
+                return messages_in(copies[nodes[0]])
             time.sleep(0.2)
 
     def _let_them_finish(self, readers: list[Reader], ends: Mapping[int, int]) -> None:
@@ -205,41 +222,3 @@ def _what_is_left(reader: Reader, ends: Mapping[int, int]) -> str:
     left = {index: reader.next_offset(index) for index, last in ends.items() if reader.next_offset(index) <= last}
     places = ", ".join(f"{index} at {offset} of {ends[index] + 1}" for index, offset in left.items())
     return f"partition {places}; its errors: {dict(reader.errors)}; a new consumer reads on: {reader.reads_anew(left)}"
-
-
-def _bytes(folders: Sequence[Path], index: int) -> bytes:
-    """Return the bytes of a replica, from the log directory that has it."""
-    segments = [path for folder in folders for path in sorted((folder / f"{TOPIC}-{index}").glob("*.log"))]
-    return b"".join(path.read_bytes() for path in segments)
-
-
-def _messages(raw: bytes) -> list[tuple[int, bytes]]:
-    return [
-        (record.offset, bytes(record.value or b""))
-        for header, view in iter_batches(raw)
-        for record in decode_batch(view, header)
-    ]
-
-
-def _lost(writer: Writer, log: Mapping[int, bytes]) -> list[str]:
-    """Return acknowledged messages that are missing. If librdkafka loses the response to a message, a later one tells
-    it that the message was stored, but not at which offset.
-    """
-    there = set(log.values())
-    missing = []
-    for sequence, offset in writer.acked.items():
-        value = f"{writer.number}:{sequence}".encode()
-        if (value not in there) if offset is None else (log.get(offset) != value):
-            found = None if offset is None else log.get(offset)
-            missing.append(f"{writer.name}: {sequence} was acknowledged at {offset}, which has {found!r}")
-    return [f"{len(missing)} lost: {missing[0]}"] if missing else []
-
-
-def _out_of_order(index: int, messages: list[tuple[int, bytes]]) -> list[str]:
-    last: dict[bytes, int] = {}
-    for offset, value in messages:
-        number, _, sequence = value.partition(b":")
-        if int(sequence) <= last.get(number, -1):
-            return [f"partition {index}, offset {offset}: {value!r} comes after {last[number]}"]
-        last[number] = int(sequence)
-    return []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
@@ -27,16 +27,20 @@ logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # ZooKeeper is restarted 
 _ERRORS = (KazooException, KazooTimeoutError, OSError)
 
 
-class Copies:
-    """The replicas of one topic, read from ZooKeeper directly, since brokers may have an outdated view."""
+#: (topic, partition)
+Place = tuple[str, int]
 
-    def __init__(self, hosts: str, topic: str) -> None:
-        self._topic = topic
+
+class Copies:
+    """The replicas of some topics, read from ZooKeeper directly, since brokers may have an outdated view."""
+
+    def __init__(self, hosts: str, topics: Sequence[str]) -> None:
+        self._topics = topics
         self._client = KazooClient(hosts, timeout=10.0)
         self._client.start(timeout=60)
         self._lock = threading.Lock()
-        self._states: Sequence[PartitionState] = ()  # at the last reading
-        self._destroyed: dict[tuple[int, int], bool] = {}  # (broker, partition): whether it was seen out of sync since
+        self._states: Mapping[Place, PartitionState] = {}  # at the last reading
+        self._destroyed: dict[tuple[int, Place], bool] = {}  # whether it was seen out of sync since
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -48,10 +52,10 @@ class Copies:
         self._client.stop()
         self._client.close()
 
-    def may_lose(self, nodes: Collection[int], indexes: Collection[int] | None = None) -> bool:
+    def may_lose(self, nodes: Collection[int], places: Collection[Place] | None = None) -> bool:
         """Return whether each partition keeps a copy with all acknowledged records if these brokers lose theirs.
 
-        indexes: the partitions whose copies are lost, by default all.
+        places: the partitions whose copies are lost, by default all.
         """
         with self._lock:
             try:
@@ -59,19 +63,23 @@ class Copies:
             except _ERRORS:
                 return False
             self._note(self._states)
-            return all(self._kept(state, nodes) for state in self._states if indexes is None or state.index in indexes)
+            return all(
+                self._kept(place, state, nodes)
+                for place, state in self._states.items()
+                if places is None or place in places
+            )
 
-    def _kept(self, state: PartitionState, lost: Collection[int]) -> bool:
+    def _kept(self, place: Place, state: PartitionState, lost: Collection[int]) -> bool:
         complete = (*state.isr, *state.elr)
-        return any(node not in lost and (node, state.index) not in self._destroyed for node in complete)
+        return any(node not in lost and (node, place) not in self._destroyed for node in complete)
 
-    def lose(self, nodes: Collection[int], indexes: Collection[int] | None = None) -> None:
+    def lose(self, nodes: Collection[int], places: Collection[Place] | None = None) -> None:
         """Record that these brokers lose their copies, which was allowed just before. They must be dead or paused."""
         with self._lock:
-            for state in self._states:
+            for place, state in self._states.items():
                 for node in state.replicas:
-                    if node in nodes and (indexes is None or state.index in indexes):
-                        self._destroyed[node, state.index] = False
+                    if node in nodes and (places is None or place in places):
+                        self._destroyed[node, place] = False
 
     def _follow(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):
@@ -81,18 +89,19 @@ class Copies:
                 except _ERRORS:
                     continue
 
-    def _note(self, states: Sequence[PartitionState]) -> None:
-        for state in states:
-            for node, index in list(self._destroyed):
-                if index != state.index:
-                    continue
-                if node not in state.isr:
-                    self._destroyed[node, index] = True
-                elif self._destroyed[node, index]:
-                    del self._destroyed[node, index]
+    def _note(self, states: Mapping[Place, PartitionState]) -> None:
+        for node, place in list(self._destroyed):
+            if node not in states[place].isr:
+                self._destroyed[node, place] = True
+            elif self._destroyed[node, place]:
+                del self._destroyed[node, place]
 
-    def _read(self) -> Sequence[PartitionState]:
-        path = topic_path(self._topic)
-        assignment = decode_topic(path, self._client.get(path)[0])
-        path = state_path(self._topic, assignment.topic_id)
-        return decode_states(path, self._client.get(path)[0], assignment)[1]
+    def _read(self) -> Mapping[Place, PartitionState]:
+        found = {}
+        for topic in self._topics:
+            path = topic_path(topic)
+            assignment = decode_topic(path, self._client.get(path)[0])
+            path = state_path(topic, assignment.topic_id)
+            for state in decode_states(path, self._client.get(path)[0], assignment)[1]:
+                found[topic, state.index] = state
+        return found

@@ -1,7 +1,8 @@
 """Inject faults into a cluster: one after the other, several at the same time, each undone after a while.
 
 Faults are drawn from a seeded random source. Brokers are killed, paused and isolated; links are cut and slowed,
-sessions expire, ZooKeeper restarts, replicas and leaders move. Faults of disks and clocks:
+sessions expire, ZooKeeper restarts, replicas and leaders move; those of the topic `smooth` by smooth expansions. Faults
+of disks and clocks:
 
 - **wipe**: a broker is killed, and restarted without its data, or without one of its log directories.
 - **lose_power**: several brokers are killed at once. Their files keep what was synced, and of later writes a random
@@ -22,12 +23,14 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from pylogd.errors import PylogdError
 from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
+from tests.chaos import smooth
 from tests.chaos.copies import Copies
 from tests.chaos.links import STORE, Links
 from tests.clusters import BrokerCluster
@@ -47,7 +50,11 @@ Trouble = Callable[[], str]
 class ChaosCluster(BrokerCluster):
     """Brokers with two log directories each, with links and injected faults if the machine supports them."""
 
-    def __init__(self, folder: Path, connect: str, size: int, links: Links | None, preload: bool) -> None:
+    def __init__(
+        self, folder: Path, connect: str, size: int, links: Links | None, preload: bool,
+        more: Mapping[str, str] = MappingProxyType({}), labels: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """more: settings of all brokers. labels: those of the brokers in turn."""
         self.links = links
         self.faults = {
             node: Preload(folder, f"broker{node}", failing=self.second_of(folder, node))
@@ -60,7 +67,7 @@ class ChaosCluster(BrokerCluster):
             "log.retention.ms": "-1", "log.segment.bytes": "262144", "log.roll.jitter.ms": "0",
             "zookeeper.connection.timeout.ms": "30000", "leader.imbalance.check.interval.seconds": "10",
         }  # fmt: skip
-        super().__init__(folder, connect, size, settings)
+        super().__init__(folder, connect, size, {**settings, **more}, labels=labels)
 
     @staticmethod
     def second_of(folder: Path, node: int) -> Path:
@@ -108,7 +115,7 @@ class Nemesis:
         self._rng = rng
         self._say = say
         self._links = cluster.links
-        self._copies = Copies(store.hosts, topic)
+        self._copies = Copies(store.hosts, [topic, smooth.TOPIC])
         self._down: dict[int, float] = {}  # when to start it again
         self._paused: dict[int, float] = {}  # when to resume it
         self._failed: dict[int, float] = {}  # broker with a failed second directory -> when to repair it
@@ -125,7 +132,7 @@ class Nemesis:
         self._undo_what_is_due()
         troubles: list[Trouble] = [
             self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect, self._wipe,
-            self._fail_directory,
+            self._fail_directory, self._expand, self._expand, self._kill_joining,
         ]  # fmt: skip
         if self._links is not None:
             troubles += [self._cut, self._cut, self._isolate, self._expire, self._slow, self._fill]
@@ -222,6 +229,31 @@ class Nemesis:
         wanted: Mapping[tuple[str, int], list[int]] = {(self._topic, index): target}
         self._cluster.ask(lambda admin: admin.reassign(wanted), node)
         return f"partition {index} is to move to {target}"
+
+    def _expand(self) -> str:
+        """Move a partition of the other topic, whose new replicas begin with the latest offset."""
+        place = self._rng.choice(smooth.PLACES)
+        target = self._rng.sample(sorted(self._cluster.ports), smooth.FACTOR)
+        running = self._running()
+        if not running:
+            return ""
+        node = self._rng.choice(running)
+        self._cluster.ask(lambda admin: admin.reassign({place: target}, latest_wait=smooth.LATEST_WAIT), node)
+        return f"partition {place[1]} of {place[0]} is to move smoothly to {target}"
+
+    def _kill_joining(self) -> str:
+        """Kill a broker that waits to join."""
+        running = self._running()
+        if len(self._down) >= len(self._cluster.ports) - 1 or not running:
+            return ""
+        moves = self._cluster.ask(lambda admin: admin.reassignments(smooth.PLACES), self._rng.choice(running))
+        joining = sorted({node for move in moves.values() for node in move.adding if node in running})
+        if not joining:
+            return ""
+        node = self._rng.choice(joining)
+        self._cluster.kill(node)
+        self._down[node] = self._in(0.0, 8.0)
+        return f"kill {node}, which joins"
 
     def _elect(self) -> str:
         running = self._running()
@@ -350,7 +382,8 @@ class Nemesis:
             return ""
         node = self._rng.choice(candidates)
         second = self._cluster.directories(node)[1]
-        inside = [index for index in range(self._partitions) if (second / f"{self._topic}-{index}").is_dir()]
+        places = [*((self._topic, index) for index in range(self._partitions)), *smooth.PLACES]
+        inside = [(topic, index) for topic, index in places if (second / f"{topic}-{index}").is_dir()]
         self._cluster.pause(node)  # paused, so that it acknowledges nothing between check and failure
         try:
             if not self._copies.may_lose([node], inside):

@@ -55,6 +55,7 @@ class MemoryFileSystem:
         self.now_ms = 0
         self.usable_bytes = 1 << 39
         self._fds: dict[int, tuple[str, Inode]] = {}
+        self._direct: set[int] = set()  # descriptors that read past the page cache
         self._next_fd = 1000
         self._locks: dict[str, int] = {}
 
@@ -125,6 +126,13 @@ class MemoryFileSystem:
         self._fds[self._next_fd] = path, inode
         return self._next_fd
 
+    def open_direct(self, fd: int) -> int | None:
+        path, inode = self._file(fd)
+        self._next_fd += 1
+        self._fds[self._next_fd] = path, inode
+        self._direct.add(self._next_fd)
+        return self._next_fd
+
     def close(self, fd: int) -> None:
         self._fds.pop(fd, None)
         self._locks = {path: holder for path, holder in self._locks.items() if holder != fd}
@@ -137,6 +145,8 @@ class MemoryFileSystem:
     def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], position: int, flags: int = 0) -> int:
         path, inode = self._file(fd)
         self._call("preadv", path)
+        if fd in self._direct and (position % 4096 or any(len(buffer) % 4096 for buffer in buffers)):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         if flags and path in self.cold:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         count = 0

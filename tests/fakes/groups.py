@@ -12,7 +12,7 @@ from pylogd.errors import ErrorCode
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.membership import Membership
 from pylogd.groups.states import GroupState
-from pylogd.groups.values import JoinAnswer, JoinRequest, SyncAnswer
+from pylogd.groups.values import JoinAnswer, JoinRequest
 
 SESSION = 10.0
 REBALANCE = 60.0
@@ -132,8 +132,8 @@ class GroupFixture:
 class PendingResult:
     """The result of a request: an answer, now or later, or none if its client disconnected."""
 
-    def __init__(self, result: JoinAnswer | SyncAnswer | Deferred[Any]) -> None:
-        self.deferred = result if isinstance(result, Deferred) else None
+    def __init__(self, result: object) -> None:
+        self.deferred: Deferred[Any] | None = result if isinstance(result, Deferred) else None
         self.answers: list[Any] = []
         self.gone = False
         if self.deferred is None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
+from pylogd.api.own_requests import ask_self
 from pylogd.config import Settings
-from pylogd.config.isolation import OFF
+from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.controller.admin import PartitionAdmin
+from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
 from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.isolation.disks import DiskOptions, Disks
@@ -42,6 +45,8 @@ from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
+from pylogd.transactions.coordinator import TransactionCoordinator
+from pylogd.transactions.service import Transactions
 from pylogd.transactions.verification import PartitionVerifier
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
@@ -139,6 +144,7 @@ class Parts:
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
+        self.features = self.metadata.features
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, self.now_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.broker_configs = self.metadata.broker_configs
@@ -153,6 +159,8 @@ class Parts:
         self.replica_parts: Replicas
         self.hosting: PartitionHosting
         self.groups: GroupCoordinator
+        self.transaction_parts: Transactions
+        self.transactions: TransactionCoordinator
         self.boot()
         result_of(self.metadata.start())
         result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))
@@ -163,11 +171,14 @@ class Parts:
         """Create logs and replicas from the file system, as a start does."""
         if hasattr(self, "groups"):
             self.groups.stop()
+            self.transaction_parts.stop()
         self.logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms,
             seconds=self.time.seconds, node_id=NODE, recovery_threads=1,
             cordoned=lambda: self.settings.cordoned_directories, staged_appends=self.disks is not None,
         )  # fmt: skip
+        if self.disks is not None and self.disks.adaptive:
+            self.logs.storage.appended = self.disks.wrote
         self.logs.on_directory_failed = self._directory_failed
         self.logs.load()
         self.replica_parts = Replicas(
@@ -183,6 +194,16 @@ class Parts:
             self.replica_parts, self.topics, self.topic_admin, self.settings, self.clock, self.now_ms
         )
         self.groups.start()
+        self.transaction_parts = Transactions(
+            self.replica_parts, self.metadata, self.settings, self.clock, self.now_ms, self._connect,
+            partial(ask_self, self),
+        )  # fmt: skip
+        self.transactions = self.transaction_parts.coordinator
+        self.transaction_parts.start()
+
+    @staticmethod
+    def _connect(node_id: int) -> Deferred[Any]:
+        return fail(BrokerUnavailable(f"there is no broker {node_id}"))
 
     def _make_disks(self) -> Disks | None:
         if self.settings.text("log.write.queues") == OFF:
@@ -191,6 +212,7 @@ class Parts:
         options = DiskOptions(
             integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
             integer("log.write.queue.max.bytes"), 2, integer("log.dir.failure.timeout.ms") / 1000,
+            self.settings.text("log.write.queues") == ALWAYS,
         )  # fmt: skip
         self.hung: list[str] = []
         return Disks(
@@ -208,6 +230,7 @@ class Parts:
         self.threads.hold = False
         self.threads.release()
         self.groups.stop()
+        self.transaction_parts.stop()
         result_of(self.replica_parts.stop())
         assert not len(self.replicas.fetch_waits)
         assert not len(self.replicas.append_waits)

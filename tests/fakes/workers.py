@@ -7,7 +7,26 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.isolation.disk_meter import DiskMeter
+from pylogd.isolation.disks import Disks
+from pylogd.isolation.pace import MOST_CALM, Pace
 from pylogd.isolation.workers import Workers
+
+
+def set_pace(disks: Disks, *, slow: bool) -> None:
+    """Have all disks be slow or quick."""
+    now = 0.0
+    for disk in disks:
+        assert disk.pace is not None
+        if slow:
+            disk.pace.suspect("a test says so", now)
+        while not slow and disk.pace.pace is not Pace.QUICK:
+            now += MOST_CALM
+            disk.pace.observe(now, 0.0, None, None, None)
+    disks.observe(_NOTHING)
+
+
+_NOTHING = DiskMeter()
 
 
 class HeldWorkers(Workers):

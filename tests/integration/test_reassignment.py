@@ -16,9 +16,9 @@ from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 StartCluster = Callable[..., BrokerCluster]
 
 
-def fill(cluster: BrokerCluster, name: str, count: int = 300) -> None:
+def fill(cluster: BrokerCluster, name: str, count: int = 300, idempotence: bool = True) -> None:
     """Write numbers to partition 0 with acks=all."""
-    with Producer(cluster.bootstrap, acks="all") as producer:
+    with Producer(cluster.bootstrap, acks="all", idempotence=idempotence) as producer:
         for delivery in [producer.send(name, b"%d" % value, partition=0) for value in range(count)]:
             delivery.result(PATIENCE_SECONDS)
 
@@ -134,7 +134,9 @@ def test_a_smooth_expansion_completes_when_groups_have_passed_its_start(start_cl
     with Admin(cluster.bootstrap) as admin:
         other = AdminClient({"bootstrap.servers": cluster.bootstrap})
         other.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])])["t"].result(PATIENCE_SECONDS)
-        fill(cluster, "t")
+        fill(
+            cluster, "t", idempotence=False
+        )  # an idempotent one that writes no more would be waited for, for two minutes
         admin.alter_group_offsets("g", {("t", 0): 100})
         assert not any(admin.reassign({("t", 0): [1, 3]}, latest_wait=3600).values())
         data = cluster.folder / "broker3" / "t-0"

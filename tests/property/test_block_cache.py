@@ -132,7 +132,6 @@ class CacheMachine(RuleBasedStateMachine):
         for storage in self.both:
             storage.manager.delete("t", partition)
             storage.create("t", partition)
-            storage.manager.checkpoint()
 
     def tick(self, partition: int, data: st.DataObject) -> None:
         milliseconds = data.draw(st.sampled_from([0, 1000, 100_000]))

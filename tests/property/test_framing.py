@@ -200,10 +200,28 @@ def test_the_memory_that_is_kept_is_bounded_in_all() -> None:
     for _ in range(4):
         memory.keep(bytearray(3 << 20))
     assert memory.take(3 << 20) is not None
-    assert memory.take(1) is None, "a second one would be 6 MB"
+    assert memory.take(1 << 20) is None, "a second one would be 6 MB"
     for _ in range(5):
         memory.keep(bytearray(1 << 20))
-    assert sum(memory.take(1) is not None for _ in range(5)) == 4
+    assert sum(memory.take(1 << 20) is not None for _ in range(5)) == 4
+
+
+def test_a_short_frame_does_not_take_the_memory_of_a_long_one() -> None:
+    memory = FrameMemory()
+    memory.keep(bytearray(1 << 20))
+    assert memory.take((1 << 18) - 1) is None
+    assert memory.take(1 << 18) is not None
+
+
+def test_nothing_is_kept_while_memory_is_scarce() -> None:
+    memory = FrameMemory()
+    memory.keep(bytearray(1 << 20))
+    memory.be_scarce(True)
+    memory.keep(bytearray(1 << 20))
+    memory.be_scarce(False)
+    assert memory.take(1 << 20) is None
+    memory.keep(bytearray(1 << 20))
+    assert memory.take(1 << 20) is not None
 
 
 @given(st.lists(st.integers(-1, 12), max_size=6), st.lists(st.integers(1, 20), min_size=1))

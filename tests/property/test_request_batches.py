@@ -44,6 +44,7 @@ TOPICS: dict[str, dict[str, str]] = {
     "other": {},  # broker leads
     "epoch": {},  # created just now
     "keyed": {"cleanup_policy": "compact"},
+    "aging": {"message_timestamp_before_max_ms": "1000000000"},
     "synced": {"flush_visible": "true", "flush_messages": "5"},
     "empty": {},
     LONG: {},
@@ -67,6 +68,7 @@ BATCHES: dict[str, bytes | None] = {
     "the same offset twice": fix_crc(_TWICE[:-4] + b"\0" + _TWICE[-3:]),
     "uncompressed under zstd": with_header(_ONE, attributes=4),
     "zstd": batch(b"v" * 200, compression=4),
+    "two of zstd": batch(b"v" * 200, compression=4) * 2,  # inspected in a thread
     "a largest time stamp that lies": with_header(_ONE, max_timestamp=NOW_MS + 5),
     "transactional": with_header(_ONE, attributes=0x10),
     "too old for its record": batch(b"v", now_ms=-5),
@@ -113,9 +115,9 @@ _CHANGES = st.lists(
 class Side:
     """A broker on a file system in memory, with or without the fast path, and new connections to it on request."""
 
-    def __init__(self, directory: Path, *, fast: bool) -> None:
+    def __init__(self, directory: Path, *, fast: bool, **settings: object) -> None:
         directory.mkdir()
-        self.parts = Parts(directory)
+        self.parts = Parts(directory, **settings)
         configs: Any
         for name, configs in TOPICS.items():
             self.parts.create(name, **configs)
@@ -153,9 +155,7 @@ class Side:
 
     def answers(self, reads: list[bytes]) -> bytes:
         """Return all responses to what one connection receives in the given number of reads."""
-        protocol: Any = self._factory.buildProtocol(None)
-        transport: Any = PairTransport(protocol, ManualReactor(), 4 << 20)
-        protocol.makeConnection(transport)
+        protocol, transport = self.connect()
         for data in reads:
             transport.deliver(data)
         got: bytes = transport.pump()
@@ -166,6 +166,13 @@ class Side:
         protocol.connectionLost()
         transport.peer.close()
         return got
+
+    def connect(self) -> tuple[Any, Any]:
+        """Return a new connection and its transport."""
+        protocol: Any = self._factory.buildProtocol(None)
+        transport: Any = PairTransport(protocol, ManualReactor(), 4 << 20)
+        protocol.makeConnection(transport)
+        return protocol, transport
 
     def state(self) -> dict[str, Any]:
         """Return the contents of the logs, and what the broker knows of them."""

@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--labels", action="store_true", help="five brokers with labels; the topic changes its label")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
     parser.add_argument("--smooth", action="store_true", help="reassignments begin with the latest offset")
-    parser.add_argument("--queues", action="store_true", help="brokers write behind queues (log.write.queues)")
+    parser.add_argument("--queues", nargs="?", const="always", help="brokers write behind queues: log.write.queues")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
     if arguments.smooth:
@@ -38,7 +38,7 @@ def main() -> int:
     first, _, last = arguments.seeds.partition("-")
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)
-    settings: dict[str, Any] = {"log_write_queues": "always"} if arguments.queues else {}
+    settings: dict[str, Any] = {"log_write_queues": arguments.queues} if arguments.queues else {}
     make: Callable[[int], History] = partial(History, brokers=arguments.brokers, **settings)
     if arguments.labels:
         make = partial(LabelledHistory, **settings)

@@ -8,12 +8,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from pylogd.config.isolation import OFF
+from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.workers import Workers
 from pylogd.log.log import Log
 from pylogd.log.staged_append import wait_to_begin
 from pylogd.replica import staged_writes
+from tests.fakes.workers import set_pace
 
 
 class WouldWait(BaseException):
@@ -89,7 +90,8 @@ def make_disks(broker: Any) -> Disks | None:
     if broker.settings.text("log.write.queues") == OFF:
         return None
     let_threads_wait()
-    options = DiskOptions(queues=2, max_requests=4, max_bytes=1 << 20, threads=2, timeout=1000.0)
+    options = DiskOptions(queues=2, max_requests=4, max_bytes=1 << 20, threads=2, timeout=1000.0,
+                          always=broker.settings.text("log.write.queues") == ALWAYS)  # fmt: skip
 
     def workers(name: str, most: int, **how: Any) -> SimWorkers:
         return SimWorkers(broker, name, most, **how)
@@ -98,6 +100,20 @@ def make_disks(broker: Any) -> Disks | None:
         function(*args)
 
     return Disks(["/data"], options, broker.clock, at_once, lambda path, seconds: None, workers)
+
+
+def change_pace(broker: Any) -> None:
+    """Have a broker's disk become slow and quick again at random times, if that matters to it. Before logs are made."""
+    disks = broker.disks
+    if disks is None or not disks.adaptive:
+        return
+    broker.logs.storage.appended = disks.wrote
+
+    def change() -> None:
+        set_pace(disks, slow=not disks.any_queued)
+        broker.time.callLater(broker.world.rng.uniform(0, 0.2), change)
+
+    change()
 
 
 def tell_of_writes(broker: Any) -> None:

@@ -12,6 +12,7 @@ Other records may be gone: that is what a smooth expansion is for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -60,7 +61,7 @@ class SmoothHistory(History):
         joins = SmoothJoins(
             broker.partitions, broker.cluster, broker.topics, broker._connect,
             partial(committed_offsets, broker.metadata.store), broker.partition_admin.release, broker.clock,
-            broker.now_ms, _LOOK_SECONDS,
+            broker.now_ms, _LOOK_SECONDS, float("inf"),
         )  # fmt: skip
         joins.start()  # its calls end with the process
 
@@ -88,6 +89,50 @@ class SmoothHistory(History):
         parents = ["/".join(parts[:end]) for end in range(2, len(parts))]
         offsets = [Create(self._offset_path(index), b"0") for index in range(self.partitions)]
         self.tree.multi([*map(Create, parents), *offsets], self._session)
+
+    # -- faults that fall into expansions
+
+    def _joining(self) -> list[tuple[Any, int]]:
+        """Return the replicas that are being added: the partition's state, and the broker."""
+        self.read_states()
+        return [(state, node) for state in self.states for node in state.adding if node not in state.isr]
+
+    def _kill_one(self, nodes: list[int], what: str) -> None:
+        alive = [self.brokers[node] for node in nodes if node in self.brokers and self.brokers[node].alive]
+        if alive:
+            broker = self.rng.choice(alive)
+            self.say(f"kill {broker.node_id}, {what}")
+            broker.kill()
+            self.clock.callLater(self.rng.uniform(0.01, 1.0), self._start, broker)
+
+    def _kill_joining(self) -> None:
+        self._kill_one([node for _, node in self._joining()], "which joins")
+
+    def _kill_expanding_leader(self) -> None:
+        self._kill_one([state.leader for state, _ in self._joining()], "which leads a partition that expands")
+
+    def _kill_controller(self) -> None:
+        if self._joining():
+            self._kill_one([node for node, one in self.brokers.items() if one.ready and one.controller.active],
+                           "the controller of an expansion")  # fmt: skip
+
+    def _wipe_joining(self) -> None:
+        """Empty the disk of a new replica, which is cut off from its leader for a while."""
+        joining = [(state, node) for state, node in self._joining() if self.brokers[node].alive]
+        if joining:
+            state, node = self.rng.choice(joining)
+            if self._may_lose(node):
+                self.say(f"wipe {node}, which joins {state.index}")
+                self._damage(self.brokers[node], wipe=True)
+                if state.leader in self.brokers and self.rng.random() < 0.5:
+                    self.network.cut(node, state.leader)
+
+    _troubles: tuple[Callable[[Any], None], ...] = (
+        *History._troubles, History._move, History._move, _kill_joining, _wipe_joining, _wipe_joining,
+        _kill_expanding_leader, _kill_controller,
+    )  # fmt: skip
+
+    _harmless: tuple[Callable[[Any], None], ...] = (*History._harmless, _wipe_joining)
 
     # -- invariants
 

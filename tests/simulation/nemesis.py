@@ -6,7 +6,7 @@ all acknowledged records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -101,15 +101,19 @@ class TroubledWorld(World):
     def _spared(self, most: int) -> list[SimBroker]:
         """Return brokers, running or not, whose disks may be lost: others have all acknowledged records."""
         self.read_states()
-        calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
         chosen: list[int] = []
         for node in self.rng.sample(sorted(self.brokers), self.rng.randint(1, most)):
-            without = {*chosen, node, *self.damaged}
-            if not calm and self._is_counted_on(node):
-                continue
-            if all({*state.isr, *state.elr} - without for state in self.states):
+            if self._may_lose(node, chosen):
                 chosen.append(node)
         return [self.brokers[node] for node in chosen]
+
+    def _may_lose(self, node: int, others: Collection[int] = ()) -> bool:
+        """Return whether a broker's disk may be lost, together with those of `others`."""
+        calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
+        without = {*others, node, *self.damaged}
+        if not calm and self._is_counted_on(node):
+            return False
+        return all({*state.isr, *state.elr} - without for state in self.states)
 
     def _damage(self, broker: SimBroker, **how: bool) -> None:
         self.damaged.add(broker.node_id)
@@ -225,4 +229,4 @@ class TroubledWorld(World):
         _lose_connections, _expire, _cut_store, _move, _move, _elect,
     )  # fmt: skip
 
-    _harmless = (_wipe, _cut_power, _cut_link, _heal_links, _lose_connections)
+    _harmless: tuple[Callable[[Any], None], ...] = (_wipe, _cut_power, _cut_link, _heal_links, _lose_connections)

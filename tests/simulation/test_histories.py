@@ -58,6 +58,12 @@ def test_histories_with_write_queues_have_no_violation(first: int) -> None:
         History(seed, log_write_queues="always").run()
 
 
+@pytest.mark.parametrize("first", range(0, OF_THREE, 10))
+def test_histories_with_disks_that_become_slow_have_no_violation(first: int) -> None:
+    for seed in range(first, first + 10):
+        History(seed, log_write_queues="slow").run()
+
+
 @pytest.mark.parametrize("seed", [1, 3])
 def test_a_history_is_determined_by_its_seed(seed: int) -> None:
     first, second = History(seed), History(seed)

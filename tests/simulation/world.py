@@ -34,7 +34,7 @@ from pylogd.replica.service import Replicas
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers, read_claim
 from pylogd.security.principal import ANONYMOUS
 from tests.fakes.filesystem import MemoryFileSystem
-from tests.simulation.disks import make_disks, tell_of_writes
+from tests.simulation.disks import change_pace, make_disks, tell_of_writes
 from tests.simulation.store import SimStore, SimTree, slowly
 
 _EPOCH_MS = 1_700_000_000_000
@@ -315,6 +315,7 @@ class SimBroker:
             node_id=self.node_id, recovery_threads=1, boot_id=f"{self.node_id}-{self.machine_boots}",
             staged_appends=self.disks is not None,
         )  # fmt: skip
+        change_pace(self)
         self.topic_admin = self.metadata.topic_admin
         self.replica_parts = Replicas(
             self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, self.node_id,

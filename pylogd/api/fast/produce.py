@@ -6,8 +6,9 @@ appended with one write, as many as the log accepts without a closer look; if it
 is answered by itself. A single request costs a tenth fewer instructions as a batch of one than with a message.
 
 Rules: whatever is refused or waited for is left to the general handler: nothing has been done by then, and the client
-is told by that handler, request by request. Only failures of storage are answered here, for every request of the batch
-alike: a write that failed is not tried again. tests/property/test_request_batches.py proves that neither the client nor
+is told by that handler, request by request. Only two refusals are answered here: failures of storage, for every request
+of the batch alike, since a write that failed is not tried again; and those of full write queues, of which there may be
+thousands a second while a disk hangs. tests/property/test_request_batches.py proves that neither the client nor
 the disk can tell the difference.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from pylogd.api.context import BrokerParts, Connection
-from pylogd.api.produce import refusal
+from pylogd.api.produce import pause, refusal
 from pylogd.errors import PylogdError
 from pylogd.log.errors import StorageFailure
 from pylogd.metadata.image import INTERNAL_TOPICS
@@ -41,12 +42,16 @@ def answer_batch(
     if batch is None:
         return NOT_ANSWERED
     replicas = broker.replicas
-    partition = _find_partition(broker.partitions, replicas, batch)
+    partition = _find_partition(broker.partitions, batch)
     if partition is None:
         return NOT_ANSWERED
     if broker.authorizer is not None and not broker.authorizer.authorize(
         connection.principal, connection.host, AclOperation.WRITE, ResourceType.TOPIC, partition.topic
     ):
+        return NOT_ANSWERED
+    if partition in replicas.append_queues:
+        return _refuse_if_full(replicas, connection, partition, batch)
+    if batch.acks == -1 and (partition.flush_visible or not partition.alone):
         return NOT_ANSWERED
     if most > 1:
         chunk, at, max_bytes = session.unread()
@@ -66,10 +71,8 @@ def answer_batch(
     return BatchReply(replies, batch.ends[len(bases) - 1], len(records) - len(bases))
 
 
-def _find_partition(
-    hosted: PartitionRegistry, replicas: ReplicaManager, batch: ProduceRequestBatch
-) -> Partition | None:
-    """Return the partition, or None where an append to it may be refused, waited for or has to queue."""
+def _find_partition(hosted: PartitionRegistry, batch: ProduceRequestBatch) -> Partition | None:
+    """Return the partition, or None where an append to it may be refused."""
     acks = batch.acks
     if acks != -1 and acks != 1:
         return None
@@ -79,14 +82,22 @@ def _find_partition(
         partition = hosted.by_name.get((batch.topic, batch.index))
     if partition is None or partition.topic in INTERNAL_TOPICS:
         return None
-    if partition in replicas.append_queues:
-        return None
-    return None if acks == -1 and (partition.flush_visible or not partition.alone) else partition
+    return partition
 
 
-def _refuse(partition: Partition, batch: ProduceRequestBatch, failure: StorageFailure) -> bytes:
+def _refuse_if_full(
+    replicas: ReplicaManager, connection: Connection, partition: Partition, batch: ProduceRequestBatch
+) -> BatchReply:
+    """Refuse the request in `batch` if the write queue of its partition is full; else leave it to the handler."""
+    full = replicas.refusal(partition, batch.records[0])
+    if full is None:
+        return NOT_ANSWERED
+    return BatchReply(_refuse(partition, batch, full, pause(connection, full)), batch.ends[-1], 0)
+
+
+def _refuse(partition: Partition, batch: ProduceRequestBatch, error: PylogdError, throttle_ms: int = 0) -> bytes:
     """Return the responses to all requests of `batch`, of which none was appended."""
-    answer = refusal(partition, batch.index, failure)
-    response = ProduceResponse([TopicProduceResponse(batch.topic, batch.topic_id, [answer])])
+    answer = refusal(partition, batch.index, error)
+    response = ProduceResponse([TopicProduceResponse(batch.topic, batch.topic_id, [answer])], throttle_ms)
     parts: list[Any] = response_codec(ProduceResponse.API_KEY, batch.version).encode(response)
     return batch.encode_refusals(b"".join(parts))

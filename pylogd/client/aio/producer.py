@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pylogd.client.aio.cluster import Cluster
-from pylogd.client.core.errors import Closed
+from pylogd.client.core.errors import Closed, ProducerFailed
 from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.evented.producer import EventedProducer
+from pylogd.client.evented.transactions import TransactionMethods
 from pylogd.wire.records import Header, NewRecord
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class Delivery(Outcome):
             raise self._producer.within(str(self.batch.partition)) from None
 
 
-class Producer:
+class Producer(TransactionMethods):
     """A producer on a cluster of its own, or on one that is given. Made inside a running loop."""
 
     def __init__(
@@ -73,6 +75,7 @@ class Producer:
         )  # fmt: skip
         self._now_ms = self.cluster.loop.now_ms
         self._producer: EventedProducer[Delivery] = EventedProducer(self.cluster.driver, self.options, self._deliver)
+        super().__init__(self._producer)
         self._prepares = self._producer.prepares
         self._try_send = self._producer.try_send
         self._closed = False
@@ -142,7 +145,7 @@ class Producer:
         """Send everything and wait until all of it has a result, and callbacks have run.
 
         Raises `DeliveryFailed` if anything since the last flush was not written, RequestTimedOut if `timeout` seconds
-        are over before.
+        are over before. In a transaction, TransactionAborted or ProducerFailed if it can't be committed.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -155,12 +158,14 @@ class Producer:
         return self._producer.metrics()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Accept no more records, flush, and close. Raises as `flush`."""
+        """Accept no more records, flush, and close. A transaction that is open is aborted. Raises as `flush`."""
         if self._closed:
             return
-        self._producer.refuse(Closed("the producer is closed"))
         try:
-            await self.flush(timeout)
+            await self._producer.abort_open(timeout)
+            self._producer.refuse(Closed("the producer is closed"))
+            with suppress(ProducerFailed):  # the application was told when that happened
+                await self.flush(timeout)
         finally:
             self.abandon()
 

@@ -29,9 +29,11 @@ from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
+from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.consumer import EventedConsumer, Partitions
+from pylogd.client.evented.consumer import EventedConsumer
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
+from pylogd.client.evented.offsets import Partitions
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
@@ -254,6 +256,27 @@ class Consumer:
         self._loop.run(self._consumer.commit(offsets, wait=wait, timeout=timeout))
         if not wait:
             self._start()
+
+    # Transactions
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the member and generation in whose name offsets are committed, for `Producer.send_offsets`.
+
+        Raises ValueError without a group.
+        """
+        with self._loop.lock:
+            return self._consumer.group_metadata()
+
+    def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """Return what `Producer.send_offsets(consumer)` sends. Raises ValueError if it has no group, or auto-commit."""
+        with self._loop.lock:
+            return self._consumer.offsets_to_send()
+
+    def seek_to_committed(self) -> None:
+        """Go back to what the group has committed, in all assigned partitions, after a transaction was aborted: what
+        was returned since is read again. Where nothing is committed, reading starts as with a new assignment.
+        """
+        self._loop.run(self._consumer.seek_to_committed())
 
     # Reading
 

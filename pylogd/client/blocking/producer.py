@@ -19,14 +19,16 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pylogd.client.blocking.clock import SystemClock
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.sender import Sender
+from pylogd.client.blocking.transactions import TransactionMethods
 from pylogd.client.core.consumer import columns
-from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
+from pylogd.client.core.errors import BufferFull, Closed, ProducerFailed, RequestTimedOut, is_retriable
 from pylogd.client.core.metadata import Metadata, parse_bootstrap
 from pylogd.client.core.network import Network
 from pylogd.client.core.options import ClientOptions
@@ -71,7 +73,7 @@ class Delivery(Outcome):
         return self.offset
 
 
-class Producer:
+class Producer(TransactionMethods):
     """A producer with connections and a thread of its own."""
 
     def __init__(
@@ -255,15 +257,19 @@ class Producer:
         sender, core = self._sender, self._core
         sender.needing_room += 1
         try:
-            if core.failure is None and not sender.wait(core.has_room, self.options.max_block):
+            if core.refusal is None and not sender.wait(self._may_add, self.options.max_block):
                 raise BufferFull(
                     f"{core.accumulator.buffered:,} bytes wait for the brokers; "
                     f"buffer_memory is {self.options.buffer_memory:,}"
                 )
         finally:
             sender.needing_room -= 1
-        if core.failure is not None:
-            raise core.failure
+        if (refusal := core.refusal) is not None:
+            raise refusal
+
+    def _may_add(self) -> bool:
+        """Whether a record can be added, or is refused."""
+        return self._core.has_room() or self._core.refusal is not None
 
     def _learn(self, topic: str, partition: int | None = None) -> int:
         """With the lock: return a topic's number of partitions from new metadata. Raises KafkaError without it."""
@@ -277,8 +283,8 @@ class Producer:
 
         sender.start()
         in_time = sender.wait(answered, self.options.max_block)
-        if core.failure is not None:
-            raise core.failure
+        if (refusal := core.refusal) is not None:
+            raise refusal
         problem = core.problem_with(topic)
         if problem is not None and (not in_time or not is_retriable(problem)):
             raise problem
@@ -295,7 +301,7 @@ class Producer:
         """Send everything and wait until all of it has a result, and callbacks have run.
 
         Raises `DeliveryFailed` if anything was not written since this thread last called, RequestTimedOut if `timeout`
-        seconds are over before.
+        seconds are over before. In a transaction, TransactionAborted or ProducerFailed if it can't be committed.
         """
         sender, core = self._sender, self._core
         with sender.lock:
@@ -306,7 +312,9 @@ class Producer:
                     raise RequestTimedOut(f"{core.unfinished} batches are not delivered yet")
             finally:
                 sender.flushing -= 1
-            failures = core.queue.failures
+            failures, broken_by = core.queue.failures, core.broken_by
+        if broken_by is not None:
+            raise broken_by
         failed = failures.since(getattr(self._told, "records", 0))
         self._told.records = failures.records
         if failed is not None:
@@ -317,14 +325,15 @@ class Producer:
         return self._core.metrics(self._monotonic())
 
     def close(self, timeout: float | None = None) -> None:
-        """Accept no more records, flush, and close. Raises as `flush`."""
+        """Accept no more records, flush, and close. A transaction that is open is aborted. Raises as `flush`."""
         if self._finalizer.detach() is None:
             return
-        sender = self._sender
-        with sender.lock:
-            self._core.refuse(Closed("the producer is closed"))
         try:
-            self.flush(timeout)
+            self._abort_open(timeout)
+            with self._sender.lock:
+                self._core.refuse(Closed("the producer is closed"))
+            with suppress(ProducerFailed):  # the application was told when that happened
+                self.flush(timeout)
         finally:
             self.abandon()
 

@@ -41,7 +41,7 @@ class Sender:
         self.changed = threading.Condition(self.lock)
         self.core = ProducerCore(
             options, network.metadata, monotonic=clock.monotonic, guard=self.lock, meters=network.meters,
-            is_ready=lambda node: network.is_ready(node, PURPOSE),
+            is_ready=lambda node: network.is_ready(node, PURPOSE), features=lambda: network.features,
         )  # fmt: skip
         self.flushing = 0  # callers that wait for everything
         self.needing_room = 0  # callers that wait for some of it
@@ -51,6 +51,7 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._turned_at = float("-inf")  # what was due later than that was not done yet
         self._asleep_until: float | None = None
+        self._called = False  # `start` was called since the last turn began
         self._ending = False
         self._abandoned = False
         self._telling = False
@@ -61,6 +62,7 @@ class Sender:
 
     def start(self) -> None:
         """With the lock: start the thread, or wake it."""
+        self._called = True
         if self._thread is None:
             self._driver = Driver(self._network, self._clock)
             self._thread = threading.Thread(target=self._run, name="pylogd-producer", daemon=True)
@@ -142,6 +144,7 @@ class Sender:
         with self.lock:
             if self._abandoned or (self._ending and not self.core.unfinished):
                 return False
+            self._called = False
             now = self._turned_at = self._clock.monotonic()
             calls = self.core.turn(now, seal_all=self._must_seal())
             self._untold += self.core.take_results()
@@ -170,7 +173,7 @@ class Sender:
             self._untold += self.core.take_results()
             if self.core.accumulator.sealed or self._untold or self._abandoned or busy:
                 return now
-            if self.core.accumulator.open and self._must_seal():
+            if self._called or (self.core.accumulator.open and self._must_seal()):
                 return now  # a caller began to wait after this turn's look
             due = self.core.next_time(self._turned_at)
             until = now + _LONG if due is None else due

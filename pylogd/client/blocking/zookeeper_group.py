@@ -17,7 +17,7 @@ from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.assignment import Topics
-from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
+from pylogd.client.core.group.member_model import Assign, Event, Failed, GroupMetadata, Revoke
 from pylogd.client.core.group.participation import Offsets
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
@@ -144,6 +144,10 @@ class ZooKeeperGroup:
         return self._streams.get(partition)
 
     # Offsets
+
+    def metadata(self) -> GroupMetadata:
+        """Raise ValueError: transactions commit offsets of groups that brokers coordinate."""
+        raise ValueError("transactions can't commit the offsets of a group that is in ZooKeeper")
 
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]

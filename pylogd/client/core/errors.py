@@ -37,10 +37,14 @@ __all__ = [
     "DeserializationFailed",
     "InvalidReply",
     "LogTruncation",
+    "ProducerFailed",
+    "ProducerFenced",
     "RebootstrapRequired",
     "RequestTimedOut",
     "SerializationFailed",
     "TlsFailed",
+    "TransactionAborted",
+    "TransactionError",
     "UnknownTopic",
     "UnsupportedByBroker",
     "is_retriable",
@@ -161,6 +165,30 @@ class DeliveryTimedOut(RequestTimedOut):
 
 class BufferFull(ClientError):
     """The producer's buffer had no room for a record within `max_block`. The record was not taken."""
+
+
+class TransactionError(ClientError):
+    """Something about transactions failed. `TransactionAborted` and `ProducerFailed` say what can be done next."""
+
+
+class TransactionAborted(TransactionError):
+    """The transaction is aborted, or can only be aborted; readers of committed records see nothing of it. After
+    `abort_transaction`, which `with producer.transaction()` has called already, the producer can begin another one.
+
+    The cause is the first error; it is None if the application aborted.
+    """
+
+
+class ProducerFailed(TransactionError):
+    """The producer can do nothing more and has to be closed. Its open transaction, if any, is aborted by the
+    coordinator. The cause says why: the transactional id may not be used, the transaction time-out is too long, ...
+    """
+
+
+class ProducerFenced(ProducerFailed):
+    """Another producer with the same transactional id has taken over, or the transaction took longer than
+    `transaction_timeout`, so that the coordinator has aborted it.
+    """
 
 
 class CommitFailed(KafkaError):

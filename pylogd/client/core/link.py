@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
@@ -59,6 +59,10 @@ class Connections(Protocol):
 
     def metadata_answered(self) -> None:
         """Record that a broker has answered a Metadata request."""
+        ...
+
+    def note_features(self, features: Mapping[str, int], epoch: int) -> None:
+        """Record the features that the cluster uses, as a broker has told them."""
         ...
 
 
@@ -337,7 +341,9 @@ class Link:
             return
         if step is not None:
             self._ask(*step)
-        elif self.state is LinkState.NEGOTIATING and self._network.options.security.uses_sasl:
+            return
+        self._network.note_features(self._negotiation.features, self._negotiation.features_epoch)
+        if self.state is LinkState.NEGOTIATING and self._network.options.security.uses_sasl:
             self.state = LinkState.AUTHENTICATING
             self._authenticate(now)
         else:

@@ -106,6 +106,31 @@ class ClusterDescription:
     brokers: tuple[Broker, ...]
 
 
+class TransactionListing(NamedTuple):
+    """A transactional id, and the state of its present or last transaction. `coordinator` is a broker's id."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+class TransactionDescription(NamedTuple):
+    """A transactional id and its transaction: `started` in milliseconds since 1970, -1 if none is open.
+
+    timeout: milliseconds after which the coordinator aborts it. partitions: those that are in it.
+    """
+
+    transactional_id: str
+    state: str
+    coordinator: int
+    producer_id: int
+    epoch: int
+    timeout: int
+    started: int
+    partitions: tuple[TopicPartition, ...]
+
+
 class ActiveProducer(NamedTuple):
     """An idempotent producer that a partition remembers (KIP-664).
 

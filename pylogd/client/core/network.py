@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from pylogd.client.core.call import BrokerKey, Call, Endpoint
@@ -50,6 +51,9 @@ class Network:
         self.tls: Any = None
         self._links: dict[tuple[BrokerKey, str], Link] = {}
         self.unreachable = UnreachableAddresses(options)
+        #: the features that the cluster uses, by name, with their levels (KIP-584)
+        self.features: Mapping[str, int] = {}
+        self._features_epoch = -1
         self._for_any_broker: deque[Call] = deque()  # calls for any broker, while none is ready
         self._candidates: deque[tuple[BrokerKey, str, int]] = deque()
         self._next_candidate_at = 0.0
@@ -106,6 +110,11 @@ class Network:
     def metadata_answered(self) -> None:
         """Record that a broker has answered a Metadata request."""
         self._metadata_wanted_since = None
+
+    def note_features(self, features: Mapping[str, int], epoch: int) -> None:
+        """Record the features that the cluster uses, as a broker has told them, unless newer ones are known."""
+        if epoch >= self._features_epoch:
+            self.features, self._features_epoch = features, epoch
 
     def count_written(self, now: float) -> None:
         """Complete requests without a reply whose bytes were sent. To be called after the effects were carried out."""

@@ -20,7 +20,8 @@ from twisted.internet.defer import Deferred, execute, succeed
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
-from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.group.member_model import GroupMetadata
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.evented.consumer import EventedConsumer
@@ -161,6 +162,21 @@ class Consumer:
     offsets_for_times = _deferred(ConsumerMethods.offsets_for_times)
     committed = _deferred(ConsumerMethods.committed)
     commit = _deferred(ConsumerMethods.commit)
+
+    # Transactions
+
+    seek_to_committed = _deferred(ConsumerMethods.seek_to_committed)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the member and generation in whose name offsets are committed, for `Producer.send_offsets`.
+
+        Raises ValueError without a group.
+        """
+        return self._methods.group_metadata()
+
+    def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """Return what `Producer.send_offsets(consumer)` sends. Raises ValueError if it has no group, or auto-commit."""
+        return self._methods.offsets_to_send()
 
     # Reading
 

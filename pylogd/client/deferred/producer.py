@@ -8,20 +8,26 @@ a caller that waits for each `send` before the next. Compression and encoding ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
 
-from pylogd.client.core.errors import Closed
+from pylogd.client.core.consumer.options import Offsets
+from pylogd.client.core.errors import Closed, ProducerFailed
+from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.transaction_model import OffsetsSource
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.evented import transactions as evented
 from pylogd.client.evented.producer import EventedProducer
+from pylogd.client.evented.transactions import TransactionMethods
 from pylogd.wire.records import Header, NewRecord
 
 if TYPE_CHECKING:
@@ -42,6 +48,32 @@ class Delivery(Outcome):
     def result(self, timeout: float | None = None) -> Deferred[int]:
         """Return a Deferred of the offset; it does not linger. Fails with the record's error, or RequestTimedOut."""
         return self._producer.result(self, timeout)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _deferred(
+    method: Callable[Concatenate[TransactionMethods, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Producer, P], Deferred[T]]:
+    """Return a coroutine method as one that returns a Deferred."""
+
+    @wraps(method)
+    def deferred(self: Producer, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        return Deferred.fromCoroutine(method(self._transactions, *args, **kwargs))
+
+    return deferred
+
+
+class Transaction(evented.Transaction):
+    """One transaction, as `async with` has it."""
+
+    def send_offsets(  # type: ignore[override]
+        self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None
+    ) -> Deferred[None]:
+        """As `Producer.send_offsets`."""
+        return Deferred.fromCoroutine(super().send_offsets(source, group))
 
 
 class Producer:
@@ -67,6 +99,7 @@ class Producer:
         self._reactor = self.cluster.reactor
         self._now_ms = self.cluster.loop.now_ms
         self._producer: EventedProducer[Delivery] = EventedProducer(self.cluster.driver, self.options, self._deliver)
+        self._transactions = TransactionMethods(self._producer)
         self._prepares = self._producer.prepares
         self._closed: Deferred[None] | None = None
 
@@ -132,6 +165,28 @@ class Producer:
         """
         return Deferred.fromCoroutine(self._producer.send_columns(topic, rows, partition))
 
+    # Transactions
+
+    def transaction(self, timeout: float | None = None) -> Transaction:
+        """Return a context manager for `async with`, in a coroutine that `Deferred.fromCoroutine` runs. It begins a
+        transaction, commits it at the end, and aborts it on an exception.
+
+            async with producer.transaction() as transaction:
+                await producer.send("orders", b"...")
+                await transaction.send_offsets(consumer)
+
+        The end raises TransactionAborted if the transaction could not be committed and was aborted; ProducerFailed, as
+        ProducerFenced, if this producer can do nothing more; RequestTimedOut after `timeout` seconds (`max_block` by
+        default): then `commit_transaction` can be called again to wait for the outcome.
+        """
+        return Transaction(self._producer, timeout)
+
+    init_transactions = _deferred(TransactionMethods.init_transactions)
+    begin_transaction = _deferred(TransactionMethods.begin_transaction)
+    send_offsets = _deferred(TransactionMethods.send_offsets)
+    commit_transaction = _deferred(TransactionMethods.commit_transaction)
+    abort_transaction = _deferred(TransactionMethods.abort_transaction)
+
     # Waiting
 
     def result(self, delivery: Delivery, timeout: float | None) -> Deferred[int]:
@@ -144,7 +199,7 @@ class Producer:
         """Send everything; fires when all of it has a result and callbacks have run.
 
         Fails with `DeliveryFailed` if anything since the last flush was not written, with RequestTimedOut if `timeout`
-        seconds are over before.
+        seconds are over before. In a transaction, with TransactionAborted or ProducerFailed if it can't be committed.
         """
         return self._within(Deferred.fromCoroutine(self._producer.flush()), timeout, "batches")
 
@@ -153,16 +208,19 @@ class Producer:
         return self._producer.metrics()
 
     def close(self, timeout: float | None = None) -> Deferred[None]:
-        """Accept no more records, flush, and close. Fails as `flush`."""
+        """Accept no more records, flush, and close. A transaction that is open is aborted. Fails as `flush`."""
         if self._closed is not None:
             return succeed(None)
+
+        def aborted(result: Any) -> Deferred[None]:
+            self._producer.refuse(Closed("the producer is closed"))
+            return self.flush(timeout).addErrback(lambda failure: failure.trap(ProducerFailed))
 
         def closed(result: Any) -> Any:
             self.abandon()
             return result
 
-        self._producer.refuse(Closed("the producer is closed"))
-        self._closed = self.flush(timeout).addBoth(closed)
+        self._closed = Deferred.fromCoroutine(self._producer.abort_open(timeout)).addCallback(aborted).addBoth(closed)
         return self._closed
 
     def abandon(self) -> None:

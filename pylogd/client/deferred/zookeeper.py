@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, RequestTimedOut
-from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
+from pylogd.client.core.group.member_model import Assign, Event, Failed, GroupMetadata, Revoke
 from pylogd.client.core.group.participation import Offsets
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.tasks import Tasks
@@ -113,6 +113,10 @@ class ZooKeeperGroup:
             self._tasks.start(self._join())
 
     # Offsets
+
+    def metadata(self) -> GroupMetadata:
+        """Raise ValueError: transactions commit offsets of groups that brokers coordinate."""
+        raise ValueError("transactions can't commit the offsets of a group that is in ZooKeeper")
 
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]

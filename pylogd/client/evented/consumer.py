@@ -12,36 +12,34 @@ processed when the next one is called; in an iteration, a record counts as proce
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pylogd.client.core.admin.calls import Calls, refresh
-from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.interceptors import ConsumerHooks
 from pylogd.client.core.consumer.metrics import ConsumerMeters, ConsumerMetrics
-from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
+from pylogd.client.core.consumer.options import ConsumerOptions, Offset
 from pylogd.client.core.consumer.partitions import PartitionsCore
 from pylogd.client.core.consumer.reader import Chunk, ColumnChunk, PolledRecords
-from pylogd.client.core.errors import ClientError, Closed, RequestTimedOut
+from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.assignment import GroupAssignment, RebalanceCallback, RebalanceListener, Topics
 from pylogd.client.core.metrics import StatisticsReporter
-from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.group import ConsumerGroup
 from pylogd.client.evented.loop import Promise
 from pylogd.client.evented.notifier import Notifier
+from pylogd.client.evented.offsets import OffsetMethods, Partitions
 from pylogd.client.evented.one_at_a_time import OneAtATime
 from pylogd.client.evented.rebalancing import Rebalancing
 from pylogd.client.evented.streams import Streams
-from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Partitions = Iterable[tuple[str, int]]
 T = TypeVar("T")
 
 _CALLBACK_PERIOD = 1.0  # seconds after which an iteration reports to the group, and commits
@@ -50,7 +48,7 @@ _SESSION_SECONDS = 1.0  # for brokers to answer that they have closed fetch sess
 _LOOK_SECONDS = 0.2  # how often to look for events of a group that does not wake a `poll`
 
 
-class EventedConsumer:
+class EventedConsumer(OffsetMethods):
     """See the module. Every method that waits is a coroutine; times are in seconds."""
 
     def __init__(
@@ -245,62 +243,6 @@ class EventedConsumer:
             self.rebalancing.forget(partition)
         else:
             self.core.forget(partition)
-
-    # Offsets
-
-    async def ends(self, partitions: Partitions, *, first: bool) -> dict[TopicPartition, int]:
-        """Return the first offset that each partition still has, or that of its next record."""
-        wanted = {TopicPartition(*partition): EARLIEST if first else LATEST for partition in partitions}
-        return {partition: found.offset for partition, found in (await find_offsets(self._calls, wanted)).items()}
-
-    async def offsets_for_times(
-        self, times: Mapping[tuple[str, int], int]
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """Return the first offset in each partition at or after a time in milliseconds since 1970, None if none is."""
-        found = await find_offsets(self._calls, {TopicPartition(*p): time for p, time in times.items()})
-        return {partition: (answer if answer.offset >= 0 else None) for partition, answer in found.items()}
-
-    async def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed of each partition; None where it has committed nothing."""
-        _, group = self.in_group()
-        promise: Promise[Any] = self._loop.promise()
-
-        def done(found: Any, error: PylogdError | None) -> None:
-            if error is not None:
-                promise.fail(error)
-            else:
-                promise.succeed(dict(found))
-
-        timer = self._loop.later(
-            timeout, lambda: promise.fail(RequestTimedOut(f"no committed offsets in {timeout:g} s"))
-        )
-        try:
-            group.look_up([TopicPartition(*partition) for partition in partitions], done)
-            found: dict[TopicPartition, OffsetAndMetadata | None] = await promise
-        finally:
-            timer.cancel()
-        return found
-
-    async def commit(self, offsets: Offsets | None, *, wait: bool, timeout: float) -> None:
-        """Commit these offsets, or those of all records that were returned, in an iteration with the present one."""
-        assignment, group = self.in_group()
-        chosen = self._to_commit(assignment, offsets)
-        if not wait:
-            assignment.commit_soon(chosen)
-        elif chosen:
-            await group.commit(chosen, timeout)
-            assignment.note_committed(chosen)
-
-    def _to_commit(
-        self, assignment: GroupAssignment, offsets: Offsets | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        if offsets is None:
-            unprocessed = self._polled.unprocessed(last_is_done=True) if self._polled.begun else {}
-            return assignment.unsaved({**assignment.progress(), **unprocessed})
-        return {
-            TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            for p, offset in offsets.items()
-        }
 
     # Reading
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.consumer.reader import Chunk
+from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.consumer import EventedConsumer, Partitions
+from pylogd.client.evented.consumer import EventedConsumer
+from pylogd.client.evented.offsets import Partitions
 from pylogd.wire.records import Record
 
 if TYPE_CHECKING:
@@ -108,6 +110,25 @@ class ConsumerMethods:
         Raises CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
         """
         await self._consumer.commit(offsets, wait=wait, timeout=timeout)
+
+    # Transactions
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the member and generation in whose name offsets are committed, for `Producer.send_offsets`.
+
+        Raises ValueError without a group.
+        """
+        return self._consumer.group_metadata()
+
+    def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """Return what `Producer.send_offsets(consumer)` sends. Raises ValueError if it has no group, or auto-commit."""
+        return self._consumer.offsets_to_send()
+
+    async def seek_to_committed(self) -> None:
+        """Go back to what the group has committed, in all assigned partitions, after a transaction was aborted: what
+        was returned since is read again. Where nothing is committed, reading starts as with a new assignment.
+        """
+        await self._consumer.seek_to_committed()
 
     # Reading
 

@@ -12,16 +12,17 @@ from typing import Protocol
 
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.start_offsets import Committed
-from pylogd.client.core.errors import Closed, RequestTimedOut
+from pylogd.client.core.errors import Closed, CommitFailed, RequestTimedOut
 from pylogd.client.core.group.assignment import Topics
+from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Event, MemberSettings
+from pylogd.client.core.group.member_model import Event, GroupMetadata, MemberSettings
 from pylogd.client.core.group.member_states import MemberState
 from pylogd.client.core.group.participation import OffsetLookup, Offsets, Participation
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.notifier import Notifier
-from pylogd.errors import PylogdError
+from pylogd.errors import ErrorCode, PylogdError
 
 
 class ConsumerGroup(Protocol):
@@ -66,6 +67,10 @@ class ConsumerGroup(Protocol):
 
     def done(self, event: Event) -> None:
         """Record that the application has carried out an event."""
+        ...
+
+    def metadata(self) -> GroupMetadata:
+        """Return in whose name offsets are committed at the moment. Raises ValueError if that can't be told."""
         ...
 
     def look_up(
@@ -169,6 +174,16 @@ class BrokerGroup:
         self._driver.soon()
 
     # Offsets
+
+    def metadata(self) -> GroupMetadata:
+        """Return in whose name offsets are committed at the moment: no member's, if it has not subscribed.
+
+        Raises CommitFailed for one that has subscribed and is not, or no longer, a member.
+        """
+        found = self._part.member.identity
+        if self._part.subscribed and found.generation == NO_GENERATION:
+            raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, f"group {found.group_id}: this consumer is no member of it")
+        return found
 
     def commit_soon(self, offsets: Offsets) -> None:
         """Commit in the background."""

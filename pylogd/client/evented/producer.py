@@ -24,6 +24,8 @@ from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import PURPOSE, ProducerCore, check_partition, not_in_time
+from pylogd.client.core.producer.transaction_model import Operation
+from pylogd.client.core.producer.transactions import Transactions
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.loop import Promise, Timer
 from pylogd.errors import PylogdError
@@ -56,7 +58,7 @@ class EventedProducer(Generic[D]):
         self._deliver = deliver
         self._core = ProducerCore(
             options, driver.network.metadata, monotonic=driver.loop.now, meters=driver.network.meters,
-            is_ready=lambda node: driver.network.is_ready(node, PURPOSE),
+            is_ready=lambda node: driver.network.is_ready(node, PURPOSE), features=lambda: driver.network.features,
         )  # fmt: skip
         self._hooks = self._core.hooks
         self.prepares = self._hooks.prepares
@@ -65,6 +67,7 @@ class EventedProducer(Generic[D]):
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._flushes: list[tuple[float, Promise[None]]] = []
+        self._operations: list[tuple[Operation, Promise[None]]] = []
         self._told = 0  # failed records that a flush has reported
         driver.add(self)
 
@@ -82,7 +85,7 @@ class EventedProducer(Generic[D]):
     ) -> D | None:
         """Add a record if that is possible at once; return None if it has to wait."""
         count = self._partitions.get(topic)
-        if count is None or self._waiting or self._accumulator.buffered >= self._options.buffer_memory:
+        if count is None or self._waiting or self._accumulator.buffered >= self._accumulator.limit:
             return None
         if self._core.failure is not None or (partition is not None and not 0 <= partition < count):
             return None
@@ -156,8 +159,8 @@ class EventedProducer(Generic[D]):
 
     async def _wait(self, topic: str, partition: int | None, size: int, add: Callable[[], D]) -> D:
         core = self._core
-        if core.failure is not None:
-            raise core.failure
+        if (refusal := core.refusal) is not None:
+            raise refusal
         known = self._partitions.get(topic)
         misses = known is None or (partition is not None and not 0 <= partition < known)
         waiting = _Waiting(topic, partition, size, add, core.learned(topic) if misses else -1)
@@ -213,7 +216,7 @@ class EventedProducer(Generic[D]):
             if waiting.promise.done:
                 self._end_wait(waiting)
                 continue
-            problem = self._core.failure or self._hopeless(waiting)
+            problem = self._core.refusal or self._hopeless(waiting)
             if problem is None and not self._can_add(waiting):
                 return
             try:
@@ -256,13 +259,52 @@ class EventedProducer(Generic[D]):
         return delivery.offset
 
     async def flush(self) -> None:
-        """Send everything and wait until all of it has a result. Raises DeliveryFailed."""
+        """Send everything and wait until all of it has a result. Raises DeliveryFailed; of a transaction, its error."""
         promise: Promise[None] = self._loop.promise()
         self._flushes.append((self._accumulator.next_number, promise))
         self._driver.soon()
         if self._driver.closed:
             self.settle()
         await promise
+
+    # Transactions
+
+    async def finish(self, start: Callable[[], Operation], timeout: float | None, late: str) -> None:
+        """Start an operation of the transactions and wait for it. Raises its error, or RequestTimedOut with what is
+        `late` after `timeout` seconds, by default `max_block`.
+        """
+        core = self._core
+        if core.failure is not None:
+            raise core.failure
+        operation = start()
+        self._driver.soon()
+        if not operation.done:
+            promise: Promise[None] = self._loop.promise()
+            self._operations.append((operation, promise))
+            error = RequestTimedOut(f"transactional id {core.transactions.transactional_id!r}: {late}")
+            seconds = self._options.max_block if timeout is None else timeout
+            timer = self._loop.later(seconds, lambda: promise.fail(error))
+            try:
+                await promise
+            finally:
+                timer.cancel()
+        elif operation.error is not None:
+            raise operation.error
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transactions. Raises TransactionError for a producer without a transactional id."""
+        return self._core.transactions
+
+    async def begin_transaction(self, timeout: float | None) -> None:
+        """Get a producer id if there is none, and begin a transaction."""
+        await self.finish(self.transactions.prepare, timeout, "no producer id")
+        self._core.begin_transaction()
+
+    async def abort_open(self, timeout: float | None) -> None:
+        """Abort the transaction that is open, if there is one."""
+        if self._options.transactional_id is not None and self.transactions.can_abort:
+            await self.finish(partial(self.transactions.end, committed=False), timeout, "not aborted yet")
 
     def metrics(self) -> ProducerMetrics:
         """Return statistics of this producer, its brokers and its partitions."""
@@ -307,12 +349,25 @@ class EventedProducer(Generic[D]):
             self._flushes = [flush for flush in self._flushes if flush[1] not in done]
             failures = self._core.queue.failures
             failed, self._told = failures.since(self._told), failures.records
+            error = self._core.broken_by or failed
             for promise in done:
-                if failed is not None:
-                    promise.fail(failed)
+                if error is not None:
+                    promise.fail(error)
                 else:
                     promise.succeed(None)
+        self._settle_operations()
         self._admit()
+
+    def _settle_operations(self) -> None:
+        if not self._operations:
+            return
+        done = [each for each in self._operations if each[0].done or each[1].done]
+        self._operations = [each for each in self._operations if each not in done]
+        for operation, promise in done:
+            if operation.error is not None:
+                promise.fail(operation.error)
+            else:
+                promise.succeed(None)
 
     def reset(self) -> None:
         """Forget what is in flight: every request has failed with its connection."""

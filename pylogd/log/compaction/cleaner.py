@@ -236,7 +236,7 @@ class Cleaner:
         """Choose the log that needs compaction most, and mark it as in progress."""
         now_ms, now = self._now_ms(), self._seconds()
         with self._lock:
-            logs = list(self._manager.logs.items())
+            logs = list(self._manager.logs.copy().items())
             known = {id(log) for _, log in logs}
             self._skipped_until = {
                 key: until for key, until in self._skipped_until.items() if key in known and until > now

@@ -66,6 +66,8 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -135,5 +137,7 @@ APIS: Mapping[int, ApiInfo] = {
     61: ApiInfo(61, "DescribeProducers", "describe_producers", 0, 0, 0),
     65: ApiInfo(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     66: ApiInfo(66, "ListTransactions", "list_transactions", 0, 2, 0),
+    68: ApiInfo(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
+    69: ApiInfo(69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }

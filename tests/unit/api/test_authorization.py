@@ -14,6 +14,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.api import REGISTRATIONS, served_versions
+from pylogd.api.find_coordinator import TRANSACTION
 from pylogd.errors import ErrorCode
 from pylogd.security.authorizer import AclOperation as Op
 from pylogd.security.authorizer import ResourceType as Kind
@@ -22,6 +23,7 @@ from pylogd.wire import schema
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from pylogd.wire.values import ZERO_UUID, Message
 from tests.fakes.kafka_operations import DOCUMENTED
@@ -54,6 +56,9 @@ ENOUGH: dict[ApiKey, list[set[Pair]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: [{(Op.ALTER_CONFIGS, Kind.TOPIC)}],
     # The documentation says ClusterAction, but Kafka's brokers ask for Alter.
     ApiKey.ELECT_LEADERS: [{(Op.ALTER, Kind.CLUSTER)}],
+    # Kafka's brokers ask for Describe of topics too (KIP-848), and to describe a group for Describe.
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: [{(Op.READ, Kind.GROUP), (Op.DESCRIBE, Kind.TOPIC)}],
+    ApiKey.CONSUMER_GROUP_DESCRIBE: [{(Op.DESCRIBE, Kind.GROUP)}],
     # The documentation has Alter only from Kafka 4.0 on.
     ApiKey.WRITE_TXN_MARKERS: [{(Op.CLUSTER_ACTION, Kind.CLUSTER)}, {(Op.ALTER, Kind.CLUSTER)}],
     # Kafka's brokers ask for Describe only if the request wants the authorized operations.
@@ -62,6 +67,7 @@ ENOUGH: dict[ApiKey, list[set[Pair]]] = {
 #: APIs with rules of their own, which are tested with their handlers.
 OWN_RULES = {
     "CREATE_DELEGATION_TOKEN", "RENEW_DELEGATION_TOKEN", "EXPIRE_DELEGATION_TOKEN", "DESCRIBE_DELEGATION_TOKEN",
+    "ADD_PARTITIONS_TO_TXN",
 }  # fmt: skip
 
 
@@ -108,6 +114,8 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     joining = JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", [JoinGroupRequestProtocol("range", b"")])
     joined = made.ask(joining, 0)
     made.time.advance(10)
+    assert made.call(FindCoordinatorRequest("x", TRANSACTION), 3).error_code == ErrorCode.NONE
+    assert made.call(InitProducerIdRequest("x", 1000), 5).error_code == ErrorCode.NONE
     assert result_of(joined).error_code == ErrorCode.NONE
     yield made
     made.authorizer = None
@@ -168,6 +176,8 @@ def refused(api_key: int, response: Message) -> bool:
         return not response.groups  # type: ignore[attr-defined]
     if api_key == ApiKey.DESCRIBE_LOG_DIRS:
         return not response.results  # type: ignore[attr-defined]
+    if api_key == ApiKey.LIST_TRANSACTIONS:
+        return not response.transaction_states  # type: ignore[attr-defined]
     return any(getattr(struct, "error_code", 0) in REFUSALS for struct in structs(response))
 
 

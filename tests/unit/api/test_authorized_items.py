@@ -159,7 +159,7 @@ def test_a_transactional_producer_needs_its_id(parts: Parts, allow: Allow) -> No
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     allow(Op.WRITE, Kind.TRANSACTIONAL_ID, "tx")
     assert ask() == [ErrorCode.NONE, REFUSED]
-    assert parts.call(initial).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert parts.call(initial).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 def test_an_idempotent_producer_needs_any_topic(parts: Parts, allow: Allow) -> None:

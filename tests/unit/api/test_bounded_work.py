@@ -16,9 +16,9 @@ from pylogd.config.connections import check_way_in
 from pylogd.errors import ErrorCode
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import Committed, StoredGroup
-from pylogd.groups.topic import partition_of
 from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.metadata.image import OFFSETS_TOPIC
+from pylogd.replica.internal_topic import partition_of
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.principal import Principal
 from pylogd.wire import schema

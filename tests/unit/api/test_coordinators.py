@@ -21,7 +21,7 @@ class TestFindCoordinator:
 
     @pytest.mark.parametrize(
         ("key_type", "code"),
-        [(1, ErrorCode.UNSUPPORTED_VERSION), (2, ErrorCode.INVALID_REQUEST), (9, ErrorCode.INVALID_REQUEST)],
+        [(2, ErrorCode.INVALID_REQUEST), (9, ErrorCode.INVALID_REQUEST)],
     )
     def test_other_keys_are_refused_with_a_message(self, parts: Parts, key_type: int, code: ErrorCode) -> None:
         one = parts.call(FindCoordinatorRequest("x", key_type), 1)
@@ -29,6 +29,12 @@ class TestFindCoordinator:
         assert one.error_message
         (found,) = parts.call(FindCoordinatorRequest(key_type=key_type, coordinator_keys=["x"]), 4).coordinators
         assert (found.error_code, found.node_id, found.key) == (code, -1, "x")
+
+    def test_transactional_ids_are_coordinated_here(self, parts: Parts) -> None:
+        one = parts.call(FindCoordinatorRequest("x", 1), 3)
+        assert (one.error_code, one.node_id, one.host, one.port) == (0, 1, "localhost", 9092)
+        (empty,) = parts.call(FindCoordinatorRequest(key_type=1, coordinator_keys=[""]), 6).coordinators
+        assert empty.error_code == ErrorCode.INVALID_REQUEST
 
 
 class TestInitProducerId:
@@ -47,8 +53,7 @@ class TestInitProducerId:
         answer = parts.call(InitProducerIdRequest(None, 0, producer_id, epoch))
         assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
 
-    def test_transactions_are_refused(self, parts: Parts) -> None:
-        assert parts.call(InitProducerIdRequest("tx")).error_code == ErrorCode.UNSUPPORTED_VERSION
+    def test_an_empty_transactional_id_is_refused(self, parts: Parts) -> None:
         assert parts.call(InitProducerIdRequest("")).error_code == ErrorCode.INVALID_REQUEST
 
     def test_a_store_that_fails(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
+from pylogd.groups.group import ClassicGroup
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.delete_groups import DeleteGroupsRequest
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
@@ -104,7 +105,9 @@ class TestMembership:
 
     def test_the_first_version_has_one_time_out(self, parts: Parts) -> None:
         join(parts, 0, rebalance_timeout_ms=-1)
-        (member,) = parts.groups.groups()[1][0].members.values()
+        (group,) = parts.groups.groups()[1]
+        assert isinstance(group, ClassicGroup)
+        (member,) = group.members.values()
         assert (member.session, member.rebalance) == (30.0, 30.0)
 
     def test_a_static_member_gets_its_id_at_once(self, parts: Parts) -> None:

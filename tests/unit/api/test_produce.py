@@ -99,6 +99,16 @@ def test_unknown_names_indexes_and_ids(parts: Parts) -> None:
     assert [one.error_code for one in both] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
+@pytest.mark.parametrize("version", range(3, 13))
+def test_a_broker_that_does_not_lead_says_so_in_every_version(parts: Parts, version: int) -> None:
+    """And who does, in those that have a field for it."""
+    parts.create("t")
+    parts.set_state("t", leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+    answer = only(parts.call(request("t", batch()), version))
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader.leader_id == (2 if version >= 10 else -1)
+
+
 def test_a_log_that_is_being_created_has_no_leader_yet(parts: Parts) -> None:
     parts.threads.hold = True
     result_of(parts.topic_admin.create_topic("t"))

@@ -13,6 +13,12 @@ from pylogd.api import REGISTRATIONS, served_versions, unsupported_api_versions
 from pylogd.api.registry import handles, overlapping_apis
 from pylogd.errors import ErrorCode
 from pylogd.wire import schema
+from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from pylogd.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from pylogd.wire.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from pylogd.wire.messages.alter_partition_reassignments import (
@@ -31,6 +37,8 @@ from pylogd.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -49,9 +57,11 @@ from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_producers import DescribeProducersRequest
 from pylogd.wire.messages.describe_producers import TopicRequest as ProducersOf
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from pylogd.wire.messages.describe_transactions import DescribeTransactionsRequest
 from pylogd.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from pylogd.wire.messages.elect_leaders import ElectLeadersRequest
 from pylogd.wire.messages.elect_leaders import TopicPartitions as ElectedPartitions
+from pylogd.wire.messages.end_txn import EndTxnRequest
 from pylogd.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -74,6 +84,7 @@ from pylogd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from pylogd.wire.messages.list_transactions import ListTransactionsRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -101,6 +112,7 @@ from pylogd.wire.messages.renew_delegation_token import RenewDelegationTokenRequ
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from pylogd.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from pylogd.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -121,6 +133,18 @@ REQUESTS: list[Any] = [
     DeleteTopicsRequest([DeleteTopicState("t"), DeleteTopicState("nope")], ["t", "nope"]),
     DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])]),
     InitProducerIdRequest(transactional_id=None),
+    AddPartitionsToTxnRequest(
+        [AddPartitionsToTxnTransaction("x", 0, 0, False, [AddPartitionsToTxnTopic("t", [0, 7])])],
+        "x",
+        0,
+        0,
+        [AddPartitionsToTxnTopic("t", [0, 7])],
+    ),
+    AddOffsetsToTxnRequest("x", 0, 0, "g"),
+    EndTxnRequest("x", 0, 0, True),
+    DescribeTransactionsRequest(["x"]),
+    ListTransactionsRequest(),
+    UpdateFeaturesRequest(1000, [FeatureUpdateKey("transaction.version", 2)]),
     SaslHandshakeRequest("PLAIN"),
     CreateDelegationTokenRequest(None, None, [CreatableRenewers("User", "bob")], -1),
     RenewDelegationTokenRequest(b"secret", -1),
@@ -151,6 +175,8 @@ REQUESTS: list[Any] = [
     LeaveGroupRequest("g", "m", [MemberIdentity("m")]),
     SyncGroupRequest("g", 1, "m", assignments=[SyncGroupRequestAssignment("m", b"")]),
     DescribeGroupsRequest(["g", "h"]),
+    ConsumerGroupHeartbeatRequest("g", "m", 0, None, None, 1000, ["t"], None, None, []),
+    ConsumerGroupDescribeRequest(["g", "h"]),
     ListGroupsRequest(),
     DeleteGroupsRequest(["g", "h"]),
     OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])]),
@@ -166,6 +192,7 @@ REQUESTS: list[Any] = [
 BY_KEY = {request.API_KEY: request for request in REQUESTS}
 FIRST_BY_ID = 6  # fields of DeleteTopics
 FIRST_WITH_MANY = 4  # fields of FindCoordinator
+FIRST_WITH_TRANSACTIONS = 4  # fields of AddPartitionsToTxn
 FIRST_WITH_GROUPS = 8  # fields of OffsetFetch
 FIRST_WITH_LEAVERS = 3  # fields of LeaveGroup
 FIRST_COMMIT_BY_ID = 10  # fields of OffsetCommit and OffsetFetch
@@ -196,6 +223,9 @@ def request_at(api_key: int, version: int) -> Any:
         return replace(request, member_id="") if version >= FIRST_WITH_LEAVERS else replace(request, members=[])
     if api_key == DescribeConfigsRequest.API_KEY:
         return replace(request, include_synonyms=version > 0, include_documentation=version > 2)
+    if api_key == AddPartitionsToTxnRequest.API_KEY:
+        first = version < FIRST_WITH_TRANSACTIONS
+        return replace(request, transactions=[]) if first else AddPartitionsToTxnRequest(request.transactions)
     if api_key == ElectLeadersRequest.API_KEY and version == 0:
         return replace(request, election_type=0)
     return request

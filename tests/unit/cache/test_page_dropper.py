@@ -86,7 +86,7 @@ def test_a_failed_write_back_is_reported_like_a_failed_sync(tmp_path: Path, monk
     def fail(fd: int, position: int, length: int, flags: int) -> None:
         raise OSError(errno.EIO, "the disk is on fire")
 
-    monkeypatch.setattr(page_dropper, "_sync_file_range", fail)
+    monkeypatch.setattr(page_dropper, "sync_file_range", fail)
     failures: list[StorageFailure] = []
     dropper = PageDropper(CacheCounters(), failures.append)
     file = written_file(tmp_path / "t-0" / "0.log")
@@ -107,7 +107,7 @@ def test_a_disk_that_hangs_keeps_no_other_waiting(tmp_path: Path, monkeypatch: p
         elif flags & 4:
             done.set()
 
-    monkeypatch.setattr(page_dropper, "_sync_file_range", sync)
+    monkeypatch.setattr(page_dropper, "sync_file_range", sync)
     dropper = PageDropper(CacheCounters(), no_failure)
     try:
         dropper.written(hung, 0, PAGE)

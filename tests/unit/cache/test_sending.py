@@ -11,7 +11,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 
-from pylogd.cache.ranges import LOADED_BYTES, BlockCache, BlockRange, BlockSlice
+from pylogd.cache.cold_reads import SMALL_BYTES, ReadBuffers
+from pylogd.cache.ranges import BlockCache, BlockRange, BlockSlice
 from pylogd.log.files import RealFileSystem, SegmentFile
 from pylogd.net.page_cache import read_ahead
 from pylogd.net.sender import CopyingSender, Sender
@@ -21,7 +22,7 @@ from tests.fakes.transport import ManualReactor, PairTransport
 BLOCK = 1 << 14
 BLOCKS = 32
 CHUNK = 1 << 18
-SIZE = 3 * LOADED_BYTES + 777
+SIZE = 3 * SMALL_BYTES + 777
 
 
 class Rig:
@@ -71,7 +72,7 @@ class Rig:
         other.wrote(self.file, 0, [bytes(BLOCKS * BLOCK)], BLOCKS * BLOCK, True)
 
     def slice(self, position: int, length: int) -> BlockSlice:
-        return self.held.slice(self.file, position, length)
+        return self.held.slice(self.file, position, length, sealed=True)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
@@ -95,6 +96,7 @@ def test_what_is_held_is_sent_from_blocks_and_the_file_is_not_read(rig: Rig) -> 
 
 
 def test_what_is_not_held_is_read_in_a_thread_a_chunk_at_a_time(rig: Rig) -> None:
+    rig.cache.read_buffers = ReadBuffers(large_buffers=0)
     rig.sender.send([b"head", rig.slice(0, SIZE), b"tail"])
     got = rig.transport.pump()
     assert got == b"head"

@@ -409,7 +409,7 @@ class TestTheTopic:
         parts.threads.hold = True
         waits = [parts.groups.coordinator_of(name) for name in "abc"]
         assert all(isinstance(wait, Deferred) and not wait.called for wait in waits)
-        gone = PendingResult(waits.pop())  # type: ignore[arg-type]
+        gone = PendingResult(waits.pop())
         gone.disconnect()
         parts.threads.hold = False
         parts.threads.release()

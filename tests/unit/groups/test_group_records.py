@@ -7,7 +7,6 @@ import pytest
 from pylogd.groups.records import (
     Committed,
     GroupKey,
-    InvalidRecord,
     OffsetKey,
     StoredGroup,
     StoredMember,
@@ -20,7 +19,8 @@ from pylogd.groups.records import (
     read_key,
     read_offset_value,
 )
-from pylogd.groups.topic import partition_of
+from pylogd.replica.internal_records import InvalidRecord
+from pylogd.replica.internal_topic import partition_of
 
 MEMBER = StoredMember("m", "i", "c", "/h", 60_000, 10_000, b"sub", b"share")
 GROUP = StoredGroup("consumer", 3, "range", "m", 1_700_000_000_000, (MEMBER,))

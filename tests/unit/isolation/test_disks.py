@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from pylogd.isolation.disks import DiskOptions, Disks
-from pylogd.isolation.write_queue import WriteQueue
+from pylogd.isolation.write_queue import PAUSE, WriteQueue
 from tests.fakes.workers import HeldWorkers
 
 OPTIONS = DiskOptions(queues=4, max_requests=3, max_bytes=100, threads=2, timeout=10.0)
@@ -27,17 +27,30 @@ class Found:
 
 
 def test_a_queue_takes_so_many_requests_and_bytes() -> None:
-    queue = WriteQueue("q", 3, 100, HeldWorkers("w", 1, lambda: None, lambda: 0.0))
-    assert queue.enter(500)  # an empty one takes anything
-    assert not queue.enter(1)
+    queue = WriteQueue("q", 3, 100, HeldWorkers("w", 1, lambda: None, lambda: 0.0), lambda: 0.0)
+    assert queue.takes(500)  # an empty one takes anything
+    queue.enter(500)
+    assert not queue.takes(1)
     queue.leave(500)
-    assert queue.enter(60)
-    assert not queue.enter(41)
-    assert queue.enter(40)
-    assert queue.enter(0)
-    assert not queue.enter(0)
-    assert queue.refused == 3
+    queue.enter(60)
+    assert not queue.takes(41)
+    assert queue.takes(40)
+    queue.enter(40)
+    assert queue.takes(0)
+    queue.enter(0)
+    assert not queue.takes(0)
     assert (queue.requests, queue.bytes) == (3, 100)
+
+
+def test_only_those_who_are_refused_too_often_have_to_pause() -> None:
+    clock = Clock()
+    queue = WriteQueue("q", 3, 100, HeldWorkers("w", 1, lambda: None, lambda: 0.0), clock.seconds)
+    assert [queue.refuse() for _ in range(101)] == [0.0] * 100 + [PAUSE]
+    clock.advance(0.5)
+    assert [queue.refuse() for _ in range(51)] == [0.0] * 50 + [PAUSE]
+    clock.advance(100)
+    assert [queue.refuse() for _ in range(101)] == [0.0] * 100 + [PAUSE]
+    assert queue.refused == 253
 
 
 def test_a_topic_has_one_queue_on_each_disk() -> None:

@@ -10,7 +10,16 @@ from twisted.internet.task import Clock
 
 from pylogd.config import Settings
 from pylogd.isolation.disk_meter import Disk, DiskMeter, DiskSampler, DiskUsage
-from pylogd.isolation.laggards import AHEAD_SECONDS, KEPT_SECONDS, LEAST_READ, READ_AHEAD, DiskThrottle, LaggardThrottle
+from pylogd.isolation.laggards import (
+    AHEAD_SECONDS,
+    BUSY_SECONDS,
+    BUSY_SHARE,
+    KEPT_SECONDS,
+    LEAST_READ,
+    READ_AHEAD,
+    DiskThrottle,
+    LaggardThrottle,
+)
 from pylogd.isolation.read_rate import Band
 from pylogd.isolation.throttled_clients import MOST_CLIENTS, Client, ThrottledClients
 
@@ -243,6 +252,24 @@ def test_a_busy_disk_is_throttled_with_all_its_directories() -> None:
     assert broker.throttle.of("/data1") is None
     broker.throttle.stop()
     assert broker.clock.getDelayedCalls() == []
+
+
+def test_who_follows_is_told_each_second_of_busy_disks_throttled_or_not() -> None:
+    broker = Broker()
+    told: list[list[str]] = []
+    broker.throttle.on_sample = told.append
+    broker.run(3, 0.1)
+    assert told == [[]] * 3
+    broker.run(1, BUSY_SHARE + 0.01)
+    assert (told[-1], broker.throttle.active) == (["/data1", "/data2"], False)
+    broker.run(BUSY_SECONDS - 1, 0.0)
+    assert told[-1] == ["/data1", "/data2"]
+    broker.run(1, 0.0)
+    assert told[-1] == []
+    broker.run(5, 1.0)
+    assert broker.throttle.active
+    broker.throttle.stop()
+    assert told[-1] == [], "nothing is to be done any more"
 
 
 def test_it_is_off_by_default_and_can_be_switched_at_run_time() -> None:

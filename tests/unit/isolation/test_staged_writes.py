@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
+import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
+from pylogd.isolation.write_queue import PAUSE
 from pylogd.log.errors import LogClosed, StorageError, StorageFailure
-from pylogd.replica.errors import FencedLeaderEpoch, NotEnoughReplicas, PartitionOffline
+from pylogd.replica.errors import FencedLeaderEpoch, NotEnoughReplicas, PartitionOffline, QueueFull
 from pylogd.replica.partition import Partition
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.fakes.parts import Parts, batch, records_in
+from pylogd.wire.records import encode_batch
+from pylogd.wire.schema import response_codec
+from tests.fakes.parts import NOW_MS, Parts, batch, records_in
 from tests.fakes.workers import HeldWorkers
+from tests.property.test_request_batches import CLIENTS, Side
 
 
 class Outcomes:
@@ -81,7 +87,7 @@ def test_a_full_queue_refuses_at_once(parts: Parts, outcomes: Outcomes) -> None:
     partition, workers = held(parts)
     for number in range(4):
         outcomes.take(str(number), append(parts, partition))
-    assert outcomes.all == [("3", NotEnoughReplicas)]
+    assert outcomes.all == [("3", QueueFull)]
     request = ProduceRequest(
         acks=1, timeout_ms=1000, topic_data=[TopicProduceData("t", bytes(16), [PartitionProduceData(0, batch())])]
     )
@@ -93,6 +99,73 @@ def test_a_full_queue_refuses_at_once(parts: Parts, outcomes: Outcomes) -> None:
     outcomes.take("again", append(parts, partition))
     workers.release()
     assert outcomes.all[-1] == ("again", 3)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_refusals_leave_no_garbage_and_mute_who_comes_too_often(
+    tmp_path: Path, request: pytest.FixtureRequest, fast: bool
+) -> None:
+    """Else a collection, which takes milliseconds, is due every few hundred refusals."""
+    side = Side(tmp_path / "side", fast=fast, log_write_queues="always", log_write_queue_max_requests=1)
+    request.addfinalizer(side.parts.close)
+    writer = writer_of(side.parts, side.parts.partitions.by_name["usual", 0])
+    writer.hold = True
+    request.addfinalizer(writer.release)
+    (frame,) = side.frames([(("usual", 0, 9, 1, None, CLIENTS[0]), [20])])
+    side.connect()[1].deliver(frame)
+    _, transport = side.connect()
+    answers = []
+    for number in range(101):
+        transport.deliver(frame)
+        answers.append(transport.pump())
+        if not number:
+            gc.collect()
+    assert gc.collect() == 0
+    decoded = [response_codec(0, 9).decode(memoryview(answer)[9:]) for answer in (answers[0], answers[100])]
+    assert [one.responses[0].partition_responses[0].error_code for one in decoded] == [
+        ErrorCode.NOT_ENOUGH_REPLICAS
+    ] * 2
+    assert [one.throttle_time_ms for one in decoded] == [0, 20]
+    transport.deliver(frame)
+    assert not transport.pump(), "it is muted"
+    side.parts.time.advance(PAUSE)
+    assert transport.pump()
+
+
+def test_commits_do_not_wait_behind_data(parts: Parts, outcomes: Outcomes) -> None:
+    """Also where the topic of the offsets is on the same disk, whose queues for data are all full."""
+    parts.create("__consumer_offsets", cleanup_policy="compact")
+    offsets = parts.partitions.by_name["__consumer_offsets", 0]
+    assert parts.disks is not None
+    disk = parts.disks.at(offsets.log.directory)
+    writers = [queue.writer for queue in disk.queues if isinstance(queue.writer, HeldWorkers)]
+    for writer in writers:
+        writer.hold = True
+    for number in range(20):
+        parts.create(f"t{number}")
+        for _ in range(4):
+            append(parts, parts.partitions.by_name[f"t{number}", 0]).addErrback(lambda _: None)
+    full = [queue.refused > 0 for queue in disk.queues]
+    commit = encode_batch([(b"k", b"v", NOW_MS, ())])
+    outcomes.take("commit", parts.replicas.append_in_turn(offsets, commit, True, own=True))
+    for writer in writers:
+        writer.hold = False
+        writer.release()
+    assert all(full)
+    assert outcomes.all == [("commit", 0)]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_who_asks_the_wrong_broker_is_told_so_whatever_the_disk_does(parts: Parts, full: bool) -> None:
+    """Else clients would not look for the new leader while the disk of the old one hangs."""
+    partition, workers = held(parts)
+    for _ in range(3 if full else 1):
+        append(parts, partition).addErrback(lambda _: None)
+    parts.set_state("t", leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+    topic = TopicProduceData("t", bytes(16), [PartitionProduceData(0, batch())])
+    answer = parts.call(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9)
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    workers.release()
 
 
 def test_a_disk_that_hangs_leaves_topics_on_another_one_alone(parts: Parts, outcomes: Outcomes) -> None:
@@ -119,7 +192,7 @@ def test_batches_behind_a_refused_one_are_refused_until_it_comes_again(parts: Pa
     send(0)
     workers.release()
     send(1)
-    assert outcomes.all == [("0", NotEnoughReplicas), ("1", NotEnoughReplicas)]
+    assert outcomes.all == [("0", QueueFull), ("1", QueueFull)]
     send(0)
     send(1)
     workers.release()
@@ -136,7 +209,7 @@ def test_a_refused_batch_is_forgotten_after_its_time(parts: Parts, outcomes: Out
     parts.time.advance(31)
     outcomes.take("5", append(parts, partition, base_sequence=5, **fields))
     workers.release()
-    assert outcomes.all == [("0", NotEnoughReplicas), ("5", 3)]
+    assert outcomes.all == [("0", QueueFull), ("5", 3)]
 
 
 def test_only_what_does_not_depend_on_others_goes_together(parts: Parts, outcomes: Outcomes) -> None:
@@ -280,4 +353,4 @@ def test_a_refused_copy_of_a_batch_does_not_hold_up_its_producer(parts: Parts, o
     workers.release()
     outcomes.take("next", append(parts, partition, base_sequence=1, **fields))
     workers.release()
-    assert outcomes.all == [("copy", NotEnoughReplicas), ("early", NotEnoughReplicas), ("first", 0), ("next", 3)]
+    assert outcomes.all == [("copy", QueueFull), ("early", QueueFull), ("first", 0), ("next", 3)]

@@ -76,8 +76,19 @@ def test_a_descriptor_that_is_none_tells_nothing() -> None:
 
 
 def test_kernels_without_cachestat_are_asked_by_mincore(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residency, "_syscall", lambda *_: -1)
+    monkeypatch.setattr(residency, "pages_in_memory", lambda *_: None)
     assert missing_bytes(file, 0, SIZE) == 0
     drop(file)
     assert missing_bytes(file, 0, SIZE) == SIZE
     assert missing_bytes(file, PAGE - 1, 2) == 2 * PAGE
+
+
+def test_both_ways_to_ask_agree(file: int) -> None:
+    drop(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(file, 3 * PAGE, 8 * PAGE)
+    ranges = [(0, SIZE), (0, PAGE), (8 * PAGE, PAGE), (7 * PAGE, 100), (9 * PAGE, 5 * PAGE), (SIZE, PAGE), (1 << 40, 1)]
+    found = [residency.pages_in_memory(file, *part) for part in ranges]
+    assert found == [residency.ask_by_ctypes(file, *part) for part in ranges]
+    assert found in ([3, 0, 1, 0, 2, 0, 0], [None] * 7)  # None: a kernel before 6.5
+    assert residency.pages_in_memory(-1, 0, PAGE) is None

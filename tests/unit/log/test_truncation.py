@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from unittest.mock import patch
 
 import pytest
 
 from pylogd.log.compaction.jobs import CompactionResult, SourcesChanged
 from pylogd.log.compaction.log_compaction import compact
+from pylogd.log.errors import StorageFailure
 from pylogd.log.log import Log
 from pylogd.log.reading import SegmentsView
 from pylogd.log.truncation import truncate_to
@@ -64,6 +66,22 @@ def test_records_appended_after_a_truncation_are_not_marked_as_compacted() -> No
         put(storage, log, (b"k%d" % (at % 3), b"%d" % at))
     assert log.log_end_offset > cleaned > 5
     log.flush()
+    assert storage.kill().cleaned_offset <= 5
+    storage.check()
+
+
+def test_a_truncation_whose_checkpoints_can_not_be_written_leaves_no_mark_of_compaction() -> None:
+    storage = CompactedStorage()
+    log = storage.create()
+    for at in range(60):
+        put(storage, log, (b"k%d" % (at % 3), b"%d" % at))
+    storage.clean()
+    cleaned = log.cleaned_offset
+    with storage.fs.failing("rename", errno.ENOSPC, path="recovery-point"), pytest.raises(StorageFailure):
+        storage.manager.truncate_to("t", 0, 5)
+    for at in range(120):
+        put(storage, log, (b"k%d" % (at % 3), b"%d" % at))
+    assert log.log_end_offset > cleaned > 5
     assert storage.kill().cleaned_offset <= 5
     storage.check()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
+import weakref
 from pathlib import Path
 
 import pytest
@@ -172,3 +174,19 @@ def test_calls_wait_for_the_batch_before_and_then_go_together(path: Path) -> Non
     closing = store.close()
     worker.release()
     result_of(closing)
+
+
+def test_a_call_that_fails_leaves_no_garbage(path: Path) -> None:
+    tree = Tree(path)
+    tree.open()
+    gc.collect()
+    gc.disable()
+    try:
+        outcomes, _ = tree.run([lambda: tree.get("/nowhere")])
+        kept = weakref.ref(outcomes[0][1] or tree)
+        assert kept() is not tree
+        del outcomes
+        assert kept() is None
+    finally:
+        gc.enable()
+        tree.close()

@@ -86,7 +86,7 @@ def test_a_large_request_that_does_not_progress_leaves_others_a_part() -> None:
     for _ in range(10):
         stuck.receive()
     for _ in range(20):
-        upload = Upload(memory, 20 * CHUNK)
+        upload = Upload(memory, 15 * CHUNK)
         assert any(upload.receive() for _ in range(30))
         upload.answer()
     others = [Upload(memory, 20 * CHUNK) for _ in range(4)]
@@ -173,8 +173,45 @@ def test_slow_senders_keep_no_memory_from_others() -> None:
     tiny = [Upload(memory) for _ in range(90)]
     for one in tiny:
         one.share.extend(1 << 20)
-    upload = Upload(memory, 5 * CHUNK)
+    upload = Upload(memory, 3 * CHUNK)
     assert any(upload.receive() for _ in range(10))
+
+
+def test_a_long_request_is_served_when_slow_senders_had_their_time() -> None:
+    memory, clock = make(100 * CHUNK)
+    tiny = [Upload(memory) for _ in range(90)]
+    for one in tiny:
+        one.share.extend(1 << 20)
+    upload = Upload(memory, 50 * CHUNK)
+    assert not any(upload.receive() for _ in range(60))
+    clock.advance(31)
+    sweeps = 0
+    while not any(upload.receive() for _ in range(60)):
+        memory.check()
+        sweeps += 1
+        assert sweeps <= len(tiny)
+    assert any(one.closed_for for one in tiny)
+
+
+def test_no_long_request_grows_beside_another_one_that_has_grown() -> None:
+    """Whoever began first could once continue in any case, while a later one kept what it had and waited behind it."""
+    memory, _ = make(100 * CHUNK)
+    uploads = [Upload(memory, 90 * CHUNK) for _ in range(12)]
+    for upload in uploads:
+        upload.receive()
+    highest = 0
+    for upload in reversed(uploads):
+        for _ in range(89):
+            upload.receive()
+            highest = max(highest, memory.used)
+    assert highest <= (25 + 90) * CHUNK
+    for _ in uploads:  # each that leaves lets another one go on, and so all arrive
+        while not any(one.receive() for one in uploads if one.partial_bytes):
+            pass
+        highest = max(highest, memory.used)
+        next(one for one in uploads if one.partial_bytes > one.size).answer()
+    assert highest <= (25 + 90 + 12) * CHUNK, "the first chunk of each comes before it asks"
+    assert (memory.used, memory.waiting) == (0, 0)
 
 
 def test_only_as_many_are_closed_as_the_first_waiting_request_needs() -> None:

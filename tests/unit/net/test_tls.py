@@ -429,6 +429,39 @@ def test_a_turn_reads_a_bounded_part_of_a_large_frame_from_the_socket() -> None:
     pair.close()
 
 
+class Granted:
+    """Stands for a `MemoryShare` that grants so many bytes at a time, so often."""
+
+    def __init__(self, size: int, times: int) -> None:
+        self.size, self.times = size, times
+
+    def extend(self, most: int) -> int:
+        self.times -= 1
+        return min(self.size, most) if self.times >= 0 else 0
+
+    def chunk(self, most: int) -> int:
+        return most
+
+
+def test_what_is_read_beyond_the_memory_that_was_granted_is_little() -> None:
+    protocol = Frames()
+    pair = TlsPair(protocol, buffer_bytes=1 << 22).handshake()
+    pair.peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    data = encrypted(pair, [bytes(1 << 20)])
+    pair.tcp.deliver(data[:40_000])
+    begun = protocol.decoder.progress
+    assert begun is not None
+    size, times = 20_000, 3
+    protocol.receiver._share = Granted(size, times)  # type: ignore[assignment]
+    pair.peer.send(data[40_000:])
+    pair.tcp.doRead()
+    after = protocol.decoder.progress
+    assert after is not None
+    assert after[1] - begun[1] <= pair.tls.bufferSize + times * size + 2 * (1 << 14)
+    assert pair.tls.bufferSize == 1 << 16
+    pair.close()
+
+
 @pytest.mark.parametrize("how", ["garbage", "closing alert", "end"])
 def test_a_connection_that_ends_in_the_middle_of_a_large_frame(how: str) -> None:
     protocol = Frames()

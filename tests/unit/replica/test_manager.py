@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
@@ -75,6 +77,20 @@ class TestFollowing:
         parts.threads.release()
         assert not parts.logs.logs
         assert topic.topic_id != parts.create("t").topic_id
+
+    def test_a_deleted_topic_leaves_no_garbage(self, parts: Parts) -> None:
+        """Cycles of thousands of partitions would hold the reactor, and take memory, until a full collection."""
+        parts.create("t")
+        parts.append("t", b"record")
+        gc.collect()
+        gc.disable()
+        try:
+            kept = weakref.ref(parts.logs.logs["t", 0])
+            result_of(parts.topic_admin.delete_topic("t"))
+            parts.time.advance(120)  # its files are removed too
+            assert kept() is None
+        finally:
+            gc.enable()
 
     def test_deleted_while_it_is_made(self, parts: Parts) -> None:
         parts.threads.hold = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -10,9 +10,11 @@ import pytest
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
-from pylogd.errors import BrokerUnavailable
+from pylogd.errors import BrokerUnavailable, PylogdError
 from pylogd.metadata.consumers import committed_offsets
-from pylogd.replica.smooth import LOOK_SECONDS, Key, SmoothJoins
+from pylogd.metadata.errors import IneligibleReplica
+from pylogd.metadata.image import SmoothWait
+from pylogd.replica.smooth import LOOK_SECONDS, PRODUCER_SECONDS, Key, SmoothJoins
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -20,7 +22,7 @@ from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import Parts
+from tests.fakes.parts import Parts, batch
 
 BEGIN = 10
 
@@ -52,6 +54,8 @@ class Case:
         self.connections: list[Connection] = []
         self.reachable = True
         self.released: list[Key] = []
+        self.waits: dict[Key, SmoothWait] = {}
+        self.refusal: PylogdError | None = None
         self.joins = SmoothJoins(
             parts.partitions, parts.cluster, parts.topics, self._connect,
             partial(committed_offsets, parts.metadata.store), self._release, parts.clock,
@@ -65,13 +69,19 @@ class Case:
         self.connections.append(Connection(self.parts))
         return succeed(self.connections[-1])
 
-    def _release(self, keys: Iterable[Key]) -> Deferred[Any]:
-        self.released += keys
-        return succeed({})
+    def _release(self, waits: Mapping[Key, SmoothWait]) -> Deferred[Any]:
+        self.released += waits
+        self.waits = dict(waits)
+        return succeed(dict.fromkeys(waits, self.refusal))
 
-    def fetched(self) -> None:
+    def fetched(self, begin: int = BEGIN, epoch: int = 5) -> None:
         """Let the new replica fetch, which tells the leader where its log starts."""
-        self.partition.follower_fetched(3, BEGIN, BEGIN, self.parts.time.seconds())
+        self.partition.follower_fetched(3, begin, begin, self.parts.time.seconds(), epoch)
+
+    def produce(self, producer: int, sequence: int) -> None:
+        """Append a batch of an idempotent producer."""
+        data = batch(b"v", producer_id=producer, producer_epoch=0, base_sequence=sequence)
+        self.parts.replicas.append(self.partition, data, False)
 
     def commit(self, offset: int) -> None:
         """Commit an offset of a group on the broker."""
@@ -122,6 +132,44 @@ def test_a_group_in_zookeeper_is_waited_for(case: Case) -> None:
     assert case.look() == []
     case.commit_in_zookeeper(b"10")
     assert case.look() == [("t", 0)]
+
+
+def test_a_wait_is_ended_for_the_registration_that_was_seen(case: Case) -> None:
+    case.fetched(epoch=7)
+    assert case.look() == [("t", 0)]
+    assert case.waits["t", 0].epochs == {3: 7}
+
+
+def test_a_wiped_replica_is_looked_at_again(case: Case) -> None:
+    case.fetched(epoch=5)
+    case.commit(BEGIN)
+    case.parts.append("t", b"v")
+    case.refusal = IneligibleReplica("broker 3 has registered again")
+    assert case.look() == [("t", 0)]
+    case.fetched(BEGIN + 1, epoch=6)
+    assert case.look() == []  # the group has yet to read what the new log lacks
+    case.refusal = None
+    case.commit(BEGIN + 1)
+    assert case.look() == [("t", 0)]
+    assert case.waits["t", 0].epochs == {3: 6}
+
+
+def test_a_producer_without_a_batch_on_the_new_replica_is_waited_for(case: Case) -> None:
+    case.produce(producer=1, sequence=0)
+    case.produce(producer=2, sequence=0)
+    case.fetched(BEGIN + 2)
+    assert case.look() == []
+    case.produce(producer=1, sequence=1)
+    assert case.look() == []
+    case.produce(producer=2, sequence=1)
+    assert case.look() == [("t", 0)]
+
+
+def test_a_producer_that_writes_no_more_is_waited_for_as_long_as_it_may_send_again(case: Case) -> None:
+    case.produce(producer=1, sequence=0)
+    case.fetched(BEGIN + 1)
+    looks = [case.look() for _ in range(int(PRODUCER_SECONDS / LOOK_SECONDS) + 1)]
+    assert looks == [[]] * (len(looks) - 1) + [[("t", 0)]]
 
 
 def test_an_unreachable_coordinator_may_have_a_group_that_is_behind(case: Case) -> None:

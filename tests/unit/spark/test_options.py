@@ -78,7 +78,7 @@ def test_option_names_are_case_insensitive() -> None:
         ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "start", OffsetBound(timestamps={("t", 0): 5})),
         ({"kafka.client.id": "me"}, "client", {"client_id": "me"}),
         ({"kafka.client.rack": "r"}, "client", {"client_rack": "r"}),
-        ({"kafka.isolation.level": "read_committed"}, "client", {"isolation_level": "read_committed"}),
+        ({"kafka.isolation.level": "read_committed"}, "client", {"isolation": "committed"}),
         ({"kafka.fetch.min.bytes": "2"}, "client", {"fetch_min_bytes": 2}),
         ({"kafka.fetch.max.bytes": "3"}, "client", {"fetch_max_bytes": 3}),
         ({"kafka.fetch.max.wait.ms": "4"}, "client", {"fetch_max_wait_ms": 4}),

@@ -42,10 +42,13 @@ KAFKA_PYTHON = (
     kafka.protocol.sasl,
 )  # fmt: skip
 UNKNOWN_TO_KAFKA_PYTHON = {
-    f"{verb}DelegationToken{role}"
-    for verb in ("Create", "Describe", "Expire", "Renew")
+    f"{api}{role}"
+    for api in (
+        "ConsumerGroupDescribe", "ConsumerGroupHeartbeat",
+        "CreateDelegationToken", "DescribeDelegationToken", "ExpireDelegationToken", "RenewDelegationToken",
+    )
     for role in ("Request", "Response")
-}
+}  # fmt: skip
 
 #: versions that Kafka 4 dropped, and kio too
 UNKNOWN_TO_KIO = {

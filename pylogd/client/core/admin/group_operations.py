@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pylogd.client.core.admin.calls import Calls, Question, refresh, send
+from pylogd.client.core.admin.calls import Calls, refresh, send
+from pylogd.client.core.admin.coordinators import ask_coordinator, coordinator_of
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.group import commits
 from pylogd.client.core.group.consumer_protocol import decode_assignment, decode_subscription
-from pylogd.client.core.group.member_model import Identity
-from pylogd.client.core.group.requests import GROUP_KEY
+from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import (
-    Broker,
     GroupDescription,
     GroupListing,
     GroupMember,
@@ -26,15 +25,13 @@ from pylogd.client.core.model import (
     OffsetSpec,
     TopicPartition,
 )
-from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import delete_groups, describe_groups, list_groups, offset_delete
-from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
 Outcome = dict[str, KafkaError | None]
 Offset = int | OffsetAndMetadata
-_MANY_KEYS_FROM = 4  # of FindCoordinator
 _CONSUMERS = "consumer"
 _DEAD = "Dead"
 
@@ -128,7 +125,7 @@ class GroupOperations:
         }
         _, response = await self._ask(
             group_id,
-            lambda version: commits.commit_request(Identity(group_id), chosen, version),
+            lambda version: commits.commit_request(GroupMetadata(group_id), chosen, version),
             lambda r: commits.commit_errors(r).values(),
             api=OffsetCommitRequest,
             highest=commits.COMMIT_UNTIL,
@@ -179,25 +176,7 @@ class GroupOperations:
 
     async def coordinator(self, group_id: str) -> int:
         """The id of the broker that coordinates a group, which may be any that is not in use yet. Raises KafkaError."""
-        return await self._calls.call(lambda: self._find(group_id))
-
-    async def _find(self, group_id: str) -> int:
-        calls = self._calls
-        request = FindCoordinatorRequest(key_type=GROUP_KEY)
-
-        def fit(version: int) -> None:
-            if version < _MANY_KEYS_FROM:
-                request.key = group_id
-            else:
-                request.coordinator_keys = [group_id]
-
-        response = await send(calls, request, fit=fit)
-        found = response.coordinators[0] if response.coordinators else response
-        check(found.error_code, found.error_message)
-        node: int = found.node_id
-        if node not in calls.metadata.brokers:
-            calls.metadata.brokers[node] = Broker(node, found.host, found.port)
-        return node
+        return await self._calls.call(lambda: coordinator_of(self._calls, group_id))
 
     async def _ask(
         self,
@@ -209,17 +188,7 @@ class GroupOperations:
         highest: int | None = None,
     ) -> tuple[int, Any]:
         """The coordinator, and its answer to what `at` makes for a version; again while an error code says so."""
-        calls = self._calls
-
-        async def attempt() -> tuple[int, Any]:
-            node = await self._find(group_id)
-            response = await calls.send(Question(type(at(0)) if api is None else api, at, node, highest))
-            for code in codes(response):
-                if error_for(code).retriable:
-                    raise KafkaError(error_for(code))
-            return node, response
-
-        return await calls.call(attempt)
+        return await ask_coordinator(self._calls, group_id, at, codes, api=api, highest=highest)
 
 
 def _topics(kind: str, metadata: bytes | memoryview) -> tuple[str, ...]:

@@ -22,11 +22,12 @@ _CONSUMER = -1
 
 
 async def find_offsets(
-    calls: Calls, wanted: Mapping[TopicPartition, int], timeout: float | None = None
+    calls: Calls, wanted: Mapping[TopicPartition, int], timeout: float | None = None, *, committed: bool = False
 ) -> dict[TopicPartition, OffsetAndTime]:
     """For each partition the first offset at or after a time in milliseconds, or EARLIEST, LATEST, MAX_TIMESTAMP.
 
-    Offset -1 means that no record is that late. Raises KafkaError for the first partition that has an error.
+    Offset -1 means that no record is that late. `committed`: LATEST is the last stable offset. Raises KafkaError for
+    the first partition that has an error.
     """
     found: dict[TopicPartition, OffsetAndTime] = {}
 
@@ -36,7 +37,7 @@ async def find_offsets(
             if partition not in found:
                 by_leader.setdefault(await leader_of(calls, partition), {})[partition] = timestamp
         for leader, partitions in by_leader.items():
-            await _ask(calls, leader, partitions, found)
+            await _ask(calls, leader, partitions, found, committed=committed)
 
     await calls.call(attempt, timeout)
     return found
@@ -53,9 +54,15 @@ async def leader_of(calls: Calls, partition: TopicPartition) -> int:
 
 
 async def _ask(
-    calls: Calls, leader: int, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTime]
+    calls: Calls,
+    leader: int,
+    wanted: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, OffsetAndTime],
+    *,
+    committed: bool,
 ) -> None:
-    for partition, answer in read_offsets(await send(calls, offsets_request(wanted), leader)).items():
+    request = offsets_request(wanted, committed=committed)
+    for partition, answer in read_offsets(await send(calls, request, leader)).items():
         if isinstance(answer, KafkaError):
             raise answer
         found[partition] = answer

@@ -18,6 +18,7 @@ from pylogd.client.core.admin.label_operations import LabelOperations
 from pylogd.client.core.admin.offsets import find_offsets, leader_of
 from pylogd.client.core.admin.partition_operations import PartitionOperations
 from pylogd.client.core.admin.quota_operations import QuotaOperations
+from pylogd.client.core.admin.transaction_operations import TransactionOperations
 from pylogd.client.core.admin.user_operations import UserOperations
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import (
@@ -53,7 +54,10 @@ _SOURCES = {
 }
 
 
-class Operations(GroupOperations, PartitionOperations, LabelOperations, AclOperations, QuotaOperations, UserOperations):
+class Operations(
+    GroupOperations, PartitionOperations, TransactionOperations, LabelOperations, AclOperations, QuotaOperations,
+    UserOperations,
+):  # fmt: skip
     """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:

@@ -428,7 +428,9 @@ class Fetcher:
             return
         if answer.preferred_read_replica not in (_NO_REPLICA, node):
             fetch.preferred_replica, fetch.preferred_until = answer.preferred_read_replica, now + _PREFERRED_SECONDS
-        fetch.high_watermark = answer.high_watermark
+        # Where reading ends, by which the lag is counted; brokers that know no transactions answer no stable offset.
+        stable = answer.last_stable_offset if self.settings.read_committed else -1
+        fetch.high_watermark = answer.high_watermark if stable < 0 else stable
         fetch.backoff.reset()
         records = answer.records
         if not isinstance(records, bytes | memoryview) or not len(records):

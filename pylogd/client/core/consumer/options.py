@@ -34,7 +34,10 @@ class ConsumerOptions(ClientOptions):
     session_timeout: 45 s by default, 6 s in ZooKeeper.
     max_poll_interval: a member that does not poll for so long leaves the group.
     auto_commit: "after" commits processed records periodically: each is processed at least once; "before" commits
-        before records are returned: each is processed at most once; "off" leaves it to `commit`.
+        before records are returned: each is processed at most once; "off" leaves it to `commit`; "transaction" to
+        transactions of a producer (`send_offsets`): each is processed exactly once.
+    isolation: "committed" leaves out records of transactions that are aborted or still open; "uncommitted" returns all.
+        By default "committed" with auto_commit="transaction", else "uncommitted".
     auto_offset_reset: where to start without a committed offset, or with one that the log does not have.
     fetch_*, partition_max_bytes: for one request. buffer_bytes: fetched data of all partitions that is not decoded.
     max_poll_records: the most records that one call of `poll` returns.
@@ -53,10 +56,10 @@ class ConsumerOptions(ClientOptions):
     session_timeout: float | None = None
     heartbeat_interval: float = 1.0
     max_poll_interval: float = 300.0
-    auto_commit: Literal["after", "before", "off"] = "after"
+    auto_commit: Literal["after", "before", "off", "transaction"] = "after"
     auto_commit_interval: float = 5.0
     auto_offset_reset: ResetTo = "earliest"
-    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    isolation: Literal["committed", "uncommitted"] | None = None
     client_rack: str | None = None
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
@@ -75,8 +78,9 @@ class ConsumerOptions(ClientOptions):
         """Raises ValueError: an unknown value, or options that contradict each other."""
         super().__post_init__()
         check_choice(self.auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
-        check_choice(self.auto_commit, ("after", "before", "off"), "auto_commit")
-        check_choice(self.isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
+        check_choice(self.auto_commit, ("after", "before", "off", "transaction"), "auto_commit")
+        if self.isolation is not None:
+            check_choice(self.isolation, ("committed", "uncommitted"), "isolation")
         check_choice(self.coordinator, ("broker", "zookeeper"), "coordinator")
         find_assignors(self.assignors)
         check_converter(self.key_deserializer, "deserialize", "key_deserializer")
@@ -84,11 +88,15 @@ class ConsumerOptions(ClientOptions):
         check_interceptors(self.interceptors, ConsumerInterceptor)
         if self.coordinator == "zookeeper" and (self.group_id is None or not self.zookeeper):
             raise ValueError("the ZooKeeper coordinator needs a group_id, and zookeeper='HOST:PORT[/chroot]'")
+        if self.coordinator == "zookeeper" and self.auto_commit == "transaction":
+            raise ValueError("transactions can't commit the offsets of a group that is in ZooKeeper")
 
     @property
     def read_committed(self) -> bool:
         """Whether records of aborted and open transactions are left out."""
-        return self.isolation_level == "read_committed"
+        if self.isolation is None:
+            return self.auto_commit == "transaction"
+        return self.isolation == "committed"
 
     @property
     def session_seconds(self) -> float:

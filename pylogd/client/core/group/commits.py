@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pylogd.client.core.group.member_model import Identity
+from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.offset_commit import (
@@ -47,7 +47,7 @@ LOST_MEMBERSHIP = frozenset(
 
 
 def commit_request(
-    identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata], version: int
+    identity: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], version: int
 ) -> OffsetCommitRequest:
     """Return the request to commit offsets in the name of a member, or of no member."""
     topics: dict[str, OffsetCommitRequestTopic] = {}

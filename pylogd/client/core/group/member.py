@@ -41,7 +41,7 @@ from pylogd.client.core.group.member_model import (
     ErrorAction,
     Event,
     Failed,
-    Identity,
+    GroupMetadata,
     MemberRequest,
     MemberSettings,
     Revoke,
@@ -150,11 +150,11 @@ class Membership:
             self._rejoin(reason)
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> GroupMetadata:
         """In whose name to commit at the moment: no member's while there is no generation."""
         if self.generation == NO_GENERATION:
-            return Identity(self.settings.group_id)
-        return Identity(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
+            return GroupMetadata(self.settings.group_id)
+        return GroupMetadata(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
 
     @property
     def holds(self) -> frozenset[TopicPartition]:
@@ -422,7 +422,7 @@ class Membership:
         LeaveGroupRequest: lambda self, _response, _now: self._left(),
     }
 
-    def commit_refused(self, code: int, identity: Identity, now: float) -> None:
+    def commit_refused(self, code: int, identity: GroupMetadata, now: float) -> None:
         """Take in the error code of a commit in the name of `identity`, which may concern the membership."""
         action = AFTER_OTHERS.get(error_for(code))
         current = identity == self.identity and self.state in states.SETTLED_OR_PREPARING

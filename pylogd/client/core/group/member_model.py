@@ -53,8 +53,8 @@ class Coordinator:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """The member and generation in whose name offsets are committed."""
+class GroupMetadata:
+    """The member and generation in whose name offsets are committed: a coordinator refuses those of a former member."""
 
     group_id: str
     generation: int = NO_GENERATION

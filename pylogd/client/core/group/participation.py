@@ -25,7 +25,7 @@ from pylogd.client.core.group import commits
 from pylogd.client.core.group.commits import CommitQueue
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Event, Identity, MemberSettings, Revoke
+from pylogd.client.core.group.member_model import Event, GroupMetadata, MemberSettings, Revoke
 from pylogd.client.core.group.member_states import REBALANCING
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -240,7 +240,7 @@ class Participation:
             highest=commits.COMMIT_UNTIL,
         )
 
-    def _commit_message(self, identity: Identity, offsets: Offsets, version: int) -> OffsetCommitRequest:
+    def _commit_message(self, identity: GroupMetadata, offsets: Offsets, version: int) -> OffsetCommitRequest:
         if self.subscribed:
             mine = self.member.holds
             if identity.generation == NO_GENERATION or any(partition not in mine for partition in offsets):
@@ -248,7 +248,7 @@ class Participation:
         return commits.commit_request(identity, offsets, version)
 
     def _commit_answered(
-        self, identity: Identity, offsets: Offsets, errors: Mapping[TopicPartition, ErrorCode], now: float
+        self, identity: GroupMetadata, offsets: Offsets, errors: Mapping[TopicPartition, ErrorCode], now: float
     ) -> None:
         if len(errors) < len(offsets):
             self.on_commit({partition: offset for partition, offset in offsets.items() if partition not in errors})

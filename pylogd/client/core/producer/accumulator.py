@@ -151,7 +151,7 @@ class Batch:
         """Return the deliveries that somebody waits for, each with the function to call once it is done."""
         return zip(self.listeners[::2], self.listeners[1::2], strict=True)
 
-    def encode(self, compression: int, level: int | None) -> bytes:
+    def encode(self, compression: int, level: int | None, attributes: int = 0) -> bytes:
         """Return the batch encoded, with its present sequence number. The first call drops the objects of its records.
 
         Returns b"" if the batch was given up, which another thread may do at any moment.
@@ -164,7 +164,7 @@ class Batch:
         elif records:
             self.encoded = encoded = encode_batch(
                 records, compression=compression, level=level,
-                producer_id=stamp[0], producer_epoch=stamp[1], base_sequence=stamp[2],
+                producer_id=stamp[0], producer_epoch=stamp[1], base_sequence=stamp[2], attributes=attributes,
             )  # fmt: skip
             self.records = []
         self.stamp = stamp

@@ -14,6 +14,8 @@ What follows from an answer:
   numbers. The epoch is raised here and not by InitProducerId, which gives an idempotent producer a new id: only a
   higher epoch of the same id makes the broker refuse a request with the old numbers that is still on its way.
 - INVALID_PRODUCER_EPOCH means that another producer raised the epoch: a new id is needed, as after the last epoch.
+- A transactional producer's id and epoch are its coordinator's: where others would start a new epoch or ask for another
+  id, its transaction is broken, and the coordinator gives it another epoch when that is aborted (`transactions.py`).
 
 Rules: until a partition's first batch of an epoch is acknowledged, only one batch is in flight: a broker that does not
 know the producer accepts any sequence number, so the second batch could be written without the first. No I/O; the send
@@ -54,6 +56,13 @@ _NOT_WRITTEN = (
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
     }
 )
 
@@ -64,13 +73,16 @@ def may_be_written(error: PylogdError) -> bool:
 
 
 class ProducerId:
-    """The producer id that was received last. `wanted`: InitProducerId has to be sent."""
+    """The producer id that was received last. `wanted`: another one is needed. `transactional`: a coordinator gives
+    the ids and the epochs.
+    """
 
-    __slots__ = ("epoch", "producer_id", "wanted")
+    __slots__ = ("epoch", "producer_id", "transactional", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, *, transactional: bool = False) -> None:
         self.producer_id = NO_PRODUCER_ID
         self.epoch = 0
+        self.transactional = transactional
         self.wanted = True
 
     def given(self, producer_id: int, epoch: int) -> None:
@@ -131,6 +143,8 @@ class Numbering:
     def refused(self, batch: Batch, code: ErrorCode) -> bool:
         """Note an error about numbers, after which the batch is sent again. Returns False for any other error."""
         if code in FENCED:
+            if self._id.transactional:
+                return False
             if batch.producer_id == self._producer_id:
                 self._want_another()
         elif code not in OUT_OF_ORDER:
@@ -143,15 +157,20 @@ class Numbering:
         if batch.sequence != NO_SEQUENCE:
             self._given_up = batch.number
 
-    def settle(self, waiting: Sequence[Batch]) -> None:
-        """Start a new epoch if that is necessary and safe. None of the partition's batches is in flight."""
+    def settle(self, waiting: Sequence[Batch]) -> bool:
+        """Start a new epoch if that is necessary and safe. None of the partition's batches is in flight.
+
+        Returns False if it is necessary, and not this producer's to do.
+        """
         numbered = [batch for batch in waiting if batch.sequence != NO_SEQUENCE]
         if self._given_up is None and not (numbered and numbered[0].out_of_order):
             for batch in numbered:
                 batch.out_of_order = False  # only since one before it failed
-            return
+            return True
         if any(batch.maybe_written and not batch.out_of_order for batch in numbered):
-            return  # those are sent again with their old numbers first
+            return True  # those are sent again with their old numbers first
+        if self._id.transactional:
+            return False
         for batch in numbered:
             batch.sequence = NO_SEQUENCE
             batch.maybe_written = batch.out_of_order = False
@@ -160,6 +179,7 @@ class Numbering:
                 self._start(self._producer_id, self._epoch + 1)
             else:
                 self._want_another()
+        return True
 
     def _start(self, producer_id: int, epoch: int) -> None:
         self._producer_id, self._epoch = producer_id, epoch

@@ -25,11 +25,15 @@ class ProducerOptions(ClientOptions):
 
     acks: which replicas must have a record before it counts as written: "all" in-sync replicas, 1 (the leader), or 0
         (none).
+    transactional_id: makes the producer transactional; a name that no other producer that lives has. A later producer
+        of this name fences the earlier one.
+    transaction_timeout: seconds after which the coordinator aborts a transaction that is not ended.
     idempotence: retries write no record twice, and order is kept. None turns it on where it is possible: with
         acks="all", retries, and at most five requests in flight.
     compression, compression_level: "none", "gzip", "snappy", "lz4" or "zstd", and a level on the codec's own scale.
     batch_bytes, batch_records, linger_ms: a batch is sent when it has this many bytes or records, or is this old.
     buffer_memory: bytes that may wait to be sent. When they are reached, `send` waits up to `max_block` for space.
+    max_block: how long `send` waits, and each call that begins or ends a transaction.
     max_request_bytes: limit of one request, which carries a batch of each of several partitions.
     max_in_flight: limit of requests in flight to one broker.
     partitioner: "murmur2" (as the Java client), "crc32" (as librdkafka), "random", or a function of topic, key and
@@ -46,6 +50,8 @@ class ProducerOptions(ClientOptions):
     """
 
     acks: Acks = "all"
+    transactional_id: str | None = None
+    transaction_timeout: float = 60.0
     idempotence: bool | None = None
     compression: str = "none"
     compression_level: int | None = None
@@ -73,6 +79,11 @@ class ProducerOptions(ClientOptions):
             raise ValueError(f'acks is "all", 0 or 1, not {self.acks!r}')
         if self.idempotence and not self._can_be_idempotent:
             raise ValueError(f'idempotence needs acks="all", retries, and at most {MAX_IN_FLIGHT} requests in flight')
+        if self.transactional_id is not None:
+            if not (self.transactional_id and self.is_idempotent):
+                raise ValueError("transactional_id is a name, and needs an idempotent producer")
+            if not self.transaction_timeout > 0:
+                raise ValueError(f"transaction_timeout is a number of seconds, not {self.transaction_timeout!r}")
         if isinstance(self.partitioner, str) and self.partitioner not in PARTITIONERS:
             raise ValueError(f"partitioner is {', '.join(PARTITIONERS)} or a function, not {self.partitioner!r}")
         CompressionType.named(self.compression)

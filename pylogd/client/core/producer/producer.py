@@ -15,12 +15,12 @@ are encoded in a call's `build`, which does not hold it, since compression takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pylogd.client.core.call import Call
-from pylogd.client.core.errors import Closed, RequestTimedOut, is_retriable
+from pylogd.client.core.errors import Closed, RequestTimedOut, TransactionError, is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.metrics import NetworkMeters, StatisticsReporter
@@ -31,10 +31,11 @@ from pylogd.client.core.producer.metrics import ProducerMeters, ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.requests import complete, highest_version, produce_request
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
+from pylogd.client.core.producer.transactions import Transactions
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pylogd.wire.messages.produce import ProduceRequest
-from pylogd.wire.records import Header, NewRecord
+from pylogd.wire.records import TRANSACTIONAL, Header, NewRecord
 
 PURPOSE = "produce"
 #: sent with InitProducerId, which requires it; it has no meaning without transactions
@@ -57,10 +58,11 @@ class ProducerCore:
         is_ready: Callable[[int], bool],
         meters: NetworkMeters | None = None,
         guard: AbstractContextManager[Any] | None = None,
+        features: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`is_ready` tells whether the connection to a broker is open: before, one request at a time is enough.
 
-        meters: those of the network that sends the calls.
+        meters: those of the network that sends the calls. features: returns those that the cluster uses.
         """
         self.options = options
         self.hooks = ProducerHooks(options)
@@ -68,10 +70,12 @@ class ProducerCore:
         self.meters = ProducerMeters(network, options.buffer_memory)
         self.statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self.metrics)
         self.accumulator = self._make_accumulator(monotonic)
+        self._guard = guard if guard is not None else nullcontext()
+        self._transactions = self._make_transactions(features)
         self.queue = SendQueue(
             self.accumulator, idempotent=options.is_idempotent, retry=options.retry, backoff=options.backoff,
             max_request_bytes=max(options.max_request_bytes, options.batch_bytes),
-            on_result=self._note_result, on_retry=self.meters.retried,
+            on_result=self._note_result, on_retry=self.meters.retried, transactions=self._transactions,
         )  # fmt: skip
         self.partitions: dict[str, int] = {}
         self.in_flight = 0  # produce requests
@@ -83,7 +87,6 @@ class ProducerCore:
             on_topic=self._topic_learned,
         )  # fmt: skip
         self._is_ready = is_ready
-        self._guard = guard if guard is not None else nullcontext()
         self._learned: dict[str, int] = {}
         self._unknown: dict[str, PylogdError] = {}
         self._results: list[tuple[Batch, BatchResult]] = []
@@ -91,6 +94,16 @@ class ProducerCore:
         self._leaderless: list[tuple[TopicPartition, PylogdError]] = []
         self._id_pause, self._id_not_before, self._asking_id = options.backoff(), 0.0, False
         self._stopped = False
+
+    def _make_transactions(self, features: Callable[[], Mapping[str, int]]) -> Transactions | None:
+        options = self.options
+        if options.transactional_id is None:
+            return None
+        self.accumulator.limit = -1  # until a transaction is open
+        return Transactions(
+            self, options.transactional_id, timeout=options.transaction_timeout,
+            request_timeout=options.request_timeout, features=features, backoff=options.backoff, guard=self._guard,
+        )  # fmt: skip
 
     def _make_accumulator(self, monotonic: Callable[[], float]) -> Accumulator:
         options = self.options
@@ -126,6 +139,13 @@ class ProducerCore:
         """Whether the buffer has space for another record."""
         return self.accumulator.buffered < self.options.buffer_memory
 
+    @property
+    def refusal(self) -> PylogdError | None:
+        """Why no records are accepted, now or ever; None if they are."""
+        if self.failure is not None or self._transactions is None:
+            return self.failure
+        return self._transactions.refusal
+
     def add(
         self,
         topic: str,
@@ -154,6 +174,8 @@ class ProducerCore:
         if not self._stopped:
             self._stopped = True
             self.queue.give_up_all(self.failure or reason)
+            if self._transactions is not None:
+                self._transactions.close(self.failure or reason)
 
     @property
     def unfinished(self) -> int:
@@ -177,6 +199,44 @@ class ProducerCore:
         """Return statistics of this producer. Needs no guard."""
         return self.meters.snapshot(now, self.accumulator.buffered)
 
+    # Transactions
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transactions. Raises TransactionError for a producer without a transactional id."""
+        if self._transactions is None:
+            raise TransactionError("transactions need the option transactional_id")
+        return self._transactions
+
+    def begin_transaction(self) -> None:
+        """Accept records of a new transaction. Raises as `Transactions.begin`, and Closed."""
+        if self.failure is not None:
+            raise self.failure
+        self.transactions.begin()
+        self.queue.resume()
+
+    @property
+    def broken_by(self) -> PylogdError | None:
+        """Why the present transaction can't be committed, or no other one can be begun; None if neither is so."""
+        transactions = self._transactions
+        return transactions.error if transactions is not None and transactions.is_broken else None
+
+    def transaction_changed(self) -> None:
+        """Accept records while a transaction is open, and only then."""
+        self.accumulator.limit = -1 if self.refusal is not None else self.options.buffer_memory
+
+    def producer_id_given(self, producer_id: int, epoch: int) -> None:
+        """Number batches with a producer id and epoch of the coordinator."""
+        self.queue.producer_id_given(producer_id, epoch)
+
+    def drop_batches(self, error: PylogdError) -> bool:
+        """Fail the batches that are not in flight. Return whether one of them has a sequence number."""
+        return self.queue.drop_waiting(error)
+
+    def _transaction_calls(self, transactions: Transactions, now: float) -> list[Call]:
+        wanted = self.queue.partitions() | self.accumulator.open.keys()
+        return transactions.turn(now, wanted, lambda: self.unfinished)
+
     # Time
 
     def turn(self, now: float, *, seal_all: bool = False) -> list[Call]:
@@ -186,7 +246,8 @@ class ProducerCore:
         """
         if self._stopped:
             return []
-        if seal_all:
+        transactions = self._transactions
+        if seal_all or (transactions is not None and transactions.is_committing):
             self.accumulator.seal_all()
         else:
             self.accumulator.seal_due(now)
@@ -195,6 +256,8 @@ class ProducerCore:
         calls = self._updater.due(self._missing_topics(), now)
         if self.queue.wants_id and not self._asking_id and now >= self._id_not_before:
             calls.append(self._ask_id())
+        if transactions is not None:
+            calls += self._transaction_calls(transactions, now)
         while requests := self.queue.take(now, self._leader_of, self._may_send_to):
             calls += [self._produce(request) for request in requests]
         leaderless, self._leaderless = self._leaderless, []
@@ -213,6 +276,8 @@ class ProducerCore:
         ]  # fmt: skip
         if self.queue.wants_id and not self._asking_id:
             times.append(self._id_not_before)
+        if self._transactions is not None:
+            times.append(self._transactions.next_time(now))
         return min((time for time in times if time is not None), default=None)
 
     # Metadata and the producer id
@@ -286,20 +351,21 @@ class ProducerCore:
 
     def _produce(self, request: BatchRequest) -> Call:
         options, batches = self.options, request.batches
+        transactions = self._transactions
+        attributes = 0 if transactions is None else TRANSACTIONAL
+        until = None if transactions is None else transactions.produce_until
         ids = {batch.partition.topic: self._metadata.topics[batch.partition.topic].topic_id for batch in batches}
         by_partition = {}
 
         def build(version: int) -> ProduceRequest:
             for batch in batches:
-                batch.encode(options.compression_type, options.compression_level)
+                batch.encode(options.compression_type, options.compression_level, attributes)
             with self._guard:
                 if self._stopped:
                     raise self.failure or Closed("the producer is closed")
                 for batch in batches:
                     self.accumulator.was_encoded(batch)
-                message, found = produce_request(
-                    batches, ids, version, acks=options.required_acks, timeout_ms=int(options.request_timeout * 1000)
-                )
+                message, found = produce_request(batches, ids, version, options)
             by_partition.update(found)
             return message
 
@@ -321,7 +387,7 @@ class ProducerCore:
 
         call = Call(
             ProduceRequest, build, answered, failed, options.request_timeout, request.node, PURPOSE,
-            highest=highest_version(ids), expect_reply=options.required_acks != 0,
+            highest=highest_version(ids, until), expect_reply=options.required_acks != 0,
         )  # fmt: skip
         self._in_flight[request.node] = self._in_flight.get(request.node, 0) + 1
         self.in_flight += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from pylogd.client.core.errors import RequestTimedOut
 from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.send_queue import SendQueue
 from pylogd.errors import KafkaError, PylogdError, error_for
 from pylogd.wire.messages.produce import (
@@ -23,13 +24,16 @@ _TOPIC_IDS_FROM = 13
 BatchesByPartition = dict[tuple[str | bytes, int], Batch]  # by topic name or id, and partition
 
 
-def highest_version(topic_ids: Mapping[str, bytes]) -> int | None:
-    """Return the highest version for topics with these ids; None for any. Versions with ids need all ids."""
-    return _TOPIC_IDS_FROM - 1 if ZERO_UUID in topic_ids.values() else None
+def highest_version(topic_ids: Mapping[str, bytes], until: int | None = None) -> int | None:
+    """Return the highest version for topics with these ids, at most `until`; None for any.
+
+    Versions with ids need all ids.
+    """
+    return _TOPIC_IDS_FROM - 1 if until is None and ZERO_UUID in topic_ids.values() else until
 
 
 def produce_request(
-    batches: Sequence[Batch], topic_ids: Mapping[str, bytes], version: int, *, acks: int, timeout_ms: int
+    batches: Sequence[Batch], topic_ids: Mapping[str, bytes], version: int, options: ProducerOptions
 ) -> tuple[ProduceRequest, BatchesByPartition]:
     """Return the request with encoded batches, and the batches by the topic and partition that an answer names."""
     topics: dict[str, TopicProduceData] = {}
@@ -41,7 +45,9 @@ def produce_request(
             topics[name] = TopicProduceData(**{"topic_id" if version >= _TOPIC_IDS_FROM else "name": key})
         topics[name].partition_data.append(PartitionProduceData(index=index, records=batch.encoded))
         by_partition[key, index] = batch
-    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values())), by_partition
+    timeout_ms = int(options.request_timeout * 1000)
+    request = ProduceRequest(options.transactional_id, options.required_acks, timeout_ms, list(topics.values()))
+    return request, by_partition
 
 
 def complete(

@@ -10,7 +10,8 @@ metadata. It reports a failure with `partition_failed` or `topic_failed`, and wi
 sent. Results are passed to `on_result`.
 
 Rules: every batch gets exactly one result: by its deadline, or when the request that is in flight then has ended. A
-batch that was split gets one for each part. Nothing here waits or locks.
+batch that was split gets one for each part. Of a transactional producer, a batch that is given up breaks the
+transaction, and no other one is sent until that is aborted. Nothing here waits or locks.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from pylogd.client.core.errors import DeliveryFailed, DeliveryTimedOut, is_retri
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.core.producer.idempotence import Numbering, ProducerId, may_be_written
+from pylogd.client.core.producer.transactions import Transactions
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.records import NO_SEQUENCE
 
 _log = logging.getLogger("pylogd.client.producer")
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _BY_NUMBER = attrgetter("number")
+#: Seconds before a batch is sent again while its producer's transaction before this one is still being ended.
+_CONCURRENT_PAUSE = 0.02
 
 
 @dataclass(slots=True)
@@ -94,6 +99,7 @@ class SendQueue:
         backoff: Callable[[], Backoff] = Backoff,
         on_result: Callable[[Batch, BatchResult], None] | None = None,
         on_retry: Callable[[Batch], None] | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         """`retry`: whether a batch is sent again after a retriable error. `backoff` makes the pauses of one queue.
 
@@ -105,7 +111,9 @@ class SendQueue:
         self._backoff = backoff
         self.on_result = on_result
         self._on_retry = on_retry
-        self._producer_id = ProducerId() if idempotent else None
+        self._producer_id = ProducerId(transactional=transactions is not None) if idempotent else None
+        self._transactions = transactions
+        self._dropped: PylogdError | None = None  # why nothing of the present transaction is sent any more
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}  # those where something waits
         self.failures = Failures()
@@ -115,7 +123,8 @@ class SendQueue:
     @property
     def wants_id(self) -> bool:
         """Whether batches wait for a producer id."""
-        return self._producer_id is not None and self._producer_id.wanted and bool(self._busy)
+        own = self._transactions is None and self._producer_id is not None and self._producer_id.wanted
+        return own and bool(self._busy)
 
     @property
     def waiting(self) -> bool:
@@ -125,6 +134,10 @@ class SendQueue:
     def topics(self) -> set[str]:
         """Return the topics of batches that wait: their leaders have to be known."""
         return {partition.topic for partition in self._busy}
+
+    def partitions(self) -> set[TopicPartition]:
+        """Return the partitions of batches that wait."""
+        return set(self._busy)
 
     def next_time(self, after: float = float("-inf")) -> float | None:
         """Return the first time later than `after` at which a pause ends or a batch expires."""
@@ -151,8 +164,11 @@ class SendQueue:
         """Return a request for each broker that may get one; [] if there is nothing more to send at the moment."""
         requests: dict[int, BatchRequest] = {}
         sizes: dict[int, int] = {}
+        transactions = self._transactions
         for partition, queue in list(self._busy.items()):
             if queue.held_until is not None and not self._released(queue, now):
+                continue
+            if transactions is not None and not transactions.may_send(partition):
                 continue
             node = leader_of(partition)
             if node is None or (queue.in_flight and queue.node != node):
@@ -168,6 +184,8 @@ class SendQueue:
             sizes[node] = size
             self._start(partition, queue, batch, node)
             requests.setdefault(node, BatchRequest(node, [])).batches.append(batch)
+        if requests and transactions is not None:
+            transactions.sending()
         return list(requests.values())
 
     def _start(self, partition: TopicPartition, queue: PartitionQueue, batch: Batch, node: int) -> None:
@@ -184,9 +202,11 @@ class SendQueue:
         assert queue.held_until is not None
         if now < queue.held_until or queue.in_flight:
             return False
-        if queue.numbering is not None:
-            queue.numbering.settle(queue.waiting)
         queue.held_until = None
+        if queue.numbering is not None and not queue.numbering.settle(queue.waiting):
+            batch = queue.waiting[0]
+            self._give_up(queue, batch, batch.error or KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), now)
+            return False
         return True
 
     # Answers
@@ -256,10 +276,34 @@ class SendQueue:
             queue.waiting.clear()
         self._busy.clear()
 
+    def drop_waiting(self, error: PylogdError) -> bool:
+        """Fail every batch that is not in flight with `error`, and send none again until `resume`.
+
+        Returns whether one of them has a sequence number, so that there is a gap if others follow.
+        """
+        self._dropped = error
+        self._accumulator.seal_all()
+        self.collect()
+        numbered = False
+        for queue in self._busy.values():
+            for batch in queue.waiting:
+                numbered = numbered or batch.sequence != NO_SEQUENCE
+                self._finish(batch, -1, -1, error)
+            queue.waiting.clear()
+            queue.held_until = None
+        self._busy.clear()
+        return numbered
+
+    def resume(self) -> None:
+        """Send again, in the next transaction."""
+        self._dropped = None
+
     def producer_id_given(self, producer_id: int, epoch: int) -> None:
-        """Use the producer id that InitProducerId returned."""
+        """Use the producer id that InitProducerId, or the end of a transaction, returned."""
         assert self._producer_id is not None
         self._producer_id.given(producer_id, epoch)
+        if self._transactions is not None:  # no batch is without a result: all partitions begin anew
+            self._queues.clear()
 
     def producer_id_refused(self, error: PylogdError, now: float) -> None:
         """Give up all batches: no producer id can be had."""
@@ -295,7 +339,9 @@ class SendQueue:
         if queue.backoff is None:
             queue.backoff = self._backoff()
         until = now + queue.backoff.next() if queue.held_until is None or queue.held_until < now else queue.held_until
-        if not self._retry or not retriable or until > batch.deadline:
+        if isinstance(error, KafkaError) and error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            until = now + _CONCURRENT_PAUSE
+        if not self._retry or not retriable or until > batch.deadline or self._dropped is not None:
             self._give_up(queue, batch, error, now)
         else:
             queue.held_until = until
@@ -307,13 +353,15 @@ class SendQueue:
         _log.info("%s: giving up a batch of %d records: %s", batch.partition, batch.count, error)
         self._remove(batch, queue)
         self._finish(batch, -1, -1, error)
-        if queue.numbering is not None:
+        if self._transactions is not None:
+            self._transactions.batch_failed(error)
+        elif queue.numbering is not None:
             queue.numbering.gave_up(batch)
             queue.held_until = now if queue.held_until is None else queue.held_until
 
     def _finish(self, batch: Batch, base_offset: int, log_append_time_ms: int, error: PylogdError | None) -> None:
         result = self._accumulator.finish(batch, base_offset, log_append_time_ms, error)
-        if error is not None:
+        if error is not None and self._transactions is None:  # of transactions, their end tells
             self.failures = self.failures.plus(batch.count, error)
         if self.on_result is not None:
             self.on_result(batch, result)

@@ -245,7 +245,7 @@ def test_wrong_use(server: GroupBroker, make: Make) -> None:
     consumer.subscribe("t")
     with pytest.raises(ValueError, match="unsubscribe"):
         consumer.assign(TP)
-    for name in ("auto_commit", "auto_offset_reset", "isolation_level", "coordinator"):
+    for name in ("auto_commit", "auto_offset_reset", "isolation", "coordinator"):
         with pytest.raises(ValueError, match=name):
             make(**{name: "x"})
     with pytest.raises(ValueError, match="there is no assignor"):

@@ -1,0 +1,154 @@
+"""AddPartitionsToTxn (24), versions 0 to 5: add partitions to transactions, or tell whether they are in them.
+
+Behaviour: versions 0 to 3 are a producer's, with one transaction: it adds a partition before its first records for it.
+If one partition is refused, none is added, and the others are OPERATION_NOT_ATTEMPTED. Versions 4 and 5 are for the
+leaders of partitions (KIP-890), with many transactions: they ask whether partitions are in them (`verify_only`), or add
+them for producers that leave that to the leaders (version 5). A request that adds waits a short time while the
+transaction before is being ended.
+
+INVALID_PRODUCER_ID_MAPPING for an unknown transactional id or another producer id, PRODUCER_FENCED for an outdated
+epoch (before version 2 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS while another change is in progress,
+INVALID_REQUEST for more partitions than `limits.transactions` allows.
+
+A producer needs WRITE for the transactional id and for each topic, and may not write to internal topics; a leader needs
+CLUSTER_ACTION on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.api.slices import in_slices
+from pylogd.api.transactions import EPOCH_PER_PRODUCER, EPOCH_PER_TRANSACTION, for_version, may_use_transactional_id
+from pylogd.errors import ErrorCode
+from pylogd.metadata.image import INTERNAL_TOPICS
+from pylogd.replica.waiting import then
+from pylogd.security.authorizer import AclOperation
+from pylogd.transactions.values import PartitionId
+from pylogd.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+_FIRST_WITH_FENCED = 2
+_FIRST_FOR_BROKERS = 4
+_FIRST_WITH_EPOCHS = 5
+_PARTITION_WORK = 30  # in bytes of an answer whose encoding takes as long
+
+
+@handles(AddPartitionsToTxnRequest, 0, 5)
+def add_partitions_to_txn(
+    context: RequestContext, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | Deferred[Any]:
+    """Add or verify the partitions of the request."""
+    response = AddPartitionsToTxnResponse()
+    if context.version < _FIRST_FOR_BROKERS:
+        only = AddPartitionsToTxnTransaction(
+            request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch, False, request.v3_and_below_topics,
+        )  # fmt: skip
+        work = [_Work(context, only, response.results_by_topic_v3_and_below)]
+    else:
+        if not context.acts_for_cluster():
+            return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        work = []
+        for transaction in request.transactions:
+            result = AddPartitionsToTxnResult(transaction.transactional_id)
+            response.results_by_transaction.append(result)
+            work.append(_Work(context, transaction, result.topic_results))
+    steps = (step for one in work for step in one.check())
+    return in_slices(context, request.API_KEY, steps, response, lambda: _finish(work))
+
+
+def _finish(work: Sequence[_Work]) -> Deferred[None] | None:
+    """Ask the coordinator about each transaction; return a Deferred if it has to be waited for."""
+    waiting = [found for one in work if (found := one.finish()) is not None]
+    if not waiting:
+        return None
+
+    async def wait() -> None:
+        for one in waiting:
+            await one
+
+    return Deferred.fromCoroutine(wait())
+
+
+class _Work:
+    """One transaction of a request, and the results to fill."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        transaction: AddPartitionsToTxnTransaction,
+        results: list[AddPartitionsToTxnTopicResult],
+    ) -> None:
+        self._context = context
+        self._transaction = transaction
+        self._results = results
+        self._partitions: set[PartitionId] = set()
+        self._refused = False
+
+    def check(self) -> Iterator[int]:
+        """Yield the steps that find out which partitions may be added."""
+        name = self._transaction.transactional_id
+        for_client = self._context.version < _FIRST_FOR_BROKERS
+        error = ErrorCode.NONE
+        if for_client and not may_use_transactional_id(self._context, AclOperation.WRITE, name):
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        for topic in self._transaction.topics:
+            yield from self._check_topic(topic, error or (self._may_write(topic.name) if for_client else error))
+
+    def _may_write(self, topic: str) -> ErrorCode:
+        allowed = topic not in INTERNAL_TOPICS and self._context.may_use_topic(AclOperation.WRITE, topic)
+        return ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def _check_topic(self, topic: AddPartitionsToTxnTopic, error: ErrorCode) -> Iterator[int]:
+        found = self._context.broker.topics.get(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        results: list[AddPartitionsToTxnPartitionResult] = []
+        self._results.append(AddPartitionsToTxnTopicResult(topic.name, results))
+        for index in topic.partitions:
+            missing = ErrorCode.NONE if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = error or missing
+            self._refused = self._refused or code is not ErrorCode.NONE
+            self._partitions.add((topic.name, index))
+            results.append(AddPartitionsToTxnPartitionResult(index, code))
+            yield _PARTITION_WORK
+
+    def finish(self) -> Deferred[None] | None:
+        """Ask the coordinator, unless a partition was refused, and fill the results."""
+        if self._refused:
+            self._answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
+            return None
+        wanted, coordinator = self._transaction, self._context.broker.transactions
+        if wanted.verify_only:
+            found = coordinator.verify(
+                wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, self._partitions
+            )
+            for topic in self._results:
+                for result in topic.results_by_partition:
+                    result.partition_error_code = found[topic.name, result.partition_index]
+            return None
+        version = EPOCH_PER_TRANSACTION if self._context.version >= _FIRST_WITH_EPOCHS else EPOCH_PER_PRODUCER
+        added = coordinator.add(
+            wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, self._partitions, version
+        )
+        outcome = then(added, self._answer)
+        return outcome if isinstance(outcome, Deferred) else None
+
+    def _answer(self, error: ErrorCode) -> None:
+        """Give all partitions that have no error code yet this one."""
+        error = for_version(error, self._context.version, _FIRST_WITH_FENCED)
+        for topic in self._results:
+            for result in topic.results_by_partition:
+                result.partition_error_code = result.partition_error_code or error

@@ -1,0 +1,120 @@
+"""ConsumerGroupDescribe (69), versions 0 and 1: describe consumer groups of the newer protocol (KIP-848).
+
+Behaviour: a group of the classic protocol is GROUP_ID_NOT_FOUND, and so is one that does not exist. Topics that the
+client may not DESCRIBE refuse their group, as in Kafka. A group that is named more than once is answered once. Groups
+that no longer fit into `response.max.bytes` are INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.authorized import NOT_ASKED, group_operations
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.api.slices import answer_budget, in_slices
+from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.consumer.heartbeats import assignor_of
+from pylogd.groups.consumer.members import ConsumerMember, TopicPartition, partitions_by_topic
+from pylogd.limits.answers import AnswerBudget
+from pylogd.metadata.topics import TopicRegistry
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMember,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
+)
+
+_LEAST_WORK = 100  # for each group, in bytes of the answer that take as long
+_CONSUMER_MEMBER = 1
+
+
+@handles(ConsumerGroupDescribeRequest, 0, 1)
+def consumer_group_describe(
+    context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse | Deferred[Any]:
+    """Return a description of each group of the request."""
+    response = ConsumerGroupDescribeResponse()
+    return in_slices(context, request.API_KEY, _describe_all(context, request, response.groups), response)
+
+
+def _describe_all(
+    context: RequestContext, request: ConsumerGroupDescribeRequest, answers: list[DescribedConsumerGroup]
+) -> Iterator[int]:
+    budget = answer_budget(context)
+    for group_id in dict.fromkeys(request.group_ids):
+        before = budget.spent
+        answers.append(_describe(context, group_id, request.include_authorized_operations, budget))
+        yield budget.spent - before + _LEAST_WORK
+
+
+def _describe(
+    context: RequestContext, group_id: str, with_operations: bool, budget: AnswerBudget
+) -> DescribedConsumerGroup:
+    if not context.may_use_group(AclOperation.DESCRIBE, group_id):
+        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    group = context.broker.groups.describe_consumers(group_id)
+    if isinstance(group, ErrorCode):
+        text = f"Group {group_id} is not a consumer group." if group == ErrorCode.GROUP_ID_NOT_FOUND else None
+        return _refused(group_id, group, text)
+    if not budget.take(_size(group)):
+        return _refused(group_id, ErrorCode.INVALID_REQUEST, budget.refusal)
+    names = {name for member in group.members.values() for name in group.subscribed(member)}
+    if not all(context.may_use_topic(AclOperation.DESCRIBE, name) for name in sorted(names)):
+        return _refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "You may not describe all topics of the group.")
+    return DescribedConsumerGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=assignor_of(group),
+        members=[_member(context.broker.topics, group, member) for member in group.members.values()],
+        authorized_operations=group_operations(context, group_id) if with_operations else NOT_ASKED,
+    )
+
+
+def _refused(group_id: str, error: ErrorCode, text: str | None = None) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(error, text or error.text, group_id)
+
+
+def _size(group: ConsumerGroup) -> int:
+    """Return about how many bytes a group's description takes in the answer."""
+    size = 100 + len(group.group_id)
+    for member in group.members.values():
+        texts = (member.member_id, member.client_id, member.client_host, member.instance_id or "", member.regex or "")
+        size += 60 + sum(map(len, texts)) + sum(map(len, member.topics)) + 2 * len(member.topics)
+        partitions = (*member.assigned, *group.target_of(member.member_id))
+        size += 60 * len({topic for topic, _ in partitions}) + 4 * len(partitions)
+    return size
+
+
+def _member(topics: TopicRegistry, group: ConsumerGroup, member: ConsumerMember) -> ConsumerGroupMember:
+    return ConsumerGroupMember(
+        member.member_id,
+        member.instance_id,
+        member.rack_id,
+        member.epoch,
+        member.client_id,
+        member.client_host,
+        sorted(member.topics),
+        member.regex or None,
+        _assignment(topics, member.assigned),
+        _assignment(topics, group.target_of(member.member_id)),
+        _CONSUMER_MEMBER,
+    )
+
+
+def _assignment(topics: TopicRegistry, partitions: Iterable[TopicPartition]) -> DescribedAssignment:
+    found = []
+    for topic_id, indexes in partitions_by_topic(partitions).items():
+        topic = topics.by_id(topic_id)
+        if topic is not None:  # else it was deleted, and the member has not heard of it yet
+            found.append(DescribedTopicPartitions(topic_id, topic.name, indexes))
+    return DescribedAssignment(found)

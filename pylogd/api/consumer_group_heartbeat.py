@@ -1,0 +1,97 @@
+"""ConsumerGroupHeartbeat (68), versions 0 and 1: be a member of a consumer group of the newer protocol (KIP-848).
+
+Behaviour: a member says what has changed since its last heartbeat, and is told its epoch and, if they changed, its
+partitions. From version 1 on consumers make their member ids themselves. A member needs READ for the group and
+DESCRIBE for the topics that it subscribes to by name; a topic that it may not describe refuses the heartbeat.
+Gaps: the rack (KIP-881) is kept and shown, but does not guide assignors. A regular expression is
+INVALID_REGULAR_EXPRESSION where the package google-re2 is missing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from uuid import uuid4
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.expressions import matching
+from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, check
+from pylogd.groups.consumer.members import JOINING, partitions_by_topic
+from pylogd.groups.consumer.service import HeartbeatAnswer
+from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.consumer_group_heartbeat import (
+    AssignedTopicPartitions,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatAssignment,
+)
+
+
+@handles(ConsumerGroupHeartbeatRequest, 0, 1)
+def consumer_group_heartbeat(
+    context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
+    """Return the response; a Deferred of it where replicas are waited for."""
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return _response(HeartbeatAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    heartbeat = _heartbeat(context, request)
+    try:
+        check(heartbeat, request.group_id, may_name_itself=context.version == 0)
+        _check_topics(context, heartbeat)
+    except HeartbeatRefused as refused:
+        return _response(HeartbeatAnswer(refused.code, str(refused)))
+    if not heartbeat.member_id:
+        heartbeat = heartbeat._replace(member_id=str(uuid4()))
+    answer = context.broker.groups.consumer_heartbeat(request.group_id, heartbeat, partial(_matching, context))
+    return answer.addCallback(_response) if isinstance(answer, Deferred) else _response(answer)
+
+
+def _heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
+    owned = request.topic_partitions
+    topics = request.subscribed_topic_names
+    return Heartbeat(
+        request.member_id,
+        request.member_epoch,
+        request.instance_id,
+        request.rack_id,
+        request.rebalance_timeout_ms,
+        None if topics is None else frozenset(topics),
+        request.subscribed_topic_regex,
+        request.server_assignor,
+        None if owned is None else frozenset((one.topic_id, index) for one in owned for index in one.partitions),
+        (context.client_id or "")[:MAX_CLIENT_ID],
+        "/" + context.connection.host,
+    )
+
+
+def _check_topics(context: RequestContext, heartbeat: Heartbeat) -> None:
+    """Raise HeartbeatRefused for ids that are too long, and topics that the client may not describe."""
+    ids = (heartbeat.member_id, heartbeat.instance_id, heartbeat.rack_id)
+    if any(len(text) > MAX_INSTANCE_ID for text in ids if text is not None):
+        raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, f"An id has more than {MAX_INSTANCE_ID} characters.")
+    if heartbeat.epoch < JOINING:
+        return
+    for name in heartbeat.topics or ():
+        if not context.may_use_topic(AclOperation.DESCRIBE, name):
+            raise HeartbeatRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The member may not describe all its topics.")
+
+
+def _matching(context: RequestContext, expression: str) -> frozenset[str]:
+    """Return the topics that an expression matches and the client may describe. Raises HeartbeatRefused."""
+    found = matching(expression, [topic.name for topic in context.broker.topics.all()])
+    return frozenset(name for name in found if context.may_use_topic(AclOperation.DESCRIBE, name, audited=False))
+
+
+def _response(answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatResponse:
+    assignment = None
+    if answer.assignment is not None:
+        by_topic = partitions_by_topic(answer.assignment)
+        assignment = HeartbeatAssignment([AssignedTopicPartitions(topic, found) for topic, found in by_topic.items()])
+    text = answer.text or answer.error.text if answer.error else None
+    return ConsumerGroupHeartbeatResponse(
+        0, answer.error, text, answer.member_id, answer.epoch, answer.interval_ms, assignment
+    )

@@ -1,0 +1,44 @@
+"""EndTxn (26), versions 0 to 5: commit or abort a transaction.
+
+Behaviour: the answer comes when the outcome is decided, that is stored in the in-sync set; the markers are written to
+the partitions afterwards, and until then further changes are CONCURRENT_TRANSACTIONS. A request that is repeated is
+answered as the first time. From version 5 on (KIP-890) the answer has the epoch, and if need be the id, with which the
+producer goes on, and an abort without a transaction is allowed. INVALID_TXN_STATE if there is no transaction, or it was
+decided otherwise; PRODUCER_FENCED for an outdated epoch (before version 2 INVALID_PRODUCER_EPOCH);
+INVALID_PRODUCER_ID_MAPPING for another producer id. A client needs WRITE for the transactional id.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.api.transactions import EPOCH_PER_PRODUCER, EPOCH_PER_TRANSACTION, for_version, may_use_transactional_id
+from pylogd.errors import ErrorCode
+from pylogd.replica.waiting import then
+from pylogd.security.authorizer import AclOperation
+from pylogd.transactions.values import ProducerAnswer
+from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+_FIRST_WITH_FENCED = 2
+_FIRST_WITH_EPOCH = 5
+
+
+@handles(EndTxnRequest, 0, 5)
+def end_txn(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Deferred[EndTxnResponse]:
+    """Commit or abort the transaction."""
+    if not may_use_transactional_id(context, AclOperation.WRITE, request.transactional_id):
+        return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    version = EPOCH_PER_TRANSACTION if context.version >= _FIRST_WITH_EPOCH else EPOCH_PER_PRODUCER
+    ended = context.broker.transactions.end(
+        request.transactional_id, request.producer_id, request.producer_epoch, request.committed, version
+    )
+    return then(ended, lambda answer: _answer(context, answer))
+
+
+def _answer(context: RequestContext, answer: ProducerAnswer) -> EndTxnResponse:
+    error = for_version(answer.error, context.version, _FIRST_WITH_FENCED)
+    if error or context.version < _FIRST_WITH_EPOCH:
+        return EndTxnResponse(error_code=error)
+    return EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.epoch)

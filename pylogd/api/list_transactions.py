@@ -1,0 +1,85 @@
+"""ListTransactions (66), versions 0 to 2: list the transactional ids that this broker coordinates (KIP-664).
+
+Behaviour: for all ids of a cluster a client asks every broker. COORDINATOR_LOAD_IN_PROGRESS while some are still being
+loaded. The filters are by state, by producer id, by how long the transaction has been open (version 1, KIP-994), and by
+a regular expression for the whole id (version 2, KIP-1152; RE2's syntax, INVALID_REGULAR_EXPRESSION if it can't be
+read). States that do not exist are named in the answer. A client is told the ids that it may DESCRIBE.
+
+Version 2 is served if the package google-re2 is installed: its expressions take time linear in the id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.api.slices import fill, in_slices
+from pylogd.api.transactions import may_use_transactional_id
+from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation
+from pylogd.transactions.shards import Transaction
+from pylogd.transactions.states import BY_NAME
+from pylogd.transactions.states import TransactionState as State
+from pylogd.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+
+try:
+    import re2
+except ImportError:
+    re2 = None
+
+_ID_WORK = 60  # in bytes of an answer whose encoding takes as long
+_LONGEST_PATTERN = 1024
+
+
+@handles(ListTransactionsRequest, 0, 1 if re2 is None else 2)
+def list_transactions(
+    context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse | Deferred[Any]:
+    """Return the transactional ids that the filters of the request let through."""
+    error, transactions = context.broker.transactions.transactions()
+    if error:
+        return ListTransactionsResponse(error_code=error)
+    pattern = None
+    if request.transactional_id_pattern:
+        pattern = _compiled(request.transactional_id_pattern)
+        if pattern is None:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    unknown = [name for name in dict.fromkeys(request.state_filters) if name not in BY_NAME]
+    states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
+    producer_ids = set(request.producer_id_filters)
+    now_ms = context.broker.transactions.now_ms
+
+    def listed(transaction: Transaction) -> TransactionState | None:
+        name, value = transaction.name, transaction.value
+        if transaction.pending is State.DEAD or (request.state_filters and value.state not in states):
+            return None
+        if producer_ids and value.producer_id not in producer_ids:
+            return None
+        if request.duration_filter >= 0 and now_ms - value.started_ms <= request.duration_filter:
+            return None
+        if pattern is not None and pattern.fullmatch(name) is None:
+            return None
+        if not may_use_transactional_id(context, AclOperation.DESCRIBE, name, audited=False):
+            return None
+        return TransactionState(name, value.producer_id, value.state.kafka_name)
+
+    response = ListTransactionsResponse(unknown_state_filters=unknown)
+    steps = fill(response.transaction_states, transactions, listed, _ID_WORK)
+    return in_slices(context, request.API_KEY, steps, response)
+
+
+def _compiled(pattern: str) -> Any:
+    """Return a regular expression, or None if it can't be read."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options) if len(pattern) <= _LONGEST_PATTERN else None
+    except re2.error:
+        return None

@@ -1,0 +1,27 @@
+"""What the APIs of transactions share: who may use a transactional id, and error codes for older clients."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pylogd.api.context import RequestContext
+from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation, ResourceType
+
+#: The versions of transactions that producers use by API version (KIP-890): an epoch for each transaction, or not.
+EPOCH_PER_PRODUCER: Final = 0
+EPOCH_PER_TRANSACTION: Final = 2
+
+
+def may_use_transactional_id(
+    context: RequestContext, operation: AclOperation, transactional_id: str, *, audited: bool = True
+) -> bool:
+    """Return whether the client may do `operation` to a transactional id."""
+    return context.may(operation, ResourceType.TRANSACTIONAL_ID, transactional_id, audited=audited)
+
+
+def for_version(error: ErrorCode, version: int, first_with_fenced: int) -> ErrorCode:
+    """Return the error code that clients of a version know for PRODUCER_FENCED."""
+    if error is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error

@@ -1,0 +1,163 @@
+"""TxnOffsetCommit (28), versions 0 to 5: store how far a group has read, if a transaction is committed.
+
+Behaviour: answered when the offsets are committed in the offsets topic, where they count once the transaction's marker
+does. Each partition is checked separately; those that pass are stored together, all or none. Before a transaction's
+first offsets in a partition of the offsets topic, its coordinator is asked whether that is part of it; from version 5
+on the coordinator adds it (KIP-890). From version 3 on the consumer's member id and generation are checked (KIP-447).
+A client needs WRITE for the transactional id, READ for the group and for each topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.offset_commit import why_not
+from pylogd.api.registry import handles
+from pylogd.api.slices import in_slices
+from pylogd.errors import ErrorCode
+from pylogd.groups.records import Committed, PartitionId, offset_record
+from pylogd.groups.values import TransactionalCommit
+from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+_FIRST_THAT_KNOWS_LOADING = 2
+_FIRST_ABORTABLE = 4
+_FIRST_THAT_ADDS = 5
+_PARTITION_WORK = 60  # as long as encoding so many bytes of an answer
+_NOT_ASKED = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.CONCURRENT_TRANSACTIONS})
+
+#: An offset to store, the record that stores it, and the answer for it.
+_Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], TxnOffsetCommitResponsePartition]
+
+
+@handles(TxnOffsetCommitRequest, 0, 5)
+def txn_offset_commit(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse | Deferred[Any]:
+    """Store the offsets, and return the response; a Deferred of it where a coordinator or replicas are waited for."""
+    if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return _refuse(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    wanted: list[_Wanted] = []
+    response = TxnOffsetCommitResponse()
+
+    def answered(error: ErrorCode) -> None:
+        for _, _, answer in wanted:
+            answer.error_code = _for_version(error, context.version)
+
+    def commit() -> Deferred[None] | None:
+        return Deferred.fromCoroutine(_commit(context, request, wanted)).addCallback(answered) if wanted else None
+
+    steps = _answer_all(context, request, response, wanted)
+    return in_slices(context, request.API_KEY, steps, response, commit)
+
+
+async def _commit(context: RequestContext, request: TxnOffsetCommitRequest, wanted: list[_Wanted]) -> ErrorCode:
+    """Verify that the transaction is open, and store the offsets."""
+    groups = context.broker.groups
+    error = await _verify(context, request)
+    if error:
+        return error
+    result = groups.commit_in_transaction(
+        request.group_id,
+        TransactionalCommit(
+            request.producer_id,
+            request.producer_epoch,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            [entry for entry, _, _ in wanted],
+            [record for _, record, _ in wanted],
+        ),
+    )
+    return await result if isinstance(result, Deferred) else result
+
+
+async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
+    """Return NONE if the offsets topic's partition is part of the transaction, else what to answer."""
+    groups = context.broker.groups
+    partition = groups.offsets_partition(request.group_id)
+    if not isinstance(partition, tuple):
+        return partition or ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if groups.in_transaction(request.group_id, request.producer_id, request.producer_epoch):
+        return ErrorCode.NONE
+    verifier: Any = getattr(context.broker, "verifier", None)
+    if verifier is None:
+        return ErrorCode.NONE
+    found: Mapping[PartitionId, ErrorCode] = await verifier.verify(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [partition],
+        context.version >= _FIRST_THAT_ADDS,
+    )
+    return found.get(partition, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _for_version(error: ErrorCode, version: int) -> ErrorCode:
+    """Return the error code in place of one that clients of a version do not know."""
+    if error in _NOT_ASKED:
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients send the request again
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_THAT_KNOWS_LOADING:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
+
+
+def _answer_all(
+    context: RequestContext, request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse, wanted: list[_Wanted]
+) -> Iterator[int]:
+    """Add to the response an answer for each partition, and to `wanted` the offsets to store."""
+    for topic in request.topics:
+        answer = TxnOffsetCommitResponseTopic(topic.name)
+        response.topics.append(answer)
+        yield from _answer(context, request.group_id, topic, answer.partitions, wanted)
+
+
+def _answer(
+    context: RequestContext,
+    group_id: str,
+    asked: TxnOffsetCommitRequestTopic,
+    answers: list[TxnOffsetCommitResponsePartition],
+    wanted: list[_Wanted],
+) -> Iterator[int]:
+    topic, unknown = context.broker.topics.get(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not context.may_use_topic(AclOperation.READ, asked.name):
+        topic, unknown = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    most = context.broker.settings.integer("offset.metadata.max.bytes")
+    now_ms = context.broker.groups.now_ms
+    for one in asked.partitions:
+        answer = TxnOffsetCommitResponsePartition(one.partition_index)
+        answers.append(answer)
+        text = one.committed_metadata or ""
+        answer.error_code = unknown if topic is None else why_not(topic, one.partition_index, text, most)
+        if topic is not None and not answer.error_code:
+            committed = Committed(one.committed_offset, one.committed_leader_epoch, text, now_ms)
+            entry = (topic.name, one.partition_index), committed
+            wanted.append((entry, offset_record(group_id, *entry), answer))
+        yield _PARTITION_WORK
+    yield _PARTITION_WORK
+
+
+def _refuse(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        0,
+        [
+            TxnOffsetCommitResponseTopic(
+                topic.name, [TxnOffsetCommitResponsePartition(one.partition_index, error) for one in topic.partitions]
+            )
+            for topic in request.topics
+        ],
+    )

@@ -1,0 +1,90 @@
+"""UpdateFeatures (57), versions 0 to 2: change the levels of features that the cluster uses (KIP-584).
+
+Behaviour: any broker takes the request, and all brokers follow soon. All features of a request are changed, or none:
+the first error is that of the request, and before version 2 of each feature. A feature that this broker does not know,
+or a level that it can't use, is INVALID_UPDATE_VERSION; so is a lower level unless the request allows that. Level 0
+ends the use of a feature. FEATURE_UPDATE_FAILED if another broker changed features at the same time. A client needs
+ALTER on the cluster.
+Gaps: it is not checked whether all brokers know the level; finish an upgrade before you raise it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.metadata.errors import BadVersion, NodeExists
+from pylogd.metadata.features import SUPPORTED
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+_FIRST_WITH_TYPE = 1
+_FIRST_WITHOUT_RESULTS = 2
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+@handles(UpdateFeaturesRequest, 0, 2)
+def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> Deferred[UpdateFeaturesResponse]:
+    """Change the features of the request."""
+    return Deferred.fromCoroutine(_update(context, request))
+
+
+async def _update(context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    if not context.may_use_cluster(AclOperation.ALTER):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return _answer(context, request, refused, refused.text)
+    features = context.broker.features
+    names = [update.feature for update in request.feature_updates]
+    if len(set(names)) < len(names):
+        return _answer(context, request, ErrorCode.INVALID_REQUEST, "A feature is named more than once.")
+    for update in request.feature_updates:
+        fault = _fault(context, features.levels, update)
+        if fault is not None:
+            text = f"{update.feature}: {fault}"
+            return _answer(context, request, ErrorCode.INVALID_UPDATE_VERSION, text)
+    if names and not request.validate_only:
+        try:
+            await features.update({one.feature: max(one.max_version_level, 0) for one in request.feature_updates})
+        except (BadVersion, NodeExists):
+            text = "Features were changed by another request at the same time; try again."
+            return _answer(context, request, ErrorCode.FEATURE_UPDATE_FAILED, text)
+        except PylogdError as error:
+            return _answer(context, request, *explain(error))
+    return _answer(context, request, ErrorCode.NONE, None)
+
+
+def _fault(context: RequestContext, levels: Mapping[str, int], update: FeatureUpdateKey) -> str | None:
+    """Return what is wrong with an update, None if nothing is."""
+    known = SUPPORTED.get(update.feature)
+    if known is None:
+        return "this broker does not know the feature"
+    level, present = update.max_version_level, levels.get(update.feature, 0)
+    if not known.lowest <= level <= known.highest:
+        return f"this broker can use levels {known.lowest} to {known.highest}, not {level}"
+    lowers = update.allow_downgrade
+    if context.version >= _FIRST_WITH_TYPE:
+        lowers = update.upgrade_type in (_SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE)
+        if not lowers and update.upgrade_type != _UPGRADE:
+            return f"{update.upgrade_type} is no type of upgrade"
+    if level < present and not lowers:
+        return f"the level is {present}; a lower one has to be allowed by the type of upgrade"
+    return None
+
+
+def _answer(
+    context: RequestContext, request: UpdateFeaturesRequest, error: ErrorCode, text: str | None
+) -> UpdateFeaturesResponse:
+    response = UpdateFeaturesResponse(error_code=error, error_message=text)
+    if context.version < _FIRST_WITHOUT_RESULTS:
+        response.results = [UpdatableFeatureResult(one.feature, error, text) for one in request.feature_updates]
+    return response

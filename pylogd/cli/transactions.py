@@ -1,0 +1,178 @@
+"""`pylogd transactions`: list and describe transactions, find those that hang, and abort them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pylogd.cli.common import bootstrap_option, connect, format_time, json_option
+from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
+from pylogd.client import Admin, TopicPartition
+from pylogd.client.core.model import ActiveProducer
+from pylogd.clock import wall_ms
+from pylogd.errors import ErrorCode, KafkaError
+
+_SPAN = re.compile(r"(\d+)([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_TIMEOUT = "15m"  # the default of transaction.max.timeout.ms
+
+
+def _span(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """Return a span of time in seconds."""
+    if text is None:
+        return None
+    if (found := _SPAN.fullmatch(text)) is None:
+        raise click.BadParameter(f"{text!r} is not a span of time: use 90s, 15m, 2h or 1d")
+    return float(int(found[1]) * _SECONDS[found[2]])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def transactions() -> None:
+    """List and describe transactions, and abort those that hang.
+
+    A producer with a transactional id makes records in several partitions count together or not at all. Consumers that
+    read committed records get none behind the first record of a transaction that is open. A transaction hangs if it is
+    open in a partition, but its coordinator does not know that: then they wait for ever.
+
+    \b
+    pylogd transactions list --state Ongoing --longer-than 5m
+    pylogd transactions describe billing-1
+    pylogd transactions find-hanging --topic orders
+    pylogd transactions abort orders 0 --start-offset 1234
+    """
+
+
+@transactions.command("list")
+@click.option("-s", "--state", "states", multiple=True, metavar="STATE",
+              help="Only ids in this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, "
+              "CompleteAbort. Repeatable.")  # fmt: skip
+@click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only this producer. Repeatable.")
+@click.option("--longer-than", callback=_span, metavar="TIME",
+              help="Only transactions that have been open for longer: 90s, 15m, 2h.")  # fmt: skip
+@click.option("--matching", metavar="REGEX", help="Only ids that match this regular expression (RE2).")
+@json_option
+@bootstrap_option
+def list_(
+    states: Sequence[str], producer_ids: Sequence[int], longer_than: float | None, matching: str | None,
+    as_json: bool, bootstrap: str,
+) -> None:  # fmt: skip
+    """List transactional ids with the state of their present or last transaction.
+
+    In a pipe, a line for each: id, state, producer id, coordinator.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        try:
+            found = admin.list_transactions(
+                states=states, producer_ids=producer_ids, longer_than=longer_than, pattern=matching
+            )
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    if as_json:
+        print_json([one._asdict() for one in found])
+    else:
+        rows = [[one.transactional_id, one.state, one.producer_id, one.coordinator] for one in found]
+        print_table(["transactional id", "state", ">producer id", ">coordinator"], rows)
+
+
+@transactions.command()
+@click.argument("names", nargs=-1, required=True, metavar="ID...")
+@json_option
+@bootstrap_option
+def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
+    """Show transactional ids: the producer, the time-out, and the partitions of an open transaction."""
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = [admin.describe_transaction(name) for name in names]
+    if as_json:
+        print_json([one._asdict() for one in found])
+        return
+    for one in found:
+        print_line(one.transactional_id, bold=True)
+        print_line(f"  state {one.state}, coordinator {one.coordinator}")
+        print_line(f"  producer id {one.producer_id}, epoch {one.epoch}, time-out {one.timeout / 1000:g} s")
+        if one.started >= 0:
+            open_for = max(0, wall_ms() - one.started) / 1000
+            print_line(f"  open since {format_time(one.started)} ({open_for:.0f} s)")
+        for partition in one.partitions:
+            print_line(f"  {partition}")
+
+
+@transactions.command("find-hanging")
+@click.option("-t", "--topic", "topics", multiple=True, help="Only partitions of this topic. Repeatable.")
+@click.option("--max-timeout", default=_MAX_TIMEOUT, show_default=True, callback=_span, metavar="TIME",
+              help="Leave out who wrote within this time: the brokers' transaction.max.timeout.ms.")  # fmt: skip
+@json_option
+@bootstrap_option
+def find_hanging(topics: Sequence[str], max_timeout: float, as_json: bool, bootstrap: str) -> None:
+    """Find transactions that are open in a partition, and not known to their coordinator.
+
+    Exit status 1 if there are any. In a pipe, a line for each: topic, partition, producer id, epoch, first offset, last
+    record. `pylogd transactions abort` ends them.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        described = [admin.describe_topic(name) for name in topics] if topics else admin.list_topics(internal=True)
+        partitions = [TopicPartition(topic.name, each.index) for topic in described for each in topic.partitions]
+        before = wall_ms() - max_timeout * 1000
+        producers = {
+            at: [one for one in found if one.last_timestamp < before]
+            for at, found in admin.describe_producers(partitions).items()
+        }
+        hanging = admin.hanging_transactions(producers)
+    if as_json:
+        print_json([{"topic": at.topic, "partition": at.partition, **one._asdict()} for at, one in hanging])
+    else:
+        rows = [
+            [at.topic, at.partition, one.producer_id, one.epoch, one.transaction_start, format_time(one.last_timestamp)]
+            for at, one in hanging
+        ]
+        print_table(["topic", ">partition", ">producer id", ">epoch", ">first offset", "last record"], rows)
+    if hanging:
+        raise click.exceptions.Exit(1)
+
+
+@transactions.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--start-offset", type=click.IntRange(0), help="The first offset of the transaction.")
+@click.option("--producer-id", type=click.IntRange(0), help="The producer; in place of --start-offset.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@bootstrap_option
+def abort(
+    topic: str, partition: int, start_offset: int | None, producer_id: int | None, yes: bool, bootstrap: str
+) -> None:
+    """Abort a transaction that hangs in a PARTITION of TOPIC: write the marker that its coordinator does not write.
+
+    A transaction whose coordinator knows it ends by itself, at the latest after its time-out. Aborting that here would
+    tear it apart, so it is refused.
+    """
+    if (start_offset is None) == (producer_id is None):
+        raise click.UsageError("name the transaction by --start-offset or by --producer-id; see find-hanging")
+    at = TopicPartition(topic, partition)
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = _find(admin, at, start_offset, producer_id)
+        if not admin.hanging_transactions({at: [found]}):
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{at}: the coordinator knows this transaction, and ends it; see pylogd transactions describe",
+            )
+        question = (
+            f"Abort the transaction of producer {found.producer_id} from offset {found.transaction_start} of {at}?"
+        )
+        if not yes and not confirmed(question):
+            raise click.exceptions.Exit(1)
+        admin.abort_transaction(at, found)
+    note(f"{at}: aborted the transaction of producer {found.producer_id}")
+
+
+def _find(admin: Any, at: TopicPartition, start_offset: int | None, producer_id: int | None) -> ActiveProducer:
+    """Return the producer whose transaction is meant. Raises KafkaError if there is none."""
+    for one in admin.describe_producers([at])[at]:
+        producer: ActiveProducer = one
+        if producer.transaction_start >= 0 and (
+            producer.transaction_start == start_offset or producer.producer_id == producer_id
+        ):
+            return producer
+    named = f"from offset {start_offset}" if producer_id is None else f"of producer {producer_id}"
+    raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{at}: no transaction {named} is open")

@@ -1,0 +1,133 @@
+"""Transactions of the blocking producer: methods that wait for the coordinator, and the context manager of one.
+
+Rules: what waits, waits up to `max_block` seconds unless it is told otherwise, and raises RequestTimedOut then. What
+was asked for goes on: the same call can be repeated to wait again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pylogd.client.blocking.sender import Sender
+from pylogd.client.core.consumer.options import Offsets
+from pylogd.client.core.errors import RequestTimedOut
+from pylogd.client.core.group.member_model import GroupMetadata
+from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.producer import ProducerCore
+from pylogd.client.core.producer.transaction_model import OffsetsSource, Operation, as_offsets
+from pylogd.errors import PylogdError
+
+_log = logging.getLogger(__name__)
+
+
+class TransactionMethods:
+    """The methods of a producer that concern transactions."""
+
+    options: ProducerOptions
+    _core: ProducerCore
+    _sender: Sender
+
+    def transaction(self, timeout: float | None = None) -> Transaction:
+        """Return a context manager that begins a transaction, commits it at the end, and aborts it on an exception.
+
+            with producer.transaction() as transaction:
+                producer.send("orders", b"...")
+                transaction.send_offsets(consumer)
+
+        The end raises TransactionAborted if the transaction could not be committed and was aborted; ProducerFailed, as
+        ProducerFenced, if this producer can do nothing more; RequestTimedOut after `timeout` seconds (`max_block` by
+        default): then `commit_transaction` can be called again to wait for the outcome.
+        """
+        return Transaction(self, timeout)
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Get a producer id. Earlier producers with this transactional id are fenced, and their transactions ended.
+
+        `begin_transaction` does so too, if it was not done. Raises ProducerFailed, RequestTimedOut.
+        """
+        self._finish(self._core.transactions.prepare, timeout, "no producer id")
+
+    def begin_transaction(self, timeout: float | None = None) -> None:
+        """Begin a transaction. Raises TransactionError if one is open, and as `init_transactions`."""
+        self.init_transactions(timeout)
+        with self._sender.lock:
+            self._core.begin_transaction()
+
+    def send_offsets(
+        self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None, timeout: float | None = None
+    ) -> None:
+        """Commit a consumer's offsets with the transaction: those behind the records that it has returned.
+
+        In place of a consumer, offsets with the `group_metadata` of their consumer. Raises TransactionAborted if the
+        consumer is no longer a member of its group, ProducerFailed, RequestTimedOut, ValueError for a consumer that
+        commits by itself.
+        """
+        offsets, metadata = as_offsets(source, group)
+        self._finish(lambda: self._core.transactions.send_offsets(offsets, metadata), timeout, "offsets not sent yet")
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Send everything and commit. Raises TransactionAborted if only `abort_transaction` is possible now, and
+        ProducerFailed. After RequestTimedOut the outcome is open: call it again.
+        """
+        self._finish(lambda: self._core.transactions.end(committed=True), timeout, "not committed yet")
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Drop what was not sent, and abort. Raises ProducerFailed. After RequestTimedOut: call it again."""
+        self._finish(lambda: self._core.transactions.end(committed=False), timeout, "not aborted yet")
+
+    def _finish(self, start: Callable[[], Operation], timeout: float | None, late: str) -> None:
+        """Start an operation and wait for it. Raises its error, or RequestTimedOut with what is `late`."""
+        sender, core = self._sender, self._core
+        with sender.lock:
+            if core.failure is not None:
+                raise core.failure
+            operation = start()
+            if not operation.done:
+                sender.start()
+                if not sender.wait(lambda: operation.done, self.options.max_block if timeout is None else timeout):
+                    raise RequestTimedOut(f"transactional id {core.transactions.transactional_id!r}: {late}")
+        if operation.error is not None:
+            raise operation.error
+
+    def _abort_open(self, timeout: float | None) -> None:
+        """Abort the transaction that is open when the producer is closed, if there is one."""
+        if self.options.transactional_id is not None and self._core.transactions.can_abort:
+            self.abort_transaction(timeout)
+
+
+class Transaction:
+    """One transaction, as `with` has it."""
+
+    def __init__(self, producer: TransactionMethods, timeout: float | None) -> None:
+        """It begins when the `with` statement is entered."""
+        self._producer = producer
+        self._timeout = timeout
+
+    def __enter__(self) -> Transaction:
+        self._producer.begin_transaction(self._timeout)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        producer = self._producer
+        if kind is None:
+            try:
+                producer.commit_transaction(self._timeout)
+            except PylogdError:
+                self._abort()
+                raise
+        else:
+            self._abort()
+
+    def _abort(self) -> None:
+        """Abort if that is possible. What else is wrong is raised to the application already."""
+        if not self._producer._core.transactions.can_abort:
+            return
+        try:
+            self._producer.abort_transaction(self._timeout)
+        except PylogdError as error:
+            _log.warning("a transaction could not be aborted; the coordinator does so after its time-out: %s", error)
+
+    def send_offsets(self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None) -> None:
+        """As `Producer.send_offsets`."""
+        self._producer.send_offsets(source, group, self._timeout)

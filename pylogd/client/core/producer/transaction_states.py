@@ -1,0 +1,75 @@
+"""The states of a transactional producer, and what leads from one to the next (diagram: docs/state-machines.md)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pylogd.machine import MachineTable
+
+
+class TransactionState(Enum):
+    """Where a transactional producer stands."""
+
+    NEW = "Has no producer id; other producers with its transactional id are not fenced yet."
+    INITIALIZING = "Asks for a producer id, which fences earlier producers and ends their transactions."
+    READY = "Has a producer id, and no transaction is open."
+    OPEN = "A transaction is open: records and offsets are accepted."
+    COMMITTING = "Sends what waits, then asks the coordinator to commit."
+    BROKEN = "Something of the transaction failed: it can only be aborted."
+    ABORTING = "Has dropped what waits; asks the coordinator to abort once nothing is in flight."
+    RENEWING = "The transaction has ended; asks for another epoch, in which sequence numbers begin anew."
+    FAILED = "Fenced, not authorized, or in a state that the coordinator denies: it can only be closed."
+
+
+class TransactionInput(Enum):
+    """What happens to a transactional producer."""
+
+    INITIALIZE = "The application wants to use it."
+    ID_GIVEN = "InitProducerId was answered with a producer id and an epoch."
+    BEGIN = "The application begins a transaction."
+    COMMIT = "The application commits."
+    ABORT = "The application aborts."
+    BROKE = "A record or an offset can't be written, or the coordinator asks for an abort."
+    ENDED = "EndTxn was answered, or there was nothing to end."
+    ENDED_WITH_OLD_EPOCH = "As ENDED, and another epoch is needed before the next transaction."
+    FAILED = "An error after which this producer can do nothing more."
+
+
+_State, _Input = TransactionState, TransactionInput
+
+TRANSACTION = MachineTable(
+    "Transactional producer",
+    "A producer with a transactional id, and its present transaction.",
+    _State.NEW,
+    {
+        _State.NEW: {_Input.INITIALIZE: _State.INITIALIZING},
+        _State.INITIALIZING: {_Input.ID_GIVEN: _State.READY},
+        _State.READY: {_Input.BEGIN: _State.OPEN},
+        _State.OPEN: {
+            _Input.COMMIT: _State.COMMITTING,
+            _Input.ABORT: _State.ABORTING,
+            _Input.BROKE: _State.BROKEN,
+        },
+        _State.COMMITTING: {
+            _Input.BROKE: _State.BROKEN,
+            _Input.ENDED: _State.READY,
+            _Input.ENDED_WITH_OLD_EPOCH: _State.RENEWING,
+        },
+        _State.BROKEN: {_Input.ABORT: _State.ABORTING, _Input.BROKE: _State.BROKEN},
+        _State.ABORTING: {
+            _Input.BROKE: _State.ABORTING,
+            _Input.ENDED: _State.READY,
+            _Input.ENDED_WITH_OLD_EPOCH: _State.RENEWING,
+        },
+        _State.RENEWING: {_Input.ID_GIVEN: _State.READY},
+        _State.FAILED: {},
+    },
+    {_Input.FAILED: _State.FAILED},
+)
+
+#: A transaction is open or being ended: the application has to end it, or to wait for its end.
+UNFINISHED = frozenset({_State.OPEN, _State.COMMITTING, _State.BROKEN, _State.ABORTING, _State.RENEWING})
+#: Batches may be sent.
+SENDING = frozenset({_State.OPEN, _State.COMMITTING})
+#: Something is asked of the coordinator until it answers.
+ENDING = frozenset({_State.COMMITTING, _State.ABORTING, _State.RENEWING})

@@ -1,0 +1,128 @@
+"""The offsets of a consumer on an event loop: looked up, committed, and handed over to transactions.
+
+Rules: times are in seconds. What waits is a coroutine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pylogd.client.core.admin.calls import Calls
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
+from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
+from pylogd.client.core.consumer.partitions import PartitionsCore
+from pylogd.client.core.consumer.reader import PolledRecords
+from pylogd.client.core.errors import RequestTimedOut
+from pylogd.client.core.group.assignment import GroupAssignment
+from pylogd.client.core.group.member_model import GroupMetadata
+from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
+from pylogd.client.evented.driver import Driver
+from pylogd.client.evented.group import ConsumerGroup
+from pylogd.client.evented.loop import Loop, Promise
+from pylogd.errors import PylogdError
+
+Partitions = Iterable[tuple[str, int]]
+
+
+class OffsetMethods:
+    """The methods of a consumer that concern offsets."""
+
+    options: ConsumerOptions
+    core: PartitionsCore
+    _calls: Calls
+    _driver: Driver
+    _loop: Loop
+    _polled: PolledRecords
+
+    def in_group(self) -> tuple[GroupAssignment, ConsumerGroup]:
+        """Return the group and its assignment. Raises ValueError without a group, and Closed."""
+        raise NotImplementedError
+
+    async def ends(self, partitions: Partitions, *, first: bool) -> dict[TopicPartition, int]:
+        """Return the first offset that each partition still has, or where reading it ends at the moment."""
+        wanted = {TopicPartition(*partition): EARLIEST if first else LATEST for partition in partitions}
+        found = await find_offsets(self._calls, wanted, committed=self.options.read_committed)
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    async def offsets_for_times(
+        self, times: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, OffsetAndTime | None]:
+        """Return the first offset in each partition at or after a time in milliseconds since 1970, None if none is."""
+        found = await find_offsets(self._calls, {TopicPartition(*p): time for p, time in times.items()})
+        return {partition: (answer if answer.offset >= 0 else None) for partition, answer in found.items()}
+
+    async def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed of each partition; None where it has committed nothing."""
+        _, group = self.in_group()
+        promise: Promise[Any] = self._loop.promise()
+
+        def done(found: Any, error: PylogdError | None) -> None:
+            if error is not None:
+                promise.fail(error)
+            else:
+                promise.succeed(dict(found))
+
+        timer = self._loop.later(
+            timeout, lambda: promise.fail(RequestTimedOut(f"no committed offsets in {timeout:g} s"))
+        )
+        try:
+            group.look_up([TopicPartition(*partition) for partition in partitions], done)
+            found: dict[TopicPartition, OffsetAndMetadata | None] = await promise
+        finally:
+            timer.cancel()
+        return found
+
+    async def commit(self, offsets: Offsets | None, *, wait: bool, timeout: float) -> None:
+        """Commit these offsets, or those of all records that were returned, in an iteration with the present one."""
+        assignment, group = self.in_group()
+        chosen = self._to_commit(assignment, offsets)
+        if not wait:
+            assignment.commit_soon(chosen)
+        elif chosen:
+            await group.commit(chosen, timeout)
+            assignment.note_committed(chosen)
+
+    def _to_commit(
+        self, assignment: GroupAssignment, offsets: Offsets | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return assignment.unsaved(self._progress(assignment))
+        return {
+            TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            for p, offset in offsets.items()
+        }
+
+    def _progress(self, assignment: GroupAssignment) -> dict[TopicPartition, int]:
+        """Return the offsets behind all records that were returned, in an iteration with the present one."""
+        unprocessed = self._polled.unprocessed(last_is_done=True) if self._polled.begun else {}
+        return {**assignment.progress(), **unprocessed}
+
+    # Transactions
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return in whose name the offsets of this consumer are committed at the moment. Raises ValueError, Closed."""
+        return self.in_group()[1].metadata()
+
+    def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """Return the offsets behind the records that were returned, for a transaction to commit, and in whose name."""
+        if self.options.auto_commit in ("after", "before"):
+            raise ValueError(
+                f'a consumer with auto_commit="{self.options.auto_commit}" commits by itself, also what a transaction '
+                f'then aborts: make it with auto_commit="transaction"'
+            )
+        assignment, group = self.in_group()
+        return assignment.with_epochs(self._progress(assignment)), group.metadata()
+
+    async def seek_to_committed(self) -> None:
+        """Go back to what the group has committed, in all assigned partitions: what was returned since is read again.
+
+        Where nothing is committed, reading starts as with a new assignment.
+        """
+        self.in_group()
+        assigned = self.core.assignment
+        for partition in assigned:
+            self.core.forget(partition)
+        self._polled = PolledRecords()
+        self.core.starts.add(assigned)
+        self._driver.soon()

@@ -1,0 +1,44 @@
+"""The table of broker settings of the newer consumer groups (KIP-848).
+
+A part of the table in `broker`, which says how to read it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
+
+_INT = ConfigType.INT
+_GROUPS: Final = "Consumer groups"
+
+CONSUMER_GROUP_SETTINGS: Final = [
+    Setting(
+        "group.consumer.session.timeout.ms",
+        _INT,
+        45_000,
+        "Time without heartbeats after which a member of a group of the newer protocol (KIP-848) is removed from it.",
+        _GROUPS,
+        minimum=1,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
+        "group.consumer.heartbeat.interval.ms",
+        _INT,
+        5_000,
+        "How often members of groups of the newer protocol are told to send heartbeats. A change reaches a member with "
+        "its next one.",
+        _GROUPS,
+        minimum=1,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
+        "group.consumer.max.size",
+        _INT,
+        INT_MAX,
+        "Most members of a group of the newer protocol.",
+        _GROUPS,
+        minimum=1,
+        mode=Mode.DYNAMIC,
+    ),
+]

@@ -1,0 +1,172 @@
+"""The assignors of the coordinator: which partitions each member of a consumer group is to have.
+
+`uniform` balances: the numbers of partitions of two members differ by at most one if all subscribe to the same topics,
+else as little as moving single partitions can make them differ. `range` gives neighbouring partitions of a topic to one
+member, and partitions with the same index of topics that can be joined (the same number of partitions, the same
+subscribers) to the same member. Within that, both leave as many partitions as possible where they are.
+
+Rules: the result depends only on the arguments, not on the order of sets, so two coordinators assign alike.
+Source: KIP-848; the assignors of Kafka's group coordinator, which give the same balance, but not always the same
+partitions to the same members.
+Must not know: groups, records, clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Final, NamedTuple, TypeAlias
+
+from pylogd.groups.consumer.members import TopicPartition
+
+
+class Subscriber(NamedTuple):
+    """A member as assignors see it: the ids of its topics, which all exist, and the partitions of its last target."""
+
+    topics: Set[bytes]
+    target: Set[TopicPartition]
+
+
+#: Which partitions each member is to have, by member id.
+Target: TypeAlias = dict[str, set[TopicPartition]]
+Assignor: TypeAlias = "Callable[[Mapping[str, Subscriber], Mapping[bytes, int]], Target]"
+
+
+def assign_uniformly(subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]) -> Target:
+    """Return a balanced assignment. partition_counts: by topic id, of every topic that anybody subscribes to."""
+    target, free = _kept(subscribers, partition_counts)
+    if len({frozenset(subscriber.topics) for subscriber in subscribers.values()}) <= 1:
+        _level(target, free)
+    else:
+        _fill(subscribers, target, free)
+        _balance(subscribers, target)
+    return target
+
+
+def _kept(
+    subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]
+) -> tuple[Target, list[TopicPartition]]:
+    """Return what each member may keep of its last target, in the order of member ids, and what nobody has."""
+    topics = sorted({topic for subscriber in subscribers.values() for topic in subscriber.topics})
+    free = dict.fromkeys((topic, index) for topic in topics for index in range(partition_counts[topic]))
+    target: Target = {}
+    for member_id in sorted(subscribers):
+        wanted = subscribers[member_id].topics
+        mine = {
+            partition for partition in subscribers[member_id].target if partition[0] in wanted and partition in free
+        }
+        target[member_id] = mine
+        for partition in mine:
+            del free[partition]
+    return target, list(free)
+
+
+def _level(target: Target, free: list[TopicPartition]) -> None:
+    """Give out the free partitions to members that all subscribe to the same topics."""
+    if not target:
+        return
+    total = len(free) + sum(map(len, target.values()))
+    least, extra = divmod(total, len(target))
+    quotas = {}
+    for member_id, partitions in sorted(target.items(), key=lambda item: -len(item[1])):
+        quotas[member_id] = least + (extra > 0)  # those that have most may keep one more
+        extra -= extra > 0
+        surplus = sorted(partitions)[quotas[member_id] :]
+        partitions.difference_update(surplus)
+        free += surplus
+    free.sort(reverse=True)
+    for member_id, partitions in target.items():
+        while len(partitions) < quotas[member_id]:
+            partitions.add(free.pop())
+
+
+def _fill(subscribers: Mapping[str, Subscriber], target: Target, free: Iterable[TopicPartition]) -> None:
+    """Give each free partition to the subscriber of its topic that has fewest."""
+    by_topic = _members_by_topic(subscribers)
+    for partition in sorted(free, key=lambda partition: (len(by_topic[partition[0]]), partition)):
+        least = min(by_topic[partition[0]], key=lambda member_id: (len(target[member_id]), member_id))
+        target[least].add(partition)
+
+
+def _balance(subscribers: Mapping[str, Subscriber], target: Target) -> None:
+    """Move single partitions from members that have more to such that have fewer, until no move helps.
+
+    Each move makes the sum of the squares of the numbers smaller, so this ends.
+    """
+    by_topic = _members_by_topic(subscribers)
+    moved = True
+    while moved:
+        moved = False
+        for topic, members in by_topic.items():
+            while _move_one(topic, members, target):
+                moved = True
+
+
+def _move_one(topic: bytes, members: Sequence[str], target: Target) -> bool:
+    """Move a partition of the topic from the member that has most to the one that has fewest, if that helps."""
+    least = min(members, key=lambda member_id: (len(target[member_id]), member_id))
+    enough = len(target[least]) + 1
+    for most in sorted(members, key=lambda member_id: (-len(target[member_id]), member_id)):
+        if len(target[most]) <= enough:
+            return False
+        movable = [partition for partition in target[most] if partition[0] == topic]
+        if movable:
+            partition = max(movable)
+            target[most].remove(partition)
+            target[least].add(partition)
+            return True
+    return False
+
+
+def assign_ranges(subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]) -> Target:
+    """Return an assignment of ranges. partition_counts: by topic id, of every topic that anybody subscribes to."""
+    alike: dict[tuple[tuple[str, ...], int], list[bytes]] = {}
+    for topic, members in _members_by_topic(subscribers).items():
+        alike.setdefault((tuple(members), partition_counts[topic]), []).append(topic)
+    target: Target = {member_id: set() for member_id in sorted(subscribers)}
+    for (member_ids, count), topics in sorted(alike.items()):
+        had = {
+            member_id: [
+                index
+                for index in range(count)
+                if all((topic, index) in subscribers[member_id].target for topic in topics)
+            ]
+            for member_id in member_ids
+        }
+        for member_id, indexes in _ranges(had, count).items():
+            target[member_id].update((topic, index) for topic in topics for index in indexes)
+    return target
+
+
+def _ranges(had: Mapping[str, list[int]], count: int) -> dict[str, list[int]]:
+    """Return the indexes that each member is to have, of `count`. had: those that it has now, in order."""
+    least, extra = divmod(count, len(had))
+    quotas = {}
+    for member_id, indexes in had.items():
+        quotas[member_id] = least + (extra > 0 and len(indexes) > least)  # who has one more may keep it
+        extra -= quotas[member_id] > least
+    for member_id in had:
+        if extra > 0 and quotas[member_id] == least:
+            quotas[member_id] += 1
+            extra -= 1
+    ranges, taken = {}, set()
+    for member_id, indexes in had.items():
+        ranges[member_id] = [index for index in indexes if index not in taken][: quotas[member_id]]
+        taken.update(ranges[member_id])
+    free = [index for index in range(count - 1, -1, -1) if index not in taken]
+    for member_id, kept in ranges.items():
+        while len(kept) < quotas[member_id]:
+            kept.append(free.pop())
+    return ranges
+
+
+def _members_by_topic(subscribers: Mapping[str, Subscriber]) -> dict[bytes, list[str]]:
+    """Return the ids of the members that subscribe to each topic, in order."""
+    found: dict[bytes, list[str]] = {}
+    for member_id in sorted(subscribers):
+        for topic in sorted(subscribers[member_id].topics):
+            found.setdefault(topic, []).append(member_id)
+    return found
+
+
+#: By the names that clients ask for, the default first.
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}

@@ -1,0 +1,197 @@
+"""A consumer group of the newer protocol in memory: the records of the offsets topic, applied in order.
+
+Strategy: `with_records` returns the group after some records and leaves the old one as it is, so a change that could
+not be written is simply dropped. The same method loads a group. What can be derived is kept beside it: who has which
+partition, static members by their instance id.
+
+Must not know: clocks, the reactor, logs, requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import Enum
+
+from pylogd.groups.consumer.members import ConsumerMember, MemberState, TopicPartition
+from pylogd.groups.consumer.records import (
+    AssignmentEpoch,
+    CurrentAssignment,
+    GroupEpoch,
+    MemberMetadata,
+    Record,
+    RecordType,
+    RegularExpression,
+    Removed,
+    TargetAssignment,
+)
+
+_NOTHING: frozenset[TopicPartition] = frozenset()
+
+
+class ConsumerGroupState(Enum):
+    """The state of a group as clients are told it; the values are Kafka's names."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ConsumerGroup:
+    """A consumer group. Nothing of it is changed after it was made, but by `with_records` on the copy it returns.
+
+    epoch: the group epoch. metadata_hash: changes with the topics that the group subscribes to.
+    assignment_epoch: the group epoch that `target` is made for.
+    members: by member id. instances: member id by instance id of static members.
+    target: by member id, what each is to have. owners: member id by partition, for all that members have or give up.
+    matched: the topics that each regular expression matched.
+    """
+
+    __slots__ = (
+        "assignment_epoch", "epoch", "group_id", "instances", "matched", "members", "metadata_hash", "owners",
+        "target",
+    )  # fmt: skip
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.instances: dict[str, str] = {}
+        self.target: dict[str, frozenset[TopicPartition]] = {}
+        self.owners: dict[TopicPartition, str] = {}
+        self.matched: dict[str, RegularExpression] = {}
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """How far the group is."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(self.is_settled(member) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def is_settled(self, member: ConsumerMember) -> bool:
+        """Return whether a member has what it is to have; one that has left for a while has nothing to do."""
+        arrived = member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
+        return arrived or member.has_left_for_a_while
+
+    def target_of(self, member_id: str) -> frozenset[TopicPartition]:
+        """Return what a member is to have."""
+        return self.target.get(member_id, _NOTHING)
+
+    def subscribed(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the names of the topics that a member subscribes to, by name or by a regular expression."""
+        found = self.matched.get(member.regex) if member.regex else None
+        return member.topics if found is None else member.topics | found.topics
+
+    def with_records(self, records: Iterable[Record]) -> ConsumerGroup:
+        """Return the group after these records."""
+        group = ConsumerGroup(self.group_id)
+        group.epoch, group.metadata_hash = self.epoch, self.metadata_hash
+        group.assignment_epoch = self.assignment_epoch
+        for name in ("members", "instances", "target", "owners", "matched"):
+            setattr(group, name, getattr(self, name).copy())
+        for record in records:
+            group._apply(record)
+        return group
+
+    def _apply(self, record: Record) -> None:
+        match record:
+            case GroupEpoch():
+                self.epoch, self.metadata_hash = record.epoch, record.metadata_hash
+            case AssignmentEpoch():
+                self.assignment_epoch = record.epoch
+            case MemberMetadata():
+                self._put_metadata(record.member)
+            case TargetAssignment():
+                self.target[record.member_id] = record.partitions
+            case CurrentAssignment():
+                self._put_current(record)
+            case RegularExpression():
+                self.matched[record.expression] = record
+            case Removed():
+                self._remove(record)
+
+    def _put_metadata(self, told: ConsumerMember) -> None:
+        known = self.members.get(told.member_id)
+        if known is None:
+            self.members[told.member_id] = told
+        else:
+            self.members[told.member_id] = replace(
+                told,
+                epoch=known.epoch,
+                previous_epoch=known.previous_epoch,
+                state=known.state,
+                assigned=known.assigned,
+                revoking=known.revoking,
+            )
+        if told.instance_id is not None:
+            self.instances[told.instance_id] = told.member_id
+
+    def _put_current(self, record: CurrentAssignment) -> None:
+        member_id = record.member_id
+        member = self.members.get(member_id, ConsumerMember(member_id))
+        self._disown(member)
+        self.members[member_id] = replace(
+            member,
+            epoch=record.epoch,
+            previous_epoch=record.previous_epoch,
+            state=record.state,
+            assigned=record.assigned,
+            revoking=record.revoking,
+        )
+        for partitions in (record.assigned, record.revoking):
+            self.owners.update(dict.fromkeys(partitions, member_id))
+
+    def _disown(self, member: ConsumerMember) -> None:
+        for partition in (*member.assigned, *member.revoking):
+            if self.owners.get(partition) == member.member_id:
+                del self.owners[partition]
+
+    def _remove(self, record: Removed) -> None:
+        match record.kind:
+            case RecordType.GROUP:
+                self.epoch = self.metadata_hash = 0
+            case RecordType.TARGET:
+                self.assignment_epoch = 0
+            case RecordType.MEMBER:
+                self._remove_member(record.name)
+            case RecordType.TARGET_OF_MEMBER:
+                self.target.pop(record.name, None)
+            case RecordType.CURRENT_OF_MEMBER:
+                self._reset(record.name)
+            case RecordType.REGULAR_EXPRESSION:
+                self.matched.pop(record.name, None)
+            case RecordType.PARTITIONS:
+                pass
+
+    def _remove_member(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._disown(member)
+        if member.instance_id is not None and self.instances.get(member.instance_id) == member_id:
+            del self.instances[member.instance_id]
+
+    def _reset(self, member_id: str) -> None:
+        """Take a member's partitions from it: what it said of itself stays."""
+        member = self.members.get(member_id)
+        if member is not None:
+            self._disown(member)
+            self.members[member_id] = replace(
+                member, epoch=0, previous_epoch=0, state=MemberState.STABLE, assigned={}, revoking={}
+            )
+
+
+def replay(records: Iterable[Record]) -> dict[str, ConsumerGroup]:
+    """Return the groups that records describe, by group id, without such that have nothing left."""
+    by_group: dict[str, list[Record]] = {}
+    for record in records:
+        by_group.setdefault(record.group_id, []).append(record)
+    groups = {group_id: ConsumerGroup(group_id).with_records(found) for group_id, found in by_group.items()}
+    return {group_id: group for group_id, group in groups.items() if group.epoch or group.members}

@@ -1,0 +1,374 @@
+"""What a heartbeat of a member changes in its group: the records to write, and the answer once they are written.
+
+Strategy: every function returns a `Change` and alters nothing. A heartbeat takes up to four steps: the member is made
+or updated; the group epoch is raised if that, or the topics, changed what is to be assigned; the target assignment is
+made if it is for an earlier group epoch; the member takes its next step towards it. Most heartbeats take none.
+
+Rules: a member is known by its member id; a static one can be replaced under another member id only after it has said
+that it left for a while. A member whose epoch is not the coordinator's has to give up its partitions and join again,
+unless it comes with the epoch before and has nothing but what it was given: then an answer was lost.
+Source: KIP-848; the checks and error codes are those of Kafka's group coordinator.
+Must not know: the reactor, logs, requests of the protocol.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
+from typing import NamedTuple
+
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.groups.consumer.assignors import ASSIGNORS, Subscriber
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.consumer.members import (
+    JOINING,
+    LEAVING_FOR_A_WHILE,
+    ConsumerMember,
+    MemberState,
+    TopicPartition,
+)
+from pylogd.groups.consumer.reconciliation import next_step
+from pylogd.groups.consumer.records import (
+    AssignmentEpoch,
+    CurrentAssignment,
+    GroupEpoch,
+    MemberMetadata,
+    Record,
+    RecordType,
+    RegularExpression,
+    Removed,
+    TargetAssignment,
+)
+from pylogd.metadata.image import Topic
+
+#: Returns a topic by its name, None if there is none.
+FindTopic = Callable[[str], Topic | None]
+#: Returns the topics that a regular expression matches and the member may see. Raises HeartbeatRefused.
+Match = Callable[[str], frozenset[str]]
+
+
+class HeartbeatRefused(PylogdError):
+    """A heartbeat is answered with an error."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Heartbeat(NamedTuple):
+    """A heartbeat. Fields that are None, and -1 for `rebalance_ms`, mean: as before.
+
+    epoch: the member epoch, or one of JOINING, LEAVING and LEAVING_FOR_A_WHILE. owned: the partitions that it has.
+    """
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_ms: int = -1
+    topics: frozenset[str] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: frozenset[TopicPartition] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it says everything, as it does after an answer with an error: then the answer does so too."""
+        subscribes = self.topics is not None or self.regex is not None
+        return self.rebalance_ms >= 0 and subscribes and self.owned is not None
+
+
+class Change(NamedTuple):
+    """What a heartbeat changes. group: the group after `records`. member: the member after them; None if it left.
+
+    assignment: the partitions to tell the member of; None if they have not changed.
+    """
+
+    group: ConsumerGroup
+    records: Sequence[Record]
+    member: ConsumerMember | None = None
+    assignment: Set[TopicPartition] | None = None
+
+
+class _Draft:
+    """A group that is being changed, and the records that change it."""
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self.group = group
+        self.records: list[Record] = []
+
+    def add(self, *records: Record) -> None:
+        if records:
+            self.records += records
+            self.group = self.group.with_records(records)
+
+
+def check(request: Heartbeat, group_id: str, *, may_name_itself: bool) -> None:
+    """Raise HeartbeatRefused for a heartbeat that no group could take.
+
+    may_name_itself: whether the member id is left to the coordinator where it is empty (version 0).
+    """
+    if not group_id:
+        raise _invalid("The group id is empty.")
+    if not request.member_id and not (may_name_itself and request.epoch == JOINING):
+        raise _invalid("The member id is empty.")
+    if request.epoch < LEAVING_FOR_A_WHILE:
+        raise _invalid(f"The member epoch is {request.epoch}; the lowest is {LEAVING_FOR_A_WHILE}.")
+    if "" in (request.instance_id, request.rack_id):
+        raise _invalid("The instance id or the rack id is empty; null stands for none.")
+    if request.epoch == LEAVING_FOR_A_WHILE and request.instance_id is None:
+        raise _invalid("Only a member with an instance id can leave for a while.")
+    if request.assignor is not None and request.assignor not in ASSIGNORS:
+        names = ", ".join(ASSIGNORS)
+        raise HeartbeatRefused(
+            ErrorCode.UNSUPPORTED_ASSIGNOR, f"There is no assignor {request.assignor!r}; there are {names}."
+        )
+    if request.epoch == JOINING:
+        _check_join(request)
+
+
+def _check_join(request: Heartbeat) -> None:
+    if request.rebalance_ms == -1:
+        raise _invalid("A member that joins has to say its rebalance time-out.")
+    if request.owned is None or request.owned:
+        raise _invalid("A member that joins has to say that it has no partitions.")
+    if request.topics is None and request.regex is None:
+        raise _invalid("A member that joins has to say what it subscribes to.")
+
+
+def _invalid(text: str) -> HeartbeatRefused:
+    return HeartbeatRefused(ErrorCode.INVALID_REQUEST, text)
+
+
+def beat(
+    group: ConsumerGroup,
+    request: Heartbeat,
+    find: FindTopic,
+    match: Match,
+    now_ms: int,
+    *,
+    topics_changed: bool = False,
+) -> Change:
+    """Return what a heartbeat of a member that joins or stays changes. Raises HeartbeatRefused.
+
+    topics_changed: whether topics may have changed since the group's last change.
+    """
+    draft = _Draft(group)
+    before = _find_or_replace(draft, request)
+    _update(draft, before, request)
+    if topics_changed or draft.records:
+        _match(draft, request.member_id, match, now_ms, anew=topics_changed)
+        _note_topics(draft, find, raised=draft.group.epoch > group.epoch)
+    if draft.group.epoch > draft.group.assignment_epoch:
+        draft.add(*assign(draft.group, find, now_ms))
+    member = draft.group.members[request.member_id]
+    after = next_step(
+        member, _wanted(draft.group, member, find), draft.group.assignment_epoch, draft.group.owners, request.owned
+    )
+    if after is not member:
+        draft.add(_current(group.group_id, after))
+    told = request.is_full or after.assigned.keys() != before.assigned.keys()
+    return Change(draft.group, draft.records, after, after.assigned.keys() if told else None)
+
+
+def leave(group: ConsumerGroup, request: Heartbeat) -> Change:
+    """Return what the last heartbeat of a member changes, which leaves for good or for a while.
+
+    Raises HeartbeatRefused.
+    """
+    member = _known(group, request)
+    if request.epoch == LEAVING_FOR_A_WHILE:
+        gone = replace(member, epoch=LEAVING_FOR_A_WHILE, state=MemberState.STABLE, revoking={})
+        records: Sequence[Record] = [_current(group.group_id, gone)]
+        return Change(group.with_records(records), records)
+    return remove(group, [member.member_id])
+
+
+def remove(group: ConsumerGroup, member_ids: Iterable[str]) -> Change:
+    """Return what it changes that members have left, or are taken out because they are late."""
+    records = [record for member_id in member_ids for record in _removal(group.group_id, member_id)]
+    records.append(GroupEpoch(group.group_id, group.epoch + 1, group.metadata_hash))
+    return Change(group.with_records(records), records)
+
+
+def delete(group: ConsumerGroup) -> Sequence[Record]:
+    """Return the records that delete a group without members."""
+    kinds = (RecordType.TARGET, RecordType.GROUP)
+    matched = [Removed(RecordType.REGULAR_EXPRESSION, group.group_id, expression) for expression in group.matched]
+    return [*matched, *(Removed(kind, group.group_id) for kind in kinds)]
+
+
+def _removal(group_id: str, member_id: str) -> list[Record]:
+    kinds = (RecordType.CURRENT_OF_MEMBER, RecordType.TARGET_OF_MEMBER, RecordType.MEMBER)
+    return [Removed(kind, group_id, member_id) for kind in kinds]
+
+
+# -- the member
+
+
+def _known(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
+    """Return the member that a heartbeat comes from. Raises HeartbeatRefused."""
+    if request.instance_id is not None and group.instances.get(request.instance_id) not in (None, request.member_id):
+        raise HeartbeatRefused(
+            ErrorCode.FENCED_INSTANCE_ID, f"Another member has the instance id {request.instance_id!r} now."
+        )
+    member = group.members.get(request.member_id)
+    if member is None:
+        raise HeartbeatRefused(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"The group has no member {request.member_id!r}; it has to join again."
+        )
+    return member
+
+
+def _find_or_replace(draft: _Draft, request: Heartbeat) -> ConsumerMember:
+    """Return the member as it was before this heartbeat: one that joins has nothing yet."""
+    if request.epoch != JOINING:
+        member = _known(draft.group, request)
+        _check_epoch(member, request)
+        return member
+    former = draft.group.instances.get(request.instance_id or "")
+    if former is not None and former != request.member_id:
+        return _take_over(draft, draft.group.members[former], request)
+    known = draft.group.members.get(request.member_id)
+    if known is None:
+        return ConsumerMember(request.member_id, request.instance_id)
+    fresh = replace(known, epoch=0, previous_epoch=0, state=MemberState.STABLE, assigned={}, revoking={})
+    draft.add(_current(draft.group.group_id, fresh))
+    return fresh
+
+
+def _take_over(draft: _Draft, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
+    """Have a static member come back under another member id, with the target of the one that left for a while."""
+    if not former.has_left_for_a_while:
+        raise HeartbeatRefused(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Member {former.member_id!r} still has the instance id {request.instance_id!r}.",
+        )
+    group_id, target = draft.group.group_id, draft.group.target_of(former.member_id)
+    back = replace(former, member_id=request.member_id, epoch=JOINING, previous_epoch=JOINING)
+    draft.add(
+        *_removal(group_id, former.member_id),
+        MemberMetadata(group_id, back),
+        TargetAssignment(group_id, back.member_id, target),
+        _current(group_id, back),
+    )
+    return replace(back, assigned={})
+
+
+def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
+    if request.epoch == member.epoch:
+        return
+    lost_answer = request.epoch == member.previous_epoch and request.owned is not None
+    if not lost_answer or not request.owned <= member.assigned.keys():  # type: ignore[operator]  # not None
+        raise HeartbeatRefused(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The member is at epoch {member.epoch}, not {request.epoch}; it has to give up its partitions and join "
+            "again.",
+        )
+
+
+def _update(draft: _Draft, before: ConsumerMember, request: Heartbeat) -> None:
+    """Write down what the member says of itself, and raise the group epoch if that changes what is to be assigned."""
+    known = draft.group.members.get(request.member_id)
+    told = replace(
+        known or before,
+        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_ms=before.rebalance_ms if request.rebalance_ms < 0 else request.rebalance_ms,
+        topics=before.topics if request.topics is None else request.topics,
+        regex=before.regex if request.regex is None else request.regex,
+        assignor=before.assignor if request.assignor is None else request.assignor,
+        client_id=request.client_id,
+        client_host=request.client_host,
+    )
+    if told == known:
+        return
+    group = draft.group
+    draft.add(MemberMetadata(group.group_id, told))
+    wants = (told.topics, told.regex, told.assignor)
+    if known is None or wants != (known.topics, known.regex, known.assignor):
+        draft.add(GroupEpoch(group.group_id, group.epoch + 1, group.metadata_hash))
+
+
+def _current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
+    return CurrentAssignment(
+        group_id,
+        member.member_id,
+        member.epoch,
+        member.previous_epoch,
+        member.state,
+        member.assigned,
+        member.revoking,
+    )
+
+
+# -- the target
+
+
+def _match(draft: _Draft, member_id: str, match: Match, now_ms: int, *, anew: bool) -> None:
+    """Find the topics of the member's regular expression, if it is new to the group or is to be matched anew.
+
+    Expressions that no member has any more are removed.
+    """
+    group = draft.group
+    expression = group.members[member_id].regex
+    if expression and (anew or expression not in group.matched):
+        topics = match(expression)
+        before = group.matched.get(expression)
+        if before is None or before.topics != topics:
+            draft.add(RegularExpression(group.group_id, expression, topics, now_ms, now_ms))
+    unused = group.matched.keys() - {member.regex for member in group.members.values()}
+    draft.add(*(Removed(RecordType.REGULAR_EXPRESSION, group.group_id, one) for one in sorted(unused)))
+
+
+def _note_topics(draft: _Draft, find: FindTopic, *, raised: bool) -> None:
+    """Raise the group epoch, unless it has been `raised` already, if topics changed that the group subscribes to."""
+    group = draft.group
+    found = hash_of_topics(group, find)
+    if found != group.metadata_hash:
+        draft.add(GroupEpoch(group.group_id, group.epoch + (not raised), found))
+
+
+def hash_of_topics(group: ConsumerGroup, find: FindTopic) -> int:
+    """Return a number that changes when the topics do that the group subscribes to: made, deleted, grown."""
+    names = {name for member in group.members.values() for name in group.subscribed(member)}
+    topics = [topic for topic in map(find, sorted(names)) if topic is not None]
+    text = b"".join(topic.topic_id + len(topic.partitions).to_bytes(4, "big") for topic in topics)
+    return zlib.crc32(text) + (len(topics) << 32)
+
+
+def assign(group: ConsumerGroup, find: FindTopic, now_ms: int) -> list[Record]:
+    """Return the records of a new target assignment for the group epoch."""
+    counts: dict[bytes, int] = {}
+    subscribers = {}
+    for member_id, member in group.members.items():
+        topics = [topic for topic in map(find, group.subscribed(member)) if topic is not None]
+        counts.update((topic.topic_id, len(topic.partitions)) for topic in topics)
+        subscribers[member_id] = Subscriber(frozenset(topic.topic_id for topic in topics), group.target_of(member_id))
+    target = ASSIGNORS[assignor_of(group)](subscribers, counts)
+    changed = [
+        TargetAssignment(group.group_id, member_id, frozenset(partitions))
+        for member_id, partitions in target.items()
+        if member_id not in group.target or partitions != group.target[member_id]
+    ]
+    return [*changed, AssignmentEpoch(group.group_id, group.epoch, now_ms)]
+
+
+def assignor_of(group: ConsumerGroup) -> str:
+    """Return the assignor that most members ask for; the default if none does."""
+    votes = Counter(member.assignor for member in group.members.values() if member.assignor in ASSIGNORS)
+    if not votes:
+        return next(iter(ASSIGNORS))
+    return min(votes, key=lambda name: (-votes[name], list(ASSIGNORS).index(name or ""))) or ""
+
+
+def _wanted(group: ConsumerGroup, member: ConsumerMember, find: FindTopic) -> frozenset[TopicPartition]:
+    """Return a member's target, without topics that it has ceased to subscribe to or that are gone."""
+    target = group.target_of(member.member_id)
+    found = (find(name) for name in group.subscribed(member))
+    topics = {topic.topic_id for topic in found if topic is not None}
+    return frozenset(partition for partition in target if partition[0] in topics)

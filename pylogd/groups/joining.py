@@ -1,0 +1,43 @@
+"""Which requests to join a classic group are refused, whatever its members do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pylogd.config import Settings
+from pylogd.errors import ErrorCode
+from pylogd.groups.group import ClassicGroup
+from pylogd.groups.values import JoinRequest
+from pylogd.limits.names import MAX_INSTANCE_ID
+
+#: From so many bytes of metadata on it is checked how much all members have.
+_LARGE_METADATA: Final = 1 << 14
+
+
+def why_not_join(request: JoinRequest, settings: Settings, groups: Iterable[ClassicGroup]) -> ErrorCode:
+    """Return the error code that a request to join is answered with; NONE if it is to be handled.
+
+    groups: all that the broker coordinates.
+    """
+    low = settings.integer("group.min.session.timeout.ms")
+    high = settings.integer("group.max.session.timeout.ms")
+    if not low <= round(request.session * 1000) <= high:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    names = [request.protocol_type, *(name for name, _ in request.protocols)]
+    if any(len(name) > MAX_INSTANCE_ID for name in (request.instance_id or "", *names)):
+        return ErrorCode.INVALID_REQUEST
+    if request.instance_id == "":
+        return ErrorCode.INVALID_REQUEST
+    return _check_metadata(sum(len(metadata) for _, metadata in request.protocols), settings, groups)
+
+
+def _check_metadata(size: int, settings: Settings, groups: Iterable[ClassicGroup]) -> ErrorCode:
+    """Return why a member may not have `size` bytes of metadata."""
+    if size > settings.integer("message.max.bytes"):
+        return ErrorCode.INVALID_REQUEST  # it would not fit into a record of the offsets topic
+    if size > _LARGE_METADATA:
+        kept = sum(member.metadata_bytes for group in groups for member in group.members.values())
+        if kept + size > settings.integer("group.metadata.max.bytes"):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.NONE

@@ -1,0 +1,291 @@
+"""The groups that are stored in the partitions of the offsets topic which this broker leads: loaded, found, written.
+
+Strategy: a group is coordinated by the leader of the partition of the offsets topic that stores it. When this broker
+becomes the leader of such a partition it loads the groups in it; when it loses the leadership it unloads them. All
+groups are in one dict, so a heartbeat finds its group by one look-up; only if it is missing, it is asked which broker
+the group belongs to.
+
+Committed offsets are kept with the ClassicGroup of their group id, also where the members are those of a ConsumerGroup.
+Must not know: requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.config import Settings
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.groups import transactions
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.consumer.service import ConsumerGroups
+from pylogd.groups.group import ClassicGroup
+from pylogd.groups.loader import GroupLoader
+from pylogd.groups.membership import Membership
+from pylogd.groups.records import PartitionId, group_key, group_value, offset_key
+from pylogd.groups.shard import Shard
+from pylogd.groups.states import GroupState
+from pylogd.groups.sweeps import OffsetSweeps
+from pylogd.groups.topic import OFFSETS
+from pylogd.limits.names import MAX_GROUP_ID
+from pylogd.metadata.image import OFFSETS_TOPIC, TopicChange
+from pylogd.metadata.topic_admin import TopicAdmin
+from pylogd.metadata.topics import TopicRegistry
+from pylogd.replica.internal_topic import MOST_RECORDS, InternalTopic, KeyValue
+from pylogd.replica.partition import Partition
+from pylogd.replica.service import Replicas
+from pylogd.replica.waiting import shield
+
+log = Logger()
+
+_NONE = ErrorCode.NONE
+
+
+class LedGroups:
+    """All groups that this broker coordinates. Methods return their answer, or a Deferred of it if it has to wait."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        topics: TopicRegistry,
+        topic_admin: TopicAdmin,
+        settings: Settings,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
+        self._partitions = replicas.partitions
+        self._disk_calls = replicas.disk_calls
+        self._topics = topics
+        self._settings = settings
+        self._now_ms = now_ms
+        self._topic = InternalTopic(OFFSETS, replicas, topics, topic_admin, settings, now_ms)
+        self._shards: dict[int, Shard] = {}
+        self._groups: dict[str, ClassicGroup] = {}
+        self._membership = Membership(
+            clock,
+            now_ms,
+            self._store,
+            self._forget,
+            first_delay=lambda: settings.integer("group.initial.rebalance.delay.ms") / 1000,
+            most_members=lambda: settings.integer("group.max.size"),
+        )
+        self._undo: list[Callable[[], object]] = []
+        self._consumers = ConsumerGroups(clock, now_ms, self._append_for, topics.get, settings)
+        self._sweeps = OffsetSweeps(clock, now_ms, settings, self._sweepable, self._drop_offsets, self._delete)
+        self._running = False
+
+    # -- starting and stopping
+
+    def start(self) -> None:
+        """Begin to follow the leadership of the offsets topic. Call it before the replica manager starts."""
+        self._running = True
+        leadership = self._partitions.on_leadership(self._leadership)
+        self._undo = [leadership, self._topics.subscribe(self._topic_changed)]
+        self._sweeps.start()
+
+    def stop(self) -> None:
+        """Unload every group; requests that wait are answered NOT_COORDINATOR."""
+        self._running = False
+        for undo in self._undo:
+            undo()
+        self._undo = []
+        self._sweeps.stop()
+        self._shards = {}
+        self._consumers.unload(lambda group_id: True)
+        for group in list(self._groups.values()):
+            self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock in milliseconds since 1970."""
+        return self._now_ms()
+
+    def _topic_changed(self, change: TopicChange) -> None:
+        self._consumers.topics_changed()
+        self._sweeps.topic_changed(change)
+
+    def _sweepable(self) -> list[tuple[ClassicGroup, ConsumerGroup | None]]:
+        return [(group, self._consumers.get(group.group_id)) for group in self._groups.values()]
+
+    # -- gaining and losing partitions
+
+    def _leadership(self, partition: Partition, leads: bool) -> None:
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        before = self._shards.pop(partition.index, None)
+        if before is not None:
+            self._unload(partition.index)
+        if leads:
+            shard = self._shards[partition.index] = Shard(partition)
+            self._load(shard)
+
+    def _unload(self, index: int) -> None:
+        self._consumers.unload(lambda group_id: self._topic.index_of(group_id) == index)
+        for group in [group for group in self._groups.values() if group.partition_index == index]:
+            self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
+
+    def _load(self, shard: Shard) -> None:
+        try:
+            loader = GroupLoader(shard.partition, self._settings.integer("offsets.load.buffer.size"), self.now_ms)
+        except PylogdError as error:
+            self._load_failed(Failure(error), shard)
+            return
+        if loader.empty:
+            shard.loading = False
+            return
+
+        def wanted() -> bool:
+            return self._shards.get(shard.partition.index) is shard
+
+        done = Deferred.fromCoroutine(loader.run(partial(self._disk_calls.at, shard.partition.log.directory), wanted))
+        done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
+
+    def _loaded(self, groups: dict[str, ClassicGroup] | None, shard: Shard, loader: GroupLoader) -> None:
+        if groups is None:
+            return
+        shard.loading = False
+        self._groups.update(groups)
+        for consumers in loader.consumers:
+            if consumers.group_id not in groups:
+                self._new(consumers.group_id)
+        self._consumers.load(loader.consumers)
+        for group in groups.values():
+            self._membership.loaded(group)
+            shard.note_open(group)
+        for producer_id, committed in shard.ended:
+            self._end_transaction(shard, producer_id, committed)
+        count = len(groups.keys() | {group.group_id for group in loader.consumers})
+        log.info(
+            "{topic}-{index}: loaded {groups} groups from {records} records",
+            topic=OFFSETS_TOPIC, index=shard.partition.index, groups=count, records=loader.records,
+        )  # fmt: skip
+
+    def _load_failed(self, failure: Failure, shard: Shard) -> None:
+        index = shard.partition.index
+        if self._shards.get(index) is shard:
+            del self._shards[index]
+        log.failure(
+            "Could not load the groups in {topic}-{index}: they have no coordinator until the partition gets another "
+            "leader or this broker restarts",
+            failure, topic=OFFSETS_TOPIC, index=index,
+        )  # fmt: skip
+
+    def _forget(self, group: ClassicGroup) -> None:
+        if self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
+
+    def coordinator_of(self, group_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
+        """Return the node id of a group's coordinator, or an error code. Creates the offsets topic if it is missing."""
+        if len(group_id) > MAX_GROUP_ID:
+            return ErrorCode.INVALID_GROUP_ID
+        return self._topic.coordinator_of(group_id)
+
+    def offsets_partition(self, group_id: str) -> PartitionId | None:
+        """Return the topic and partition that store a group; None while the offsets topic does not exist."""
+        return None if self._topic.get() is None else (OFFSETS_TOPIC, self._topic.index_of(group_id))
+
+    # -- finding groups
+
+    def _error_for(self, group_id: str, *, named: bool = True) -> ErrorCode:
+        """Return NONE if this broker coordinates the group, existing or not, else the error code to answer with.
+
+        `named`: whether an empty group id is an error.
+        """
+        if (named and not group_id) or len(group_id) > MAX_GROUP_ID:
+            return ErrorCode.INVALID_GROUP_ID
+        if not self._running:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        shard = self._shards.get(self._topic.index_of(group_id))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if shard.loading else _NONE
+
+    def _new(self, group_id: str) -> ClassicGroup:
+        group = self._groups[group_id] = ClassicGroup(group_id, self._topic.index_of(group_id), self.now_ms)
+        return group
+
+    # -- writing
+
+    def _store(self, group: ClassicGroup, assignments: dict[str, bytes]) -> ErrorCode | Deferred[ErrorCode]:
+        record = group_key(group.group_id), group_value(group.to_stored(assignments))
+        return self._append(group, [record], lambda: setattr(group, "stored", True))
+
+    def _append_for(
+        self, group_id: str, records: Sequence[KeyValue], appended: Callable[[], object]
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append records of a group; call `appended` once they are in the log."""
+        shard = self._shards.get(self._topic.index_of(group_id))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        result = self._topic.append(shard.partition, records, lambda offset: appended())
+        return shield(result) if isinstance(result, Deferred) else result
+
+    def _append(
+        self,
+        group: ClassicGroup,
+        records: Sequence[KeyValue],
+        then: Callable[[], object],
+        on_append: Callable[[int], object] | None = None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append records of a group, and call `then` once they are committed, unless the group is Dead by then.
+
+        on_append: called with the offset of the first one once they are in the log.
+        """
+        shard = self._shards.get(group.partition_index)
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        result = self._topic.append(shard.partition, records, on_append)
+        if not isinstance(result, Deferred):
+            if result == _NONE:
+                then()
+            return result
+
+        def committed(error: ErrorCode) -> ErrorCode:
+            if error == _NONE and group.state is not GroupState.DEAD:
+                then()
+            return error
+
+        return shield(result.addCallback(committed))
+
+    def _drop_offsets(self, group: ClassicGroup, partitions: Sequence[PartitionId]) -> ErrorCode | Deferred[ErrorCode]:
+        result: ErrorCode | Deferred[ErrorCode] = _NONE
+        for some in _chunks(partitions):
+            records: list[KeyValue] = [(offset_key(group.group_id, *partition), None) for partition in some]
+            result = self._append(group, records, partial(self._dropped, group, some))
+        return result
+
+    @staticmethod
+    def _dropped(group: ClassicGroup, partitions: Sequence[PartitionId]) -> None:
+        for partition in partitions:
+            group.offsets.pop(partition, None)
+        transactions.drop(group.transactions, partitions)
+
+    def _delete(self, group: ClassicGroup) -> ErrorCode | Deferred[ErrorCode]:
+        if self._consumers.get(group.group_id) is not None:
+            error = self._consumers.delete(group.group_id)
+            if isinstance(error, ErrorCode) and error:
+                return error
+        known = transactions.all_partitions(group.offsets, group.transactions)
+        self._drop_offsets(group, list(known))  # if this fails, the next append fails too
+        return self._append(group, [(group_key(group.group_id), None)], lambda: self._deleted(group))
+
+    def _deleted(self, group: ClassicGroup) -> None:
+        group.stored = False
+        if group.state is GroupState.EMPTY:  # no member has joined meanwhile
+            self._membership.unload(group, ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def _end_transaction(self, shard: Shard, producer_id: int, committed: bool) -> None:
+        for group_id in shard.transactions.pop(producer_id, ()):
+            group = self._groups.get(group_id)
+            if group is not None:
+                transactions.end(group.transactions, producer_id, group.offsets, committed=committed)
+
+
+def _chunks(partitions: Sequence[PartitionId]) -> Iterable[Sequence[PartitionId]]:
+    return (partitions[at : at + MOST_RECORDS] for at in range(0, len(partitions), MOST_RECORDS))

@@ -1,0 +1,51 @@
+"""A log that is appended to in one step while its disk is quick, and in three steps (`staged_append`) while it is slow.
+
+Rules: `Log.writing` excludes both kinds of appends from each other, and from what changes the active segment's files.
+Whoever appends in one step looks first whether it is held: if so, the append has to wait its turn, in three steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pylogd.log.append_result import AppendResult
+from pylogd.log.files import Buffer
+from pylogd.log.log import Log
+from pylogd.log.segment import Storage
+
+#: Shorter appends are not worth mentioning: the page cache takes them in microseconds.
+NOTED_SECONDS: Final = 0.01
+
+
+class PacedLog(Log):
+    """Tells `Storage.appended` of appends in one step that took `NOTED_SECONDS` or longer."""
+
+    def append(self, records: Buffer, **how: Any) -> AppendResult:
+        """See `Log.append`."""
+        with self.writing:
+            began = self.storage.seconds()
+            try:
+                return super().append(records, **how)
+            finally:
+                if (took := self.storage.seconds() - began) >= NOTED_SECONDS:
+                    self._note(took)
+
+    def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
+        """See `Log.append_batches`."""
+        with self.writing:
+            began = self.storage.seconds()
+            try:
+                return super().append_batches(batches, leader_epoch=leader_epoch)
+            finally:
+                if (took := self.storage.seconds() - began) >= NOTED_SECONDS:
+                    self._note(took)
+
+    def _note(self, took: float) -> None:
+        if self.storage.appended is not None:
+            self.storage.appended(self.directory, took)
+
+
+def log_class(storage: Storage) -> type[Log]:
+    """Return the class of a broker's logs: `Log`, unless some of its appends are made in one step and some in three."""
+    return Log if storage.appended is None else PacedLog

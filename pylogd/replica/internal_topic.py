@@ -1,0 +1,241 @@
+"""A compacted topic in which brokers keep state: where a key belongs, creating the topic, appending to it.
+
+Strategy: what has a name (a group, a transactional id) is stored in the same partition as with Kafka, so that tools
+find it. The topic is created when it is first needed. An append waits for every in-sync replica, as a producer with
+acks=all does; if this broker is the only one in sync that is at once, and no Deferred is made.
+
+Must not know: what is stored, requests.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import mul
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.config import Settings
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.log.errors import RecordListTooLarge, RecordTooLarge, StorageError
+from pylogd.metadata.errors import TopicExists
+from pylogd.metadata.image import NO_LEADER, Topic
+from pylogd.metadata.topic_admin import TopicAdmin
+from pylogd.metadata.topics import TopicRegistry
+from pylogd.replica.errors import NotEnoughReplicas, PartitionOffline
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import Role
+from pylogd.replica.service import Replicas
+from pylogd.replica.waiting import PendingAppend, shield
+from pylogd.wire.records import encode_batch
+
+log = Logger()
+
+#: How many tombstones one batch holds: a batch has a maximum size, and many keys may be deleted at once.
+MOST_RECORDS: Final = 1000
+
+KeyValue = tuple[bytes, bytes | None]
+
+_REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
+    (NotEnoughReplicas, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    (PartitionOffline, ErrorCode.NOT_COORDINATOR),
+    (StorageError, ErrorCode.NOT_COORDINATOR),
+)
+#: The length of names, in UTF-16 units, up to which powers of 31 are computed once. Longer ones are refused by now.
+_MOST_UNITS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopicOptions:
+    """What tells one internal topic from another.
+
+    partitions, replication_factor: the settings with which it is created. timeout: the setting that says for how many
+    milliseconds an append waits for the replicas. configs: its own settings. too_large: the error for records that do
+    not fit into one batch.
+    """
+
+    name: str
+    partitions: str
+    replication_factor: str
+    timeout: str
+    configs: Callable[[Settings], Mapping[str, str]]
+    too_large: ErrorCode
+
+
+class InternalTopic:
+    """An internal topic as a coordinator uses it."""
+
+    def __init__(
+        self,
+        options: InternalTopicOptions,
+        replicas: Replicas,
+        topics: TopicRegistry,
+        topic_admin: TopicAdmin,
+        settings: Settings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.name = options.name
+        self._options = options
+        self._replicas = replicas.manager
+        self._hosting = replicas.hosting
+        self._topics = topics
+        self._topic_admin = topic_admin
+        self._settings = settings
+        self._now_ms = now_ms
+        self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
+
+    def index_of(self, name: str) -> int:
+        """Return the partition that stores what is called `name`, also before the topic exists."""
+        topic = self._topics.get(self.name)
+        count = self._settings.integer(self._options.partitions) if topic is None else len(topic.partitions)
+        return partition_of(name, count)
+
+    def get(self) -> Topic | None:
+        """Return the topic, or None if it does not exist."""
+        return self._topics.get(self.name)
+
+    def coordinator_of(self, name: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
+        """Return the node id of the broker that coordinates what is called `name`, or an error code.
+
+        Creates the topic if it is missing.
+        """
+        if self.get() is None or self.is_being_created:
+            return shield(self.ensure().addCallbacks(lambda _: self.leader_of(name), self._not_created))
+        return self.leader_of(name)
+
+    def leader_of(self, name: str) -> int | ErrorCode:
+        """Return the node id of the leader of the partition that stores `name`; an error code if there is none."""
+        topic = self.get()
+        leader = NO_LEADER if topic is None else topic.partitions[self.index_of(name)].leader
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if leader == NO_LEADER else leader
+
+    def _not_created(self, failure: Failure) -> ErrorCode:
+        if failure.check(PylogdError):
+            log.error("Could not create topic {topic}: {error}", topic=self.name, error=failure.value)
+        else:
+            log.failure("Could not create topic {topic}", failure, topic=self.name)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    @property
+    def is_being_created(self) -> bool:
+        """Whether the topic is being created at this moment."""
+        return self._creating is not None
+
+    def ensure(self) -> Deferred[None]:
+        """See that the topic is there. Fails as `TopicAdmin.create_topic` does."""
+        waiting: Deferred[None] = Deferred()
+        if self._creating is not None:
+            self._creating.append(waiting)
+            return waiting
+        self._creating = [waiting]
+        Deferred.fromCoroutine(self._create()).addBoth(self._created)
+        return waiting
+
+    async def _create(self) -> None:
+        options = self._options
+        with suppress(TopicExists):
+            await self._topic_admin.create_topic(
+                self.name,
+                partitions=self._settings.integer(options.partitions),
+                replication_factor=self._settings.integer(options.replication_factor),
+                configs=dict(options.configs(self._settings)),
+            )
+        await self._hosting.settled(self.name)
+
+    def _created(self, result: object) -> None:
+        waiting, self._creating = self._creating or [], None
+        for one in waiting:
+            one.callback(result)  # type: ignore[arg-type]  # a Failure makes it fail
+
+    def append(
+        self,
+        partition: Partition,
+        records: Sequence[KeyValue],
+        on_append: Callable[[int], object] | None = None,
+        **fields: Any,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append records as one batch. Returns NONE once they are committed, or why they were not.
+
+        on_append: called with the offset of the first record once they are in the log, before they are committed.
+        fields: of the batch, as `encode_batch` takes them.
+
+        The Deferred must not be cancelled when a client disconnects: appended records may still be committed.
+        """
+        now_ms = self._now_ms()
+        try:
+            batch = encode_batch([(key, value, now_ms, ()) for key, value in records], **fields)
+            if partition in self._replicas.append_queues:
+                return Deferred.fromCoroutine(self._append_in_turn(partition, batch, on_append))
+            result = self._replicas.append(partition, batch, True, own=True)
+        except PylogdError as error:
+            return self._why_refused(partition, error)
+        if on_append is not None:
+            on_append(result.base_offset)
+        return self.committed(partition, result.last_offset)
+
+    async def _append_in_turn(
+        self, partition: Partition, batch: bytes, on_append: Callable[[int], object] | None
+    ) -> ErrorCode:
+        try:
+            result = await self._replicas.append_in_turn(partition, batch, True, own=True)
+        except PylogdError as error:
+            return self._why_refused(partition, error)
+        if on_append is not None:
+            on_append(result.base_offset)
+        outcome = self.committed(partition, result.last_offset)
+        return await outcome if isinstance(outcome, Deferred) else outcome
+
+    def committed(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
+        """Return NONE if the records up to `last_offset` are committed, or a Deferred of the outcome."""
+        if partition.high_watermark > last_offset:
+            return ErrorCode.NONE
+        return self._replicas.wait_for_replicas(
+            [PendingAppend(partition, last_offset + 1, None)],
+            self._settings.integer(self._options.timeout),
+        ).addCallback(_outcome)
+
+    def _why_refused(self, partition: Partition, error: PylogdError) -> ErrorCode:
+        if isinstance(error, (RecordTooLarge, RecordListTooLarge)):
+            return self._options.too_large
+        for kind, code in _REFUSED:
+            if isinstance(error, kind):
+                return code
+        log.failure("Unexpected error while appending to {topic}-{index}", topic=partition.topic, index=partition.index)
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def partition_of(name: str, count: int) -> int:
+    """Return which of `count` partitions stores what is called `name`.
+
+    It is the absolute value of Java's String.hashCode, modulo `count`.
+
+    Source: partitionFor of Kafka's GroupMetadataManager and TransactionStateManager.
+    """
+    raw = name.encode("utf-16-be")
+    units = struct.unpack(f">{len(raw) // 2}H", raw)
+    powers = _POWERS if len(units) <= len(_POWERS) else _powers_of_31(len(units))  # stored by an earlier release
+    code = sum(map(mul, reversed(units), powers)) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >= 1 << 31 else code
+    return 0 if signed == -(1 << 31) else abs(signed) % count
+
+
+def _powers_of_31(count: int) -> list[int]:
+    powers = [1]
+    for _ in range(count - 1):
+        powers.append(powers[-1] * 31 & 0xFFFFFFFF)
+    return powers
+
+
+_POWERS: Final = _powers_of_31(_MOST_UNITS)  # of 31; a character takes up to two units
+
+
+def _outcome(late: list[PendingAppend]) -> ErrorCode:
+    if not late:
+        return ErrorCode.NONE
+    leads = late[0].partition.role is Role.LEADING
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if leads else ErrorCode.NOT_COORDINATOR

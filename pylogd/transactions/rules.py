@@ -1,0 +1,113 @@
+"""What a producer may do now: pure functions that return why not, with Kafka's error codes.
+
+Rules: a change that is being written fences all others, which are answered CONCURRENT_TRANSACTIONS and tried again.
+Source: Kafka's TransactionCoordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from pylogd.errors import ErrorCode
+from pylogd.transactions.states import TransactionState
+from pylogd.transactions.values import (
+    EPOCH_PER_TRANSACTION,
+    LAST_EPOCH,
+    NONE_YET,
+    PartitionId,
+    TransactionValue,
+)
+
+_S = TransactionState
+_NONE, _CONCURRENT, _INVALID = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TXN_STATE
+_FENCED, _UNMAPPED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def may_initialize(value: TransactionValue, pending: bool, expected: tuple[int, int] | None) -> ErrorCode:
+    """Return NONE if a producer may have an epoch, or may fence the transaction that is open.
+
+    expected: the producer id and epoch that it says it has (KIP-360), None if it says nothing.
+    """
+    if pending:
+        return _CONCURRENT
+    if expected is not None:
+        producer_id, epoch = expected
+        repeats = producer_id == value.previous_id and epoch >= LAST_EPOCH
+        if value.epoch != NONE_YET and producer_id != value.producer_id and not repeats:
+            return _FENCED
+    if value.state.prepared:
+        return _CONCURRENT
+    if expected is None or value.epoch == NONE_YET or expected[1] == value.epoch:
+        return _NONE
+    # An open transaction is not the one of a producer with another epoch.
+    repeats = value.state is not _S.ONGOING and expected[1] == value.last_epoch
+    return _NONE if repeats else _FENCED
+
+
+def may_add(
+    value: TransactionValue, pending: bool, producer_id: int, epoch: int, partitions: AbstractSet[PartitionId]
+) -> ErrorCode | None:
+    """Return None if the partitions are to be added, NONE if they are in the transaction, else why they may not be."""
+    if pending:  # also asked first since a producer may have been told another id, which is not in effect yet
+        return _CONCURRENT
+    if value.producer_id != producer_id:
+        return _UNMAPPED
+    if value.epoch != epoch:
+        return _FENCED
+    if value.state.prepared:
+        return _CONCURRENT
+    return _NONE if value.state is _S.ONGOING and partitions <= value.partitions else None
+
+
+def verify(value: TransactionValue, producer_id: int, epoch: int) -> ErrorCode:
+    """Return NONE if this producer's transaction may have partitions, else why it has none."""
+    if value.producer_id != producer_id:
+        return _UNMAPPED
+    if value.epoch != epoch:
+        return _FENCED
+    return _CONCURRENT if value.state.prepared else _NONE
+
+
+def may_end(
+    value: TransactionValue, pending: bool, producer_id: int, epoch: int, commit: bool, version: int
+) -> ErrorCode | None:
+    """Return None if the transaction is to be ended, NONE if this request has ended it before, else why it may not be.
+
+    version: of transactions, as the producer uses them.
+    """
+    if version >= EPOCH_PER_TRANSACTION:
+        return _may_end_with_epochs(value, pending, producer_id, epoch, commit)
+    if value.producer_id != producer_id:
+        return _UNMAPPED
+    if value.epoch != epoch:
+        return _FENCED
+    if pending:
+        return _CONCURRENT
+    if value.state is _S.ONGOING:
+        return None
+    if value.state is (_S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT):
+        return _NONE
+    return _CONCURRENT if value.state is (_S.PREPARE_COMMIT if commit else _S.PREPARE_ABORT) else _INVALID
+
+
+def _may_end_with_epochs(
+    value: TransactionValue, pending: bool, producer_id: int, epoch: int, commit: bool
+) -> ErrorCode | None:
+    """As `may_end`, where each end raises the epoch: a request with the epoch before repeats the last one."""
+    moved = value.previous_id == producer_id and epoch == LAST_EPOCH and value.epoch == 0
+    repeats = moved or value.epoch == epoch + 1
+    if value.producer_id != producer_id and not moved:
+        return _CONCURRENT if pending and value.next_id == producer_id else _UNMAPPED
+    if not (repeats if value.state.prepared else repeats or epoch == value.epoch):
+        return _FENCED
+    if pending:
+        return _CONCURRENT
+    if value.state is _S.ONGOING or (value.state is _S.EMPTY and not commit):
+        return None if epoch == value.epoch else _FENCED
+    if value.state.prepared:
+        return _CONCURRENT if value.state is (_S.PREPARE_COMMIT if commit else _S.PREPARE_ABORT) else _INVALID
+    if value.state is _S.EMPTY:
+        return _INVALID if epoch == value.epoch else _FENCED
+    if repeats:
+        return _NONE if value.state is (_S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT) else _INVALID
+    return _INVALID if commit else None

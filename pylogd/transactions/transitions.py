@@ -1,0 +1,98 @@
+"""What changes in a transactional id with each event: pure functions from one value to the next.
+
+Rules: each takes the state that `states.TRANSACTION` declares, or raises UnexpectedEvent; the callers have checked the
+request by `rules`. Epochs only grow under one producer id. An epoch that fences is never told to a producer.
+Source: Kafka's TransactionMetadata; KIP-98, KIP-360, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pylogd.transactions.states import TRANSACTION, TransactionEvent, TransactionState
+from pylogd.transactions.values import EPOCH_PER_TRANSACTION, NONE_YET, PartitionId, TransactionValue
+
+
+def initialized(value: TransactionValue, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> TransactionValue:
+    """Give the producer the next epoch; or, if it repeats the request that got it the present one, this one.
+
+    expected_epoch: the epoch that the producer says it has (KIP-360), None if it says nothing.
+    """
+    epoch, last = value.epoch + 1, NONE_YET
+    if expected_epoch is not None:
+        if value.epoch in (NONE_YET, expected_epoch):
+            last = value.epoch
+        else:
+            epoch, last = value.epoch, value.last_epoch
+    return replace(
+        value, state=TRANSACTION.next(value.state, TransactionEvent.INITIALIZED), previous_id=value.producer_id,
+        epoch=epoch, last_epoch=last, timeout_ms=timeout_ms, partitions=frozenset(), started_ms=NONE_YET,
+        updated_ms=now_ms, next_id=NONE_YET,
+    )  # fmt: skip
+
+
+def rotated(
+    value: TransactionValue, producer_id: int, timeout_ms: int, now_ms: int, *, keep_last: bool
+) -> TransactionValue:
+    """Give the producer another id, since the epochs of the present one are used up.
+
+    keep_last: whether the producer has sent the epoch that it has, so that it may repeat the request.
+    """
+    return replace(
+        value, state=TRANSACTION.next(value.state, TransactionEvent.INITIALIZED), previous_id=value.producer_id,
+        producer_id=producer_id, epoch=0, last_epoch=value.epoch if keep_last else NONE_YET, timeout_ms=timeout_ms,
+        partitions=frozenset(), started_ms=NONE_YET, updated_ms=now_ms, next_id=NONE_YET,
+    )  # fmt: skip
+
+
+def with_partitions(
+    value: TransactionValue, partitions: Iterable[PartitionId], version: int, now_ms: int
+) -> TransactionValue:
+    """Add partitions to the transaction, which begins with the first."""
+    begins = value.state is not TransactionState.ONGOING
+    return replace(
+        value, state=TRANSACTION.next(value.state, TransactionEvent.ADDED), previous_id=value.producer_id,
+        partitions=value.partitions.union(partitions), started_ms=now_ms if begins else value.started_ms,
+        updated_ms=now_ms, version=version,
+    )  # fmt: skip
+
+
+def ending(value: TransactionValue, commit: bool, version: int, next_id: int, now_ms: int) -> TransactionValue:
+    """Decide the outcome. With an epoch per transaction, the markers have the next epoch.
+
+    next_id: the producer id to go on with if the present one has no further epoch, else -1.
+    """
+    event = TransactionEvent.COMMIT if commit else TransactionEvent.ABORT
+    bumps = version >= EPOCH_PER_TRANSACTION
+    open_ = value.state is TransactionState.ONGOING
+    return replace(
+        value, state=TRANSACTION.next(value.state, event), previous_id=value.producer_id, next_id=next_id,
+        epoch=value.epoch + bumps, last_epoch=value.epoch if bumps else value.last_epoch,
+        started_ms=value.started_ms if open_ else now_ms, updated_ms=now_ms, version=version,
+    )  # fmt: skip
+
+
+def fenced(value: TransactionValue, version: int, now_ms: int) -> TransactionValue:
+    """Decide to abort a transaction whose producer must not write any more: the markers have a higher epoch.
+
+    version: of transactions, as the cluster has it. With an epoch per transaction, a producer that only was too slow
+    may go on: it tells its epoch when it asks for a new one.
+    """
+    fence = TRANSACTION.next(value.state, TransactionEvent.FENCE)
+    bumps = version >= EPOCH_PER_TRANSACTION
+    return replace(
+        value, state=TRANSACTION.next(fence, TransactionEvent.ABORT), previous_id=value.producer_id,
+        epoch=value.epoch + 1, last_epoch=value.epoch if bumps else NONE_YET, next_id=NONE_YET, updated_ms=now_ms,
+        version=version,
+    )  # fmt: skip
+
+
+def completed(value: TransactionValue, now_ms: int) -> TransactionValue:
+    """Note that every partition has its marker."""
+    moves = value.next_id != NONE_YET and value.version >= EPOCH_PER_TRANSACTION
+    return replace(
+        value, state=TRANSACTION.next(value.state, TransactionEvent.MARKED), previous_id=value.producer_id,
+        producer_id=value.next_id if moves else value.producer_id, epoch=0 if moves else value.epoch,
+        next_id=NONE_YET, partitions=frozenset(), updated_ms=now_ms,
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""Consumer groups over time: sessions, late revocations, changes that wait for the log or for its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from pylogd.config import Settings
+from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState, replay
+from pylogd.groups.consumer.heartbeats import Heartbeat
+from pylogd.groups.consumer.members import LEAVING, LEAVING_FOR_A_WHILE
+from pylogd.groups.consumer.records import decode
+from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer, KeyValue
+from tests.unit.groups.consumer.test_heartbeats import topic
+
+SESSION = 45
+TOPICS = {"t": topic("t", 4)}
+
+
+def no_topics(expression: str) -> frozenset[str]:
+    return frozenset()
+
+
+class Log:
+    """The offsets topic: appends at once, or, while `waits`, when it is told to."""
+
+    def __init__(self) -> None:
+        self.records: list[KeyValue] = []
+        self.waits = False
+        self.error = ErrorCode.NONE
+        self.waiting: list[tuple[Sequence[KeyValue], Callable[[], object], Deferred[ErrorCode]]] = []
+
+    def append(
+        self, group_id: str, records: Sequence[KeyValue], appended: Callable[[], object]
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        if self.waits:
+            result: Deferred[ErrorCode] = Deferred()
+            self.waiting.append((records, appended, result))
+            return result
+        if not self.error:
+            self.records += records
+            appended()
+        return self.error
+
+    def log_it(self) -> Deferred[ErrorCode]:
+        records, appended, result = self.waiting.pop(0)
+        self.records += records
+        appended()
+        return result
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.log = Log()
+        self.groups = ConsumerGroups(self.clock, lambda: 7, self.log.append, TOPICS.get, Settings({}))
+        self.answers: list[HeartbeatAnswer] = []
+
+    def send(self, member_id: str, epoch: int, **fields: Any) -> HeartbeatAnswer | None:
+        """Send a heartbeat, and return the answer if it is there at once."""
+        result = self.groups.heartbeat("g", Heartbeat(member_id, epoch, **fields), no_topics)
+        if isinstance(result, HeartbeatAnswer):
+            return result
+        result.addCallback(self.answers.append)
+        return None
+
+    def join(self, member_id: str, **fields: Any) -> HeartbeatAnswer | None:
+        names = frozenset(TOPICS)
+        return self.send(member_id, 0, rebalance_ms=10_000, topics=names, owned=frozenset(), **fields)
+
+    @property
+    def group(self) -> ConsumerGroup:
+        found = self.groups.get("g")
+        assert found is not None
+        loaded = replay(record for key, value in self.log.records if (record := decode(key, value)) is not None)
+        for name in ConsumerGroup.__slots__:
+            assert getattr(found, name) == getattr(loaded["g"], name), name
+        return found
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_member_joins_stays_and_leaves(world: World) -> None:
+    joined = world.join("a")
+    assert joined is not None
+    assert (joined.error, joined.epoch, joined.interval_ms, len(joined.assignment or ())) == (0, 1, 5000, 4)
+    assert world.send("a", 1) == HeartbeatAnswer(ErrorCode.NONE, None, "a", 1, 5000, None)
+    assert world.send("a", LEAVING) == HeartbeatAnswer(ErrorCode.NONE, None, "a", LEAVING)
+    assert world.group.state is ConsumerGroupState.EMPTY
+    world.clock.advance(SESSION)
+    assert not world.clock.getDelayedCalls()
+    assert world.groups.delete("g") == ErrorCode.NONE
+    assert world.groups.get("g") is None
+    assert replay(record for k, v in world.log.records if (record := decode(k, v)) is not None) == {}
+
+
+def test_a_group_that_is_not_there(world: World) -> None:
+    answer = world.send("a", 3)
+    assert answer is not None and answer.error == ErrorCode.GROUP_ID_NOT_FOUND
+    refused = world.join("a", instance_id="i") and world.send("b", 3)
+    assert refused is not None and refused.error == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_session_ends(world: World) -> None:
+    world.join("a")
+    world.join("b")
+    world.clock.advance(SESSION - 1)
+    world.send("b", 2)
+    assert set(world.group.members) == {"a", "b"}
+    world.clock.advance(1)
+    assert set(world.group.members) == {"b"}
+    answer = world.send("b", 2)
+    assert answer is not None and len(answer.assignment or ()) == 4
+    world.clock.advance(SESSION)
+    assert not world.group.members and not world.clock.getDelayedCalls()
+
+
+def test_a_static_member_that_does_not_come_back(world: World) -> None:
+    world.join("a", instance_id="i")
+    world.send("a", LEAVING_FOR_A_WHILE, instance_id="i")
+    assert world.group.members["a"].has_left_for_a_while
+    world.clock.advance(SESSION)
+    assert not world.group.members
+
+
+def test_a_member_that_does_not_give_up_its_partitions(world: World) -> None:
+    world.join("a")
+    world.join("b")
+    world.send("a", 1)
+    for _ in range(3):
+        world.clock.advance(3)
+        world.send("a", 1)
+    assert "a" in world.group.members
+    world.clock.advance(1)
+    assert "a" not in world.group.members
+    answer = world.send("b", 2)
+    assert answer is not None and len(answer.assignment or ()) == 4
+
+
+def test_a_member_that_gives_them_up_in_time(world: World) -> None:
+    joined = world.join("a")
+    world.join("b")
+    told = world.send("a", 1)
+    assert told is not None and joined is not None
+    world.send("a", 1, owned=told.assignment)
+    world.clock.advance(11)
+    assert "a" in world.group.members
+
+
+def test_heartbeats_wait_for_a_change_to_be_in_the_log(world: World) -> None:
+    world.log.waits = True
+    assert world.join("a") is None and world.join("b") is None
+    assert len(world.log.waiting) == 1, "one change at a time"
+    first = world.log.log_it()
+    assert len(world.log.waiting) == 1 and not world.answers
+    second = world.log.log_it()
+    assert set(world.group.members) == {"a", "b"}
+    assert world.send("b", 2) is None, "what it would be told may be lost"
+    first.callback(ErrorCode.NONE)
+    assert [answer.member_id for answer in world.answers] == ["a"]
+    second.callback(ErrorCode.NONE)
+    assert [(answer.member_id, answer.epoch) for answer in world.answers[1:]] == [("b", 2), ("b", 2)]
+    assert world.send("b", 2) is not None
+
+
+def test_a_change_that_is_refused_changes_nothing(world: World) -> None:
+    world.join("a")
+    world.log.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    answer = world.join("b")
+    assert answer is not None and answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert set(world.group.members) == {"a"}
+    world.log.waits, world.log.error = True, ErrorCode.NONE
+    world.join("b")
+    world.log.waiting.pop()[2].callback(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert world.answers[0].error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert set(world.group.members) == {"a"}
+
+
+def test_a_change_that_is_late_is_in_force(world: World) -> None:
+    world.log.waits = True
+    world.join("a")
+    world.log.log_it().callback(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert world.answers[0].error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert set(world.group.members) == {"a"}, "it is in the log and may be committed yet"
+
+
+def test_unloading(world: World) -> None:
+    world.log.waits = True
+    world.join("a")
+    world.join("b")
+    world.groups.unload(lambda group_id: group_id == "g")
+    assert [answer.error for answer in world.answers] == [ErrorCode.NOT_COORDINATOR]
+    world.log.log_it().callback(ErrorCode.NOT_COORDINATOR)
+    assert world.groups.get("g") is None and not world.groups.groups()
+    assert all(not call.active() for call in world.clock.getDelayedCalls())
+
+
+def test_members_of_a_group_that_is_loaded_have_a_session(world: World) -> None:
+    world.join("a")
+    world.groups.unload(lambda group_id: True)
+    world.groups.load(replay(r for key, value in world.log.records if (r := decode(key, value)) is not None).values())
+    answer = world.send("a", 1)
+    assert answer is not None and answer.error == ErrorCode.NONE
+    world.clock.advance(SESSION)
+    assert not world.group.members
+
+
+def test_the_largest_group(world: World) -> None:
+    world.groups = ConsumerGroups(
+        world.clock, lambda: 7, world.log.append, TOPICS.get, Settings({"group.consumer.max.size": 1})
+    )
+    world.join("a", instance_id="i")
+    full = world.join("b")
+    assert full is not None and full.error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    world.send("a", LEAVING_FOR_A_WHILE, instance_id="i")
+    back = world.join("c", instance_id="i")
+    assert back is not None and back.error == ErrorCode.NONE
+
+
+def test_topics_that_change(world: World) -> None:
+    world.join("a")
+    before = TOPICS["t"]
+    TOPICS["t"] = topic("t", 6)
+    try:
+        unchanged = world.send("a", 1)
+        world.groups.topics_changed()
+        changed = world.send("a", 1)
+    finally:
+        TOPICS["t"] = before
+    assert unchanged is not None and unchanged.assignment is None
+    assert changed is not None and (changed.epoch, len(changed.assignment or ())) == (2, 6)
