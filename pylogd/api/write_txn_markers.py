@@ -5,7 +5,8 @@ marker of an older coordinator epoch than the producer's last one is TRANSACTION
 producer epoch INVALID_PRODUCER_EPOCH, as is, with version 2 of transactions, one of the same epoch while the
 transaction is open (KIP-890; Kafka 4.3's version 2 of this API says which version it is). A partition that is not led
 here is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION. A marker that is written twice does
-no harm, so whoever gets another error just sends it again. Clients need ALTER or CLUSTER_ACTION on the cluster; others
+no harm, so whoever gets another error just sends it again. Offsets that groups commit in a transaction count when its
+marker is committed in the topic of the offsets. Clients need ALTER or CLUSTER_ACTION on the cluster; others
 get CLUSTER_AUTHORIZATION_FAILED for every partition.
 Gaps: none.
 """
@@ -25,6 +26,7 @@ from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.append_result import AppendResult
 from pylogd.log.markers import encode_marker
 from pylogd.log.transactions import TransactionTerms
+from pylogd.metadata.image import OFFSETS_TOPIC
 from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.security.authorizer import AclOperation
@@ -70,7 +72,20 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
         await context.broker.replicas.wait_for_replicas(pending, _TIMEOUT_MS)
     for append in pending:
         append.answer.error_code = why_not_committed(context, append) or ErrorCode.NONE
+    if allowed:
+        _tell_groups(context, request, response)
     return response
+
+
+def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse) -> None:
+    """Tell the coordinator of groups which transactions have ended in the topic of their offsets."""
+    for marker, result in zip(request.markers, response.markers, strict=True):
+        for topic in result.topics:
+            for answer in topic.partitions if topic.name == OFFSETS_TOPIC else ():
+                if not answer.error_code:
+                    context.broker.groups.transaction_ended(
+                        answer.partition_index, marker.producer_id, marker.transaction_result
+                    )
 
 
 async def _write(

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Assignment
 
 from pylogd.local.broker import free_ports
@@ -123,3 +123,24 @@ def test_clients_read_what_is_committed_also_after_a_crash(start_broker: StartBr
     assert list(verify_log_dir(str(directory), records=True)) == []
     (index,) = directory.glob("*.txnindex")
     assert index.stat().st_size == 2 * 34
+
+
+def test_a_producer_whose_partitions_are_verified(start_broker: StartBroker) -> None:
+    """With the coordinator, as it is by default: one transaction after the other to the same partition."""
+    broker = start_broker(settings={"transaction.state.log.num.partitions": "1"})
+    with RawClient(broker.address) as client:
+        create_topic(client, "t")
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "tx", "log_level": 0})
+    producer.init_transactions(SECONDS)
+    for number in range(6):
+        producer.begin_transaction()
+        for at in range(3):
+            producer.produce("t", b"%d.%d" % (number, at), partition=0)
+        if number % 2:
+            producer.flush(SECONDS)
+            producer.abort_transaction(SECONDS)
+        else:
+            producer.commit_transaction(SECONDS)
+    committed = [b"%d.%d" % (number, at) for number in (0, 2, 4) for at in range(3)]
+    assert by_librdkafka(broker.address, 9, "read_committed") == committed
+    assert by_aiokafka(broker.address, 9) == committed
