@@ -116,6 +116,8 @@ UNKNOWN: Final = {
 }  # fmt: skip
 #: Requests that name topics by ids of 122 random bits. As with Kafka, who knows such an id is told whether it exists.
 BY_ID: Final = {(ApiKey.PRODUCE, 13), *((ApiKey.FETCH, version) for version in range(13, 19))}
+#: Names of fields with error codes.
+_CODES: Final = ("error_code", "partition_error_code")
 _TENANTS: Final = "tenant-"
 _ALL, _ALLOW, _PREFIXED = 2, 3, 4
 
@@ -213,7 +215,7 @@ def _codes(message: Message) -> Iterator[int]:
     slots: Sequence[str] = type(message).__slots__
     for slot in slots:
         value = getattr(message, slot)
-        if slot == "error_code":
+        if slot in _CODES:
             yield value
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Message):
@@ -229,7 +231,7 @@ def told(request: Extreme, answer: bytes) -> set[str]:
     return {
         name
         for name, value in _values(response)
-        if name not in ("error_code", "error_message") and value not in EMPTY and value not in given
+        if name not in (*_CODES, "error_message") and value not in EMPTY and value not in given
     }
 
 
