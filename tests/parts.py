@@ -25,7 +25,8 @@ KILLING, WAITING, WORKING = "killing", "waiting", "working"
 PARTS = (KILLING, WAITING, WORKING)
 #: Files of integration tests whose clusters lose brokers or members again and again.
 _KILLING_FILES = {
-    "test_eligible_replicas.py", "test_failover.py", "test_reassignment.py", "test_zookeeper_consumers.py",
+    "test_eligible_replicas.py", "test_failover.py", "test_reassignment.py", "test_transaction_failover.py",
+    "test_zookeeper_consumers.py",
 }  # fmt: skip
 _SLOWEST_SHOWN = "--durations=15"
 _STOP_SECONDS = 60.0

@@ -5,9 +5,9 @@ marker of an older coordinator epoch than the producer's last one is TRANSACTION
 producer epoch INVALID_PRODUCER_EPOCH, as is, with version 2 of transactions, one of the same epoch while the
 transaction is open (KIP-890; Kafka 4.3's version 2 of this API says which version it is). A partition that is not led
 here is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION. A marker that is written twice does
-no harm, so whoever gets another error just sends it again. Clients need ALTER or CLUSTER_ACTION on the cluster; others
+no harm, so whoever gets another error just sends it again. Offsets that groups commit in a transaction count when its
+marker is committed in the topic of the offsets. Clients need ALTER or CLUSTER_ACTION on the cluster; others
 get CLUSTER_AUTHORIZATION_FAILED for every partition.
-The group coordinator of a partition of the offsets topic is told of the end.
 Gaps: none.
 """
 
@@ -72,18 +72,17 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
         await context.broker.replicas.wait_for_replicas(pending, _TIMEOUT_MS)
     for append in pending:
         append.answer.error_code = why_not_committed(context, append) or ErrorCode.NONE
-    _tell_groups(context, request, response)
+    if allowed:
+        _tell_groups(context, request, response)
     return response
 
 
 def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse) -> None:
-    """Have the offsets of the transactions count, or not, that ended in partitions of the offsets topic."""
-    for marker, answered in zip(request.markers, response.markers, strict=True):
-        for topic in answered.topics:
-            if topic.name != OFFSETS_TOPIC:
-                continue
-            for answer in topic.partitions:
-                if answer.error_code == ErrorCode.NONE:
+    """Tell the coordinator of groups which transactions have ended in the topic of their offsets."""
+    for marker, result in zip(request.markers, response.markers, strict=True):
+        for topic in result.topics:
+            for answer in topic.partitions if topic.name == OFFSETS_TOPIC else ():
+                if not answer.error_code:
                     context.broker.groups.transaction_ended(
                         answer.partition_index, marker.producer_id, marker.transaction_result
                     )

@@ -98,6 +98,9 @@ class Log:
         self.replace_segments(segments)
         self.config = config
 
+    def __repr__(self) -> str:
+        return f"Log({self.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
+
     @property
     def config(self) -> LogConfig:
         """The log's settings. May be set while the log is in use."""
@@ -406,10 +409,7 @@ class Log:
     def aborted_in(
         self, offset: int, records: FileSlice, stable_end: int, *, allow_cold: bool = False
     ) -> list[AbortedTransaction]:
-        """Return the aborted transactions that overlap `records`, which were read from `offset` on.
-
-        stable_end: where the read ended at the latest. allow_cold: as for `read`.
-        """
+        """Return the aborted transactions in `records`, which were read from `offset` up to `stable_end` at most."""
         end = min(stable_end, self.log_end_offset)
         return self._view.aborted_in(offset, records, end, allow_cold=allow_cold) if self.has_aborted else []
 

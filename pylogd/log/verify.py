@@ -5,8 +5,8 @@ taken: in a log that is in use, the end of the active segment may be found incom
 
 Checked are: lengths and CRCs; that offsets ascend within and across segments, and fit the file names; that each index
 entry points at the batch that it describes, and the time index of a sealed segment ends with its largest time stamp;
-that snapshots, checkpoints and metadata are readable and do not contradict the segments; and, if wanted, that records
-can be decoded. Unknown files are reported.
+that each entry of a transaction index has its marker; that snapshots, checkpoints and metadata are readable and do not
+contradict the segments; and, if wanted, that records can be decoded. Unknown files are reported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pylogd.log import checkpoints
 from pylogd.log.compaction.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from pylogd.log.errors import CorruptFile
 from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem, SegmentFile, read_file
-from pylogd.log.index import IndexCorrupt, OffsetIndex, TimeIndex
+from pylogd.log.index import TRANSACTION_ENTRY, IndexCorrupt, OffsetIndex, TimeIndex, TransactionIndex
 from pylogd.log.loader import ORPHANED_SUFFIX, is_segment_name
 from pylogd.log.log_directory import DATA_DIRECTORY_FILES, DELETE_SUFFIX, STRAY_SUFFIX, split_name
+from pylogd.log.markers import read_marker
 from pylogd.log.producers import SnapshotCorrupt, read_snapshot
 from pylogd.log.scan import BadBatch, FoundBatch, scan
 from pylogd.log.segment import (
@@ -32,6 +33,7 @@ from pylogd.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
 from pylogd.wire.records import decode_batch
@@ -124,6 +126,7 @@ class _Partition:
         self.records = records
         self.end = 0
         self.epoch = -1
+        self.aborting: dict[int, dict[int, int]] = {}  # by segment: producer id by offset of its markers that abort
         self.damaged = False  # whether the previous segment could not be read to its end
 
     def verify(self) -> Iterator[Finding]:
@@ -147,6 +150,7 @@ class _Partition:
 
     def _segment(self, base: int, *, newest: bool) -> Iterator[Finding]:
         path = segment_path(self.directory, base)
+        self.aborting[base] = {}
         size = self.fs.size(path)
         offsets = _OffsetCursor(self.fs, self.directory, base, size, newest)
         times = _TimeCursor(self.fs, self.directory, base, newest)
@@ -160,6 +164,8 @@ class _Partition:
                     yield Finding(path, found.position, Severity.WARNING, message)
                 self.epoch = max(self.epoch, header.leader_epoch)
                 self.end = max(self.end, header.next_offset)
+                if header.is_control and (marker := read_marker(header, found.data)) and not marker.committed:
+                    self.aborting[base][header.base_offset] = header.producer_id
                 if self.records:
                     yield from _check_records(path, found)
         except BadBatch as bad:
@@ -181,6 +187,8 @@ class _Partition:
                     read_snapshot(read_file(self.fs, path))
                 except SnapshotCorrupt as error:
                     yield Finding(path, None, Severity.ERROR, str(error))
+            elif name.endswith(TRANSACTION_INDEX_SUFFIX):
+                yield from self._transaction_index(path, int(name[:20]))
             elif int(name[:20]) not in bases:
                 yield Finding(path, None, Severity.WARNING, "an index without a log")
         elif name.endswith(DELETED_SUFFIX):
@@ -203,6 +211,23 @@ class _Partition:
             )
         elif name not in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
             yield Finding(path, None, Severity.WARNING, "not a file of pylogd")
+
+    def _transaction_index(self, path: str, base: int) -> Iterator[Finding]:
+        """Compare a transaction index with the markers of its segment that abort a transaction."""
+        if base not in self.aborting:
+            yield Finding(path, None, Severity.WARNING, "an index without a log")
+            return
+        try:
+            entries = TransactionIndex.from_bytes(read_file(self.fs, path), base).entries
+        except IndexCorrupt as error:
+            yield Finding(path, None, Severity.ERROR, str(error))
+            return
+        for at, entry in enumerate(entries):
+            if self.aborting[base].get(entry.last_offset) != entry.producer_id:
+                message = (
+                    f"no marker at offset {entry.last_offset} aborts a transaction of producer {entry.producer_id}"
+                )
+                yield Finding(path, at * TRANSACTION_ENTRY, Severity.ERROR, message)
 
     def _checkpoints(self) -> Iterator[Finding]:
         path = os.path.join(self.directory, checkpoints.LEADER_EPOCHS)

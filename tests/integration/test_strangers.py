@@ -83,12 +83,15 @@ TOLD: Final = {
             ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.OFFSET_DELETE, ApiKey.DESCRIBE_CLIENT_QUOTAS,
             ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
             ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
-            ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS, ApiKey.UPDATE_FEATURES,
+            ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS, ApiKey.UPDATE_FEATURES, ApiKey.TXN_OFFSET_COMMIT,
         ),
         _NOTHING,
     ),
     ApiKey.API_VERSIONS: frozenset(
-        {"api_key", "min_version", "max_version", "name", "max_version_level", "finalized_features_epoch"}
+        {
+            "api_key", "min_version", "max_version", "name", "max_version_level", "min_version_level",
+            "finalized_features_epoch",
+        }
     ),
     ApiKey.SASL_HANDSHAKE: frozenset({"mechanisms"}),
     # Who the client itself is.
@@ -113,6 +116,8 @@ UNKNOWN: Final = {
 }  # fmt: skip
 #: Requests that name topics by ids of 122 random bits. As with Kafka, who knows such an id is told whether it exists.
 BY_ID: Final = {(ApiKey.PRODUCE, 13), *((ApiKey.FETCH, version) for version in range(13, 19))}
+#: Names of fields with error codes.
+_CODES: Final = ("error_code", "partition_error_code")
 _TENANTS: Final = "tenant-"
 _ALL, _ALLOW, _PREFIXED = 2, 3, 4
 
@@ -210,7 +215,7 @@ def _codes(message: Message) -> Iterator[int]:
     slots: Sequence[str] = type(message).__slots__
     for slot in slots:
         value = getattr(message, slot)
-        if slot == "error_code":
+        if slot in _CODES:
             yield value
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Message):
@@ -226,7 +231,7 @@ def told(request: Extreme, answer: bytes) -> set[str]:
     return {
         name
         for name, value in _values(response)
-        if name not in ("error_code", "error_message") and value not in EMPTY and value not in given
+        if name not in (*_CODES, "error_message") and value not in EMPTY and value not in given
     }
 
 
@@ -287,7 +292,10 @@ def test_nothing_is_learnt_or_done(secured: SecuredBroker, who: str, api_key: in
 
 
 #: What lists things lists none, and refuses nothing.
-LISTS: Final = {ApiKey.LIST_GROUPS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_DELEGATION_TOKEN}
+LISTS: Final = {
+    ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.METADATA, ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}  # fmt: skip
 
 
 def _as_known(answer: bytes | None, secured: SecuredBroker) -> bytes | None:

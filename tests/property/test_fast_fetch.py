@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from pylogd.api.context import RequestContext
 from pylogd.api.fast import fetch as fast
+from pylogd.log.markers import encode_marker
+from pylogd.log.transactions import VERIFICATION_OFF
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
-from tests.fakes.parts import Parts
+from pylogd.wire.records import TRANSACTIONAL
+from tests.fakes.parts import Parts, batch
 
 BATCHES = 10
 LEFT = fast.FastFetch(None, False)
@@ -25,8 +28,33 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
     made.create("t")
     for _ in range(BATCHES):
         made.append("t", b"one", b"two")
+    made.create("transactions")
+    for producer in (1, 2, 3, 1, 2, 3, -1, 2, 3):
+        write(made, producer)
+    for producer, committed in ((1, False), (3, True), (2, False)):
+        mark(made, producer, committed=committed)
+    for producer in (1, -1, 4, -1):
+        write(made, producer)
+    mark(made, 4, committed=False)  # behind the last stable offset: producer 1 has a transaction open
     yield made
     made.close()
+
+
+def write(parts: Parts, producer: int) -> None:
+    """Append a record to the topic with transactions, in one of the producer's unless that is -1."""
+    partition = parts.partitions.by_name["transactions", 0]
+    if producer < 0:
+        parts.replicas.append(partition, batch(), False)
+        return
+    sequence = max(partition.log.producers.next_sequence(producer, 0), 0)
+    data = batch(producer_id=producer, producer_epoch=0, base_sequence=sequence, attributes=TRANSACTIONAL)
+    parts.replicas.append(partition, data, False, terms=VERIFICATION_OFF)
+
+
+def mark(parts: Parts, producer: int, *, committed: bool) -> None:
+    """End the producer's transaction."""
+    marker = encode_marker(producer, 0, parts.now_ms(), committed=committed, coordinator_epoch=0)
+    parts.replicas.append(parts.partitions.by_name["transactions", 0], marker, False, own=True)
 
 
 def said(response: Any) -> Any:
@@ -37,6 +65,9 @@ def said(response: Any) -> Any:
             records: Any = data.records
             if records:
                 data.records = (records.file.path, records.position, records.length)
+            if data.aborted_transactions:
+                found: Any = [(one.producer_id, one.first_offset) for one in data.aborted_transactions]
+                data.aborted_transactions = found
     return response
 
 
@@ -55,12 +86,13 @@ sizes = st.integers(-1, 1000) | st.just(1 << 20)
     session=st.sampled_from([(0, -1), (0, -1), (0, -1), (0, 0), (7, -1), (7, 1)]),
     index=st.sampled_from([0, 0, 0, 1]),
     replica=st.sampled_from([-1, -1, -1, 5]),
+    name=st.sampled_from(["t", "transactions"]),
 )
 def test_both_paths_answer_alike(
     parts: Parts, offset: int, partition_max: int, max_bytes: int, min_bytes: int, isolation: int, leader_epoch: int,
-    last_epoch: int, session: tuple[int, int], index: int, replica: int,
+    last_epoch: int, session: tuple[int, int], index: int, replica: int, name: str,
 ) -> None:  # fmt: skip
-    topic_id = parts.partitions.by_name["t", 0].topic_id
+    topic_id = parts.partitions.by_name[name, 0].topic_id
     wanted = FetchPartition(index, leader_epoch, offset, last_epoch, partition_max_bytes=partition_max)
     request = FetchRequest(
         replica_state=ReplicaState(replica),

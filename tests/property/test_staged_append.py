@@ -13,11 +13,14 @@ from pylogd.errors import PylogdError
 from pylogd.log.append_result import AppendResult
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.log import Log
+from pylogd.log.markers import encode_marker
 from pylogd.log.retention import retain
 from pylogd.log.staged_append import AppendRequest, prepare
+from pylogd.log.transactions import VERIFICATION_OFF, TransactionTerms
 from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.compression import CompressionType
+from pylogd.wire.records import TRANSACTIONAL
 from tests.fakes.storage import MemoryStorage, batch
 
 Outcome = AppendResult | type[PylogdError]
@@ -30,6 +33,9 @@ APPENDS = st.one_of(
     st.tuples(st.just("bad"), st.integers(1, 3), st.integers(1, 30)),
     st.tuples(st.just("own"), st.integers(1, 3), st.integers(1, 30)),
     st.tuples(st.just("late"), st.integers(1, 50), st.integers(0, 0)),
+    st.tuples(st.just("transactional"), st.integers(0, 2), st.integers(-1, 2)),
+    st.tuples(st.just("transactional"), st.integers(0, 2), st.just(0)),
+    st.tuples(st.just("marker"), st.integers(0, 2), st.integers(0, 3)),
 )
 OTHERS = st.one_of(
     st.tuples(st.just("epoch"), st.just(0), st.just(0)),
@@ -59,11 +65,19 @@ class History:
         self.next = {0: 0, 1: 5, 2: (1 << 31) - 2}  # sequence numbers, by producer
 
     def request(self, kind: str, first: int, second: int, now_ms: int) -> AppendRequest:
-        if kind == "idempotent":
+        if kind == "marker":
+            data = encode_marker(first, second // 2, now_ms, committed=bool(second & 1), coordinator_epoch=second)
+            return AppendRequest(data, self.epoch, AppendOrigin.COORDINATOR, terms=TransactionTerms(version=1))
+        if kind in ("idempotent", "transactional"):
             sequence = max(self.next[first] + second, 0) & ((1 << 31) - 1)  # a duplicate, the next one, or a gap
             if not second:
                 self.next[first] = (sequence + 2) & ((1 << 31) - 1)
-            data = batch(b"a", b"b", timestamp=now_ms, producer_id=first, producer_epoch=0, base_sequence=sequence)
+            data = batch(
+                b"a", b"b", timestamp=now_ms, producer_id=first, producer_epoch=0, base_sequence=sequence,
+                attributes=TRANSACTIONAL if kind == "transactional" else 0,
+            )  # fmt: skip
+            if kind == "transactional":
+                return AppendRequest(data, self.epoch, terms=VERIFICATION_OFF)
         elif kind == "many":
             data = b"".join(batch(b"m" * second, timestamp=now_ms) for _ in range(first))
         elif kind == "late":
@@ -117,13 +131,15 @@ def state(log: Log, storage: MemoryStorage) -> dict[str, object]:
     files = {
         path: bytes(inode.data)
         for path, inode in storage.fs.files.items()
-        if path.startswith(log.directory) and path.endswith((".log", ".index", ".timeindex", ".snapshot"))
+        if path.startswith(log.directory) and path.endswith((".log", ".index", ".timeindex", ".txnindex", ".snapshot"))
     }
     return {
         "files": files,
         "range": (log.log_start_offset, log.log_end_offset),
         "epochs": log.epochs.entries(),
         "producers": log.producers.to_snapshot(),
+        "stable": log.producers.unstable.stable_end(log.log_end_offset - 2),
+        "aborted": [segment.get_indexes(allow_cold=True).aborted.entries for segment in log.segments],
         "segments": [(segment.base_offset, segment.size) for segment in log.segments],
     }
 
@@ -146,7 +162,9 @@ def test_staged_appends_leave_the_same_log(config: dict[str, Any], history: list
             request = events.request(kind, first, second, storages[0].now_ms)
             try:
                 outcomes.append(
-                    direct.append(request.records, leader_epoch=request.leader_epoch, origin=request.origin)
+                    direct.append(
+                        request.records, leader_epoch=request.leader_epoch, origin=request.origin, terms=request.terms
+                    )
                 )
             except PylogdError as error:
                 outcomes.append(type(error))
