@@ -10,8 +10,10 @@ from twisted.internet.defer import Deferred, succeed
 
 from pylogd.errors import ErrorCode
 from pylogd.log.markers import read_marker
+from pylogd.metadata.image import OFFSETS_TOPIC
 from pylogd.transactions.verification import TopicPartition
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
@@ -291,3 +293,15 @@ def test_several_producers_in_one_request(parts: Parts, coordinator: Coordinator
     assert [one.error_code for one in answer.responses[0].partition_responses] == (
         [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
     )
+
+
+def test_groups_hear_of_committed_markers(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[int, int, bool]] = []
+    monkeypatch.setattr(type(parts.groups), "transaction_ended", lambda _, *what: heard.append(what))
+    parts.create("t")
+    parts.call(FindCoordinatorRequest("g"), 3)  # creates the topic of offsets
+    assert mark(parts, committed=True, topic=OFFSETS_TOPIC) is ErrorCode.NONE
+    assert mark(parts, committed=False, producer=8, topic=OFFSETS_TOPIC) is ErrorCode.NONE
+    assert mark(parts, committed=True) is ErrorCode.NONE
+    assert mark(parts, committed=True, topic=OFFSETS_TOPIC, index=999) is not ErrorCode.NONE
+    assert heard == [(0, 7, True), (0, 8, False)]
