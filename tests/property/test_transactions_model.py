@@ -105,8 +105,8 @@ class TransactionsMachine(RuleBasedStateMachine):
         result = self.log.append(encode_batch(rows), leader_epoch=0)
         self.note(Entry(result.base_offset, result.last_offset, -1, values))
 
-    @rule(producer=st.sampled_from(PRODUCERS), count=st.integers(1, 3))
-    def append_in_transaction(self, producer: int, count: int) -> None:
+    @rule(producer=st.sampled_from(PRODUCERS), count=st.integers(1, 3), replicated=st.booleans())
+    def append_in_transaction(self, producer: int, count: int, replicated: bool = False) -> None:
         values, rows = self.rows(count)
         data = encode_batch(
             rows, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=self.epochs[producer],
@@ -116,6 +116,9 @@ class TransactionsMachine(RuleBasedStateMachine):
         assert not result.duplicate
         self.next[producer] += count
         self.note(Entry(result.base_offset, result.last_offset, producer, values))
+        if replicated:
+            self.high_watermark = self.end
+            self.log.deletable_offset = self.high_watermark
 
     @rule(producer=st.sampled_from(PRODUCERS), committed=st.booleans(), bump=st.booleans())
     def end_transaction(self, producer: int, committed: bool, bump: bool) -> None:
