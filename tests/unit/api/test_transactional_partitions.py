@@ -10,8 +10,10 @@ from twisted.internet.defer import Deferred, succeed
 
 from pylogd.errors import ErrorCode
 from pylogd.log.markers import read_marker
+from pylogd.metadata.image import OFFSETS_TOPIC
 from pylogd.transactions.verification import TopicPartition
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
@@ -317,3 +319,15 @@ def test_a_marker_of_the_transaction_before_that_comes_between_two_questions(
     assert mark(parts, committed=True, epoch=1, version=2) is ErrorCode.NONE
     parts.time.advance(1)
     assert code_of(result_of(answer)) is ErrorCode.NONE
+
+
+def test_groups_hear_of_committed_markers(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[int, int, bool]] = []
+    monkeypatch.setattr(type(parts.groups), "transaction_ended", lambda _, *what: heard.append(what))
+    parts.create("t")
+    parts.call(FindCoordinatorRequest("g"), 3)  # creates the topic of offsets
+    assert mark(parts, committed=True, topic=OFFSETS_TOPIC) is ErrorCode.NONE
+    assert mark(parts, committed=False, producer=8, topic=OFFSETS_TOPIC) is ErrorCode.NONE
+    assert mark(parts, committed=True) is ErrorCode.NONE
+    assert mark(parts, committed=True, topic=OFFSETS_TOPIC, index=999) is not ErrorCode.NONE
+    assert heard == [(0, 7, True), (0, 8, False)]
