@@ -20,7 +20,6 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.threadpool import ThreadPool
 
 from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
@@ -69,6 +68,7 @@ from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
+from pylogd.threads import ThreadPool
 from pylogd.transactions.service import Transactions
 
 log = Logger()

@@ -50,6 +50,7 @@ RULES: Mapping[str, Rule] = {
     "errors": Rule(twisted=_NEVER),
     "clock": Rule(twisted=_NEVER),
     "machine": Rule(twisted=_NEVER),
+    "threads": Rule(twisted=Twisted.ALL),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
     "limits": Rule(),
@@ -62,7 +63,7 @@ RULES: Mapping[str, Rule] = {
         _NEVER,
     ),
     "cache": Rule(("config", "log")),
-    "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
+    "metadata": Rule(("config", "threads"), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
     "quotas": Rule(("config", "metadata")),
@@ -88,7 +89,7 @@ RULES: Mapping[str, Rule] = {
     "broker": Rule(
         (
             "config", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller", "replica",
-            "transactions", "groups", "api", "net", "listening",
+            "transactions", "groups", "api", "net", "listening", "threads",
         ),
         Twisted.ALL,
     ),
@@ -106,7 +107,7 @@ RULES: Mapping[str, Rule] = {
     "client.deferred": Rule(
         ("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
     ),
-    "schemas": Rule(("client", "wire", *_CREDENTIALS), Twisted.ALL),
+    "schemas": Rule(("client", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
     "spark": Rule(("client", "schemas.avro"), _NEVER),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),

@@ -45,7 +45,7 @@ async def _create(context: RequestContext, acls: AclStore, request: CreateAclsRe
     bindings = await each_or_error(pace, request.creations, _binding)
     valid = [binding for binding in bindings if isinstance(binding, AclBinding)]
     try:
-        failed = await acls.create(valid)
+        failed = await acls.create(valid, pace.step)
     except PylogdError as error:  # the store could not be asked
         return _same_for_all(request, *explain(error))
     results = []

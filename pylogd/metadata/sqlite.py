@@ -18,7 +18,6 @@ from twisted.internet.interfaces import IReactorThreads
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from pylogd.metadata.call_queue import notify
@@ -38,6 +37,7 @@ from pylogd.metadata.interfaces import (
     Watch,
 )
 from pylogd.metadata.tree import Call, Fired, Outcome, Tree
+from pylogd.threads import ThreadPool
 
 log = Logger()
 T = TypeVar("T")

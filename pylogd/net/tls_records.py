@@ -67,5 +67,5 @@ def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: in
             while got < most:  # usually OpenSSL has stopped already, and this tells why
                 got += connection.recv_into(whole[got : min(got + _RECORD_BYTES, most)])
     except SSL.Error as error:
-        return got, error
+        return got, error.with_traceback(None)  # or the caller's frame, with its buffer, and the error keep each other
     return got, None

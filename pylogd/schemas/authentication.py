@@ -17,13 +17,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
-from twisted.python.threadpool import ThreadPool
 
 from pylogd.clock import wall_ms
 from pylogd.schemas.errors import Overloaded, Unauthorized
 from pylogd.security.sasl.access_tokens import IssuerKeys, SignedTokens, TokenRules
 from pylogd.security.sasl.conversation import AuthenticationFailed, MechanismUnavailable
 from pylogd.security.sasl.passwords import UsersFile
+from pylogd.threads import ThreadPool
 
 log = Logger()
 

@@ -93,12 +93,16 @@ class AclStore:
         """Return every pattern with its entries, as this broker knows them now."""
         return self._authorizer.index.items()
 
-    def create(self, bindings: Sequence[AclBinding]) -> Deferred[dict[AclBinding, KafkaError | None]]:
+    def create(
+        self, bindings: Sequence[AclBinding], pause: Pause = without_pause
+    ) -> Deferred[dict[AclBinding, KafkaError | None]]:
         """Store bindings; those that exist count as created. Return for each why it failed, None if it did not.
+
+        pause: awaited in loops over all bindings, so that others can have their turn.
 
         The Deferred fails with what the store raises; then some bindings may have been stored.
         """
-        return Deferred.fromCoroutine(self._create(bindings))
+        return Deferred.fromCoroutine(self._create(bindings, pause))
 
     def delete(self, filters: Sequence[AclFilter], pause: Pause = without_pause) -> Deferred[list[list[AclBinding]]]:
         """Delete what any of the filters selects; return the bindings deleted, for each filter.
@@ -142,11 +146,12 @@ class AclStore:
             self._authorizer.index.put(pattern, () if node is None else _entries(path, node.data))
         self._authorizer.changed()
 
-    async def _create(self, bindings: Sequence[AclBinding]) -> dict[AclBinding, KafkaError | None]:
+    async def _create(self, bindings: Sequence[AclBinding], pause: Pause) -> dict[AclBinding, KafkaError | None]:
         edits: dict[ResourcePattern, _Edit] = {}
         for binding in bindings:
+            await pause()
             edits.setdefault(binding.pattern, _Edit(binding.pattern)).add.add(binding.entry)
-        failed = await self._write(edits)
+        failed = await self._write(edits, pause)
         return {binding: failed.get(binding.pattern) for binding in bindings}
 
     async def _delete(self, filters: Sequence[AclFilter], pause: Pause) -> list[list[AclBinding]]:
@@ -163,7 +168,7 @@ class AclStore:
                 selected = await _selects(table, pattern, entries, pause)
             if selected:
                 edits[pattern] = _Edit(pattern, remove=table)
-        failed = await self._write(edits)
+        failed = await self._write(edits, pause)
         for error in failed.values():
             raise error
         deleted: list[list[AclBinding]] = [[] for _ in filters]
@@ -173,14 +178,20 @@ class AclStore:
                 deleted[place].append(AclBinding(pattern, entry))
         return deleted
 
-    async def _write(self, edits: Changes) -> dict[ResourcePattern, KafkaError]:
+    async def _write(self, edits: Changes, pause: Pause) -> dict[ResourcePattern, KafkaError]:
         """Make the changes; return why some could not be made."""
         failed: dict[ResourcePattern, KafkaError] = {}
-        for parent in {pattern_path(pattern).rpartition("/")[0] for pattern in edits}:
-            await self._store.ensure(parent)
+        nodes: set[str] = set()
         patterns = [*edits]
+        for pattern in patterns:
+            await pause()
+            nodes.add(pattern_path(pattern).rpartition("/")[0])
+        for parent in nodes:
+            await self._store.ensure(parent)
         for start in range(0, len(patterns), PATTERNS_AT_ONCE):
             some = patterns[start : start + PATTERNS_AT_ONCE]
+            for _ in some:
+                await pause()
             error = await self._write_some({pattern: edits[pattern] for pattern in some})
             if error is not None and len(some) > 1:  # tell which, and do the others
                 for pattern in some:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
-from pylogd.api.slices import SLICE_BYTES
+from pylogd.api.slices import SLICE_BYTES, Pace
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -33,6 +38,32 @@ from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, T
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch, decoded
 from tests.unit.api.test_bounded_work import later
+
+
+def test_what_a_long_loop_makes_is_searched_for_garbage_before_it_is_too_much() -> None:
+    """Though it frees as much as it makes, so that the collector sees no reason."""
+    clock = Clock()
+    pace = Pace(cast(Any, SimpleNamespace(broker=SimpleNamespace(clock=clock))))
+    made: list[list[int]] = []
+    most = 0
+
+    async def loop() -> None:
+        nonlocal most
+        for _ in range(10_000):
+            await pace.step()
+            made.extend([] for _ in range(10))
+            most = max(most, len(gc.get_objects(generation=0)) if pace.steps % 1000 == 0 else 0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        done = Deferred.fromCoroutine(loop())
+        while not done.called:
+            clock.advance(0)
+    finally:
+        gc.enable()
+    assert len(made) == 100_000
+    assert most < 40_000
 
 
 def test_metadata_of_many_topics(parts: Parts) -> None:

@@ -106,3 +106,14 @@ def test_a_broken_record_is_told_of_and_disturbs_no_other_connection() -> None:
     assert size == 700
     assert isinstance(why, SSL.Error) and "bad record mac" in str(why)
     assert type(decrypt(other.broker, memory, 9000)[1]) is SSL.WantReadError
+
+
+def test_an_end_keeps_no_memory() -> None:
+    """The frames in the traceback of the error refer to the memory, and the caller's to the error."""
+    pair = Pair()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        pair.client.unwrap()
+    pair.give()
+    _, why = decrypt(pair.broker, bytearray(9000), 9000)
+    assert isinstance(why, SSL.ZeroReturnError)
+    assert why.__traceback__ is None
