@@ -18,6 +18,7 @@ from pylogd.replica.partition import Partition
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 from pylogd.wire.schema import response_codec
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import NOW_MS, Parts, batch, records_in
 from tests.fakes.workers import HeldWorkers
 from tests.property.test_request_batches import CLIENTS, Side
@@ -276,6 +277,25 @@ def test_a_directory_that_fails_answers_what_waits(parts: Parts, outcomes: Outco
     outcomes.take("later", append(parts, partition))
     assert outcomes.all[2] == ("later", PartitionOffline)
     assert log.log_end_offset == 0
+
+
+def test_a_directory_is_reopened_once_no_call_is_stuck_in_it(parts: Parts, outcomes: Outcomes) -> None:
+    """Else what hangs would write into files that are in use again."""
+    partition, workers = held(parts)
+    directory = partition.log.directory.rpartition("/")[0]
+    outcomes.take("hanging", append(parts, partition))
+    call = next(iter(workers._unanswered))
+    workers.begin()
+    parts.logs.storage_failed(StorageFailure(directory, OSError(errno.ETIMEDOUT, "hangs")))
+    failures: list[Any] = []
+    parts.hosting.reopen(directory).addErrback(failures.append)
+    assert "1 calls to it have not returned yet: its disk still hangs" in str(failures[0].value)
+    workers._returned(call, None)
+    result_of(parts.hosting.reopen(directory))
+    again = parts.partitions.by_name["t", 0]
+    assert writer_of(parts, again) is not workers
+    outcomes.take("again", append(parts, again))
+    assert outcomes.all == [("hanging", StorageFailure), ("again", 0)]
 
 
 def test_a_deleted_topic_fails_what_is_being_written(parts: Parts, outcomes: Outcomes) -> None:
