@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.limits.names import MAX_GROUP_ID
-from pylogd.log.errors import AppendInTurn, RecordListTooLarge, RecordTooLarge, StorageError
+from pylogd.log.errors import RecordListTooLarge, RecordTooLarge, StorageError
 from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import OFFSETS_TOPIC, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -122,8 +122,6 @@ class OffsetsTopic:
             if partition in self._replicas.append_queues:
                 return Deferred.fromCoroutine(self._append_in_turn(partition, batch))
             result = self._replicas.append(partition, batch, True, own=True)
-        except AppendInTurn:
-            return Deferred.fromCoroutine(self._append_in_turn(partition, batch))
         except PylogdError as error:
             return _why_refused(partition, error)
         return self._appended(partition, result.last_offset)

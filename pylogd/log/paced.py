@@ -1,8 +1,8 @@
 """A log that is appended to in one step while its disk is quick, and in three steps (`staged_append`) while it is slow.
 
 Rules: `Log.writing` excludes both kinds of appends from each other, and from what changes the active segment's files.
-Whoever appends in one step looks first whether it is held: if so, the append has to wait its turn, in three steps; it
-also has to if the lock is taken just then.
+Whoever appends in one step looks first whether it is held: if so, the append has to wait its turn, in three steps. If
+it is taken just then, for a roll or a truncation, the append waits for that, but not for long.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pylogd.log.segment import Storage
 
 #: Shorter appends are not worth mentioning: the page cache takes them in microseconds.
 NOTED_SECONDS: Final = 0.01
+#: The longest wait for a thread that has taken the log since the caller looked, to roll or truncate it.
+_WAIT_SECONDS: Final = 0.5
 
 
 class PacedLog(Log):
@@ -40,8 +42,8 @@ class PacedLog(Log):
             self._end(began)
 
     def _begin(self) -> float:
-        # Waiting could last for ever: a staged write is ended by the thread that would wait here.
-        if not self.writing.acquire(blocking=False):
+        # A staged write would be waited for in vain: the thread that waits here is the one that ends it.
+        if not self.writing.acquire(timeout=_WAIT_SECONDS):
             raise AppendInTurn(f"{self.topic}-{self.partition} is being written in a thread")
         return self.storage.seconds()
 
