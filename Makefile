@@ -158,7 +158,7 @@ bench-clients: $(VENV)/.bench ## compare Python clients; writes bench/CLIENTS.md
 bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients notice; writes bench/QUOTAS.md (14 minutes; BENCH_ARGS="--seconds 10 --pairs 2": 6)
 	$(BIN)/python -m bench.quotas $(BENCH_ARGS)
 
-freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker; fails if anything acknowledged is lost; writes bench/ISOLATION.md (11 minutes; BENCH_ARGS="--pairs 1 --seconds 4 --slow-seconds 0": 1)
+freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker; fails if anything acknowledged is lost; writes bench/ISOLATION.md (16 minutes; BENCH_ARGS="--pairs 2": 11; "--pairs 1 --seconds 4 --slow-seconds 0": 1)
 	$(BIN)/python -m bench.isolation --write $(BENCH_ARGS)
 
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)

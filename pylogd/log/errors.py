@@ -35,6 +35,13 @@ class InspectionNeeded(StorageError):
     """The records must be inspected one by one, which takes too long here. Inspect them in a thread, then append."""
 
 
+class AppendInTurn(InspectionNeeded):
+    """The log is being written or changed in another thread: the append has to wait its turn, as one that is inspected.
+
+    Only logs that are written in threads at times raise this (`log.paced`).
+    """
+
+
 class InvalidAppend(StorageError):
     """The log refuses the records of an append. Nothing of the append was written.
 

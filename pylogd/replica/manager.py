@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.python.failure import Failure
 
-from pylogd.log.errors import StorageError, StorageFailure
+from pylogd.log.errors import AppendInTurn, StorageError, StorageFailure
 from pylogd.replica.append_queues import AppendQueues
 from pylogd.replica.disk_calls import DiskCalls, InThread
 from pylogd.replica.errors import QueueFull
@@ -158,10 +158,11 @@ class ReplicaManager:
         Raises, or fails, as `Partition.append_fetched` does.
         """
         if self._staged is not None and len(batches) and partition in self.append_queues:
-            done = self._queues.append_fetched(partition, batches)
-            return done.addCallback(lambda _: self._heard(partition, leader_hw, leader_start))
+            return self._append_fetched_in_turn(partition, batches, leader_hw, leader_start)
         try:
             moved = partition.append_fetched(batches, leader_hw, leader_start)
+        except AppendInTurn:
+            return self._append_fetched_in_turn(partition, batches, leader_hw, leader_start)
         except StorageFailure as error:
             self._storage_failed(error)
             raise
@@ -170,6 +171,12 @@ class ReplicaManager:
         if moved:
             self.fetch_waits.check(partition.key)
         return None
+
+    def _append_fetched_in_turn(
+        self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int
+    ) -> Deferred[None]:
+        done = self._queues.append_fetched(partition, batches)
+        return done.addCallback(lambda _: self._heard(partition, leader_hw, leader_start))
 
     def _heard(self, partition: Partition, leader_hw: int, leader_start: int) -> None:
         if partition.online and not partition.leading and partition.heard(leader_hw, leader_start):

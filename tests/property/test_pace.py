@@ -63,6 +63,11 @@ class Paced(Side):
         assert self.parts.disks is not None
         return [queue.writer for disk in self.parts.disks for queue in disk.queues]  # type: ignore[misc]
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits for a thread."""
+        return bool(self.parts.threads.held) or any(map(len, self.writers()))
+
     def step(self, name: str) -> None:
         assert self.parts.disks is not None
         if name in ("slow", "quick"):
@@ -107,7 +112,7 @@ def test_switches_change_neither_answers_nor_files(sides: tuple[Side, Paced], st
         number, shape, contents = step
         for side, mine in zip(sides, connections, strict=True):
             mine[number][1].deliver(b"".join(side.frames([(shape, contents)])))
-    for _ in range(3):  # what was inspected may have to be written
+    while paced.busy:  # what was inspected may have to be written, and then the next one inspected
         paced.step("write all")
     answers = []
     for side, mine in zip(sides, connections, strict=True):

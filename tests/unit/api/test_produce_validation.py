@@ -109,14 +109,14 @@ def checked(parts: Parts) -> None:
 def ask(parts: Parts, topic: str, *records: bytes, acks: int = 1) -> Any:
     """Return the responses to a request, or a Deferred of them."""
     rows = [PartitionProduceData(index, memoryview(one)) for index, one in enumerate(records)]
-    return parts.ask(ProduceRequest(None, acks, 1000, [TopicProduceData(topic, partition_data=rows)]), 9)
+    return parts.ask(ProduceRequest(None, acks, 1000, [TopicProduceData(topic, partition_data=rows)]), 10)
 
 
 def answers(result: Any) -> list[Any]:
     if isinstance(result, Deferred):
         result = result_of(result)
     if not isinstance(result, ProduceResponse):
-        result = decoded(result, ProduceRequest.API_KEY, 9)
+        result = decoded(result, ProduceRequest.API_KEY, 10)
     found: list[Any] = result.responses[0].partition_responses
     return found
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.isolation.disk_meter import DirtyPages, DiskUsage, Pressure, parse_dirty
 from pylogd.isolation.pace import LEAST_CALM, MOST_CALM, DiskPace, Pace
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch
 from tests.fakes.workers import HeldWorkers, set_pace
 
@@ -202,3 +205,51 @@ def test_a_directory_that_is_opened_again_begins_as_a_slow_one(paced: Parts) -> 
     paced.disks.reopened("/a")
     assert [disk.queued for disk in paced.disks] == [True, False]
     assert paced.disks.any_queued
+
+
+class TakenSince:
+    """A lock that another thread takes right after somebody has found it free."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def locked(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        assert not blocking or timeout >= 0, "the reactor would wait for ever"
+        return False
+
+    def release(self) -> None:
+        raise AssertionError("nobody has it")
+
+
+@pytest.mark.parametrize("how", ["client", "fetched"])
+def test_an_append_that_finds_the_log_taken_waits_its_turn(paced: Parts, how: str) -> None:
+    """It can't wait for the lock: what is written in a thread is ended by the reactor."""
+    name = "t"
+    paced.create(name)
+    partition = paced.partitions.by_name[name, 0]
+    if how == "fetched":
+        paced.set_state(name, leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+    free = partition.log.writing
+    partition.log.writing = TakenSince()  # type: ignore[assignment]
+    assert paced.disks is not None
+    disk = paced.disks.at(partition.log.directory)
+    writers = [one for one in disk._workers() if isinstance(one, HeldWorkers)]
+    for writer in writers:
+        writer.hold = True
+    if how == "client":
+        topic = TopicProduceData(name, bytes(16), [PartitionProduceData(0, batch())])
+        answer = paced.ask(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9)
+    else:
+        answer = paced.replicas.append_fetched(partition, batch(leader_epoch=1), 0, 0)
+    assert isinstance(answer, Deferred)
+    assert not answer.called
+    partition.log.writing = free
+    for writer in writers:
+        writer.hold = False
+        writer.release()
+    result_of(answer)
+    assert partition.log.log_end_offset == 1

@@ -18,6 +18,7 @@ from pylogd.replica.partition import Partition
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 from pylogd.wire.schema import response_codec
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import NOW_MS, Parts, batch, records_in
 from tests.fakes.workers import HeldWorkers
 from tests.property.test_request_batches import CLIENTS, Side
@@ -278,6 +279,25 @@ def test_a_directory_that_fails_answers_what_waits(parts: Parts, outcomes: Outco
     assert log.log_end_offset == 0
 
 
+def test_a_directory_is_reopened_once_no_call_is_stuck_in_it(parts: Parts, outcomes: Outcomes) -> None:
+    """Else what hangs would write into files that are in use again."""
+    partition, workers = held(parts)
+    directory = partition.log.directory.rpartition("/")[0]
+    outcomes.take("hanging", append(parts, partition))
+    call = next(iter(workers._unanswered))
+    workers.begin()
+    parts.logs.storage_failed(StorageFailure(directory, OSError(errno.ETIMEDOUT, "hangs")))
+    failures: list[Any] = []
+    parts.hosting.reopen(directory).addErrback(failures.append)
+    assert "1 calls to it have not returned yet: its disk still hangs" in str(failures[0].value)
+    workers._returned(call, None)
+    result_of(parts.hosting.reopen(directory))
+    again = parts.partitions.by_name["t", 0]
+    assert writer_of(parts, again) is not workers
+    outcomes.take("again", append(parts, again))
+    assert outcomes.all == [("hanging", StorageFailure), ("again", 0)]
+
+
 def test_a_deleted_topic_fails_what_is_being_written(parts: Parts, outcomes: Outcomes) -> None:
     partition, workers = held(parts)
     outcomes.take("first", append(parts, partition))
@@ -354,3 +374,30 @@ def test_a_refused_copy_of_a_batch_does_not_hold_up_its_producer(parts: Parts, o
     outcomes.take("next", append(parts, partition, base_sequence=1, **fields))
     workers.release()
     assert outcomes.all == [("copy", QueueFull), ("early", QueueFull), ("first", 0), ("next", 3)]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", [3, 7, 8, 9, 12])
+def test_both_paths_refuse_alike(tmp_path: Path, request: pytest.FixtureRequest, version: int, acks: int) -> None:
+    """A full queue, and a batch behind one that was refused; also where followers have to be waited for."""
+    answers = []
+    for fast in (True, False):
+        side = Side(tmp_path / str(fast), fast=fast, log_write_queues="always", log_write_queue_max_requests=1)
+        request.addfinalizer(side.parts.close)
+        got = b""
+        for name in ("usual", "waits"):
+            writer = writer_of(side.parts, side.parts.partitions.by_name[name, 0])
+            writer.hold = True
+            request.addfinalizer(writer.release)
+            shape = (name, 0, version, acks, None, CLIENTS[0])
+            side.connect()[1].deliver(side.frames([(shape, [20])])[0])
+            _, transport = side.connect()
+            transport.deliver(b"".join(side.frames([(shape, [20, 200, (7, 0), (7, 1)])])))
+            got += transport.pump()
+            writer.release()
+            transport.deliver(b"".join(side.frames([(shape, [(7, 1)])])))
+            got += transport.pump()
+        answers.append(got)
+    assert answers[0] == answers[1]
+    assert answers[0].count(b"not appended: ") == (6 if version >= 8 else 0)
+    assert answers[0].count(b"an earlier batch of the same producer") == (4 if version >= 8 else 0)

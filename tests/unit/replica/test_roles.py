@@ -51,7 +51,7 @@ def only(response: Any) -> Any:
 
 def produce(parts: Parts, acks: int = -1, timeout_ms: int = 1000) -> Any:
     data = PartitionProduceData(0, memoryview(batch(now_ms=parts.now_ms())))
-    return parts.ask(ProduceRequest(None, acks, timeout_ms, [TopicProduceData("t", partition_data=[data])]), 9)
+    return parts.ask(ProduceRequest(None, acks, timeout_ms, [TopicProduceData("t", partition_data=[data])]), 10)
 
 
 def produced(response: Any) -> Any:
