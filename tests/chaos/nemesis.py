@@ -225,8 +225,8 @@ class Nemesis:
             return ""
         node = self._rng.choice(running)
         wanted: Mapping[tuple[str, int], list[int]] = {(self._topic, index): target}
-        self._cluster.ask(lambda admin: admin.reassign(wanted), node)
-        return f"partition {index} is to move to {target}"
+        (refused,) = self._cluster.ask(lambda admin: admin.reassign(wanted), node).values()
+        return f"partition {index} is to move to {target}" + (f", which is refused: {refused}" if refused else "")
 
     def _elect(self) -> str:
         running = self._running()
