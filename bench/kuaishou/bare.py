@@ -1,6 +1,8 @@
-"""How long a program without a broker waits when it writes to the disk of the laggards' experiment. Prints a table.
+"""How long a program without a broker waits when it writes to the disk of the laggards' experiment.
 
-    python -m bench.kuaishou.bare [--seconds 30] [--rounds 3]
+    python -m bench.kuaishou.bare [--seconds 30] [--rounds 3] [--write]
+
+Prints a table; `--write` writes it to bench/BARE_WRITES.md.
 
 A small program in a group of the same size appends 10 kB at a time, 8 MB/s in all, to four files by turns, as a broker
 does, with one call each, and measures each call. Beside it three threads read old files from the disk, a MiB at a time,
@@ -26,6 +28,7 @@ from typing import Any, Final
 from bench.kuaishou import laggards
 from bench.kuaishou.clients import percentile
 from bench.kuaishou.lab import Laboratory, laboratory, slow_down
+from bench.machine import machine
 from pylogd.log.write_back import WRITE, sync_file_range
 
 RECORD: Final = 10_000
@@ -34,6 +37,11 @@ OLD: Final = 3
 OLD_BYTES: Final = 300_000_000
 _MIB: Final = 1 << 20
 _INTERVAL: Final = 0.1
+REPORT: Final = Path(__file__).parents[1] / "BARE_WRITES.md"
+_HEADER: Final = (
+    "| read, MB/s | utilisation, % | written | p50, ms | p99, ms | p99.9, ms | longest, ms | waited, s |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
+)
 WAYS: Final = ("kernel", "early", "early, whole pages")
 
 
@@ -165,25 +173,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rates", default="0,20,27", help="MB/s that are read, with commas between")
+    parser.add_argument("--rates", default="0,29,31,60", help="MB/s that are read, with commas between")
+    parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
     parser.add_argument("--work", nargs=3, metavar=("FOLDER", "WAY", "RATE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         work(Path(options.work[0]), options.work[1], float(options.work[2]), options.seconds)
         return
-    print("| read, MB/s | utilisation, % | written | p50, ms | p99, ms | p99.9, ms | longest, ms | waited, s |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-
+    rows = [_HEADER]
     for _ in range(options.rounds):
         for rate in options.rates.split(","):
             for way in WAYS:
                 with laboratory() as lab:
-                    one = run(lab, way, float(rate) * 1e6, options.seconds)
-                marks = " | ".join(f"{one[name]:.1f}" for name in ("p50", "p99", "p99.9", "p100"))
-                print(
-                    f"| {one['read'] / 1e6:.1f} | {one['utilisation']:.0f} | {way} | {marks} | {one['waited']:.2f} |",
-                    flush=True,
-                )
+                    rows.append(_row(way, run(lab, way, float(rate) * 1e6, options.seconds)))
+                print(rows[-1], flush=True)
+    if options.write:
+        where = machine("")
+        how = (
+            f"By `python -m bench.kuaishou.bare --seconds {options.seconds:g} --rounds {options.rounds}`, whose "
+            f"docstring explains it. {time.strftime('%Y-%m-%d')}, commit {where['commit']}, {where['cores']} cores "
+            f"({where['processor']}), {where['system']}, load {os.getloadavg()[0]:.1f} at the end."
+        )
+        table = "\n".join(rows)
+        REPORT.write_text(f"# How long writes wait beside readers, without a broker\n\n{how}\n\n{table}\n")
+
+
+def _row(way: str, one: dict[str, Any]) -> str:
+    marks = " | ".join(f"{one[name]:.1f}" for name in ("p50", "p99", "p99.9", "p100"))
+    return f"| {one['read'] / 1e6:.1f} | {one['utilisation']:.0f} | {way} | {marks} | {one['waited']:.2f} |"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ INTERVAL: Final = 0.002
 #: What a kernel stack has in it, and what that means; the first that matches counts.
 _CAUSES: Final = (
     ("jbd2", "the journal"), ("try_to_free", "memory"), ("balance_dirty_pages", "too many dirty pages"),
-    ("__filemap_get_folio", "a page's lock"), ("_read", "reads"),
+    ("__filemap_get_folio", "a page's lock"), ("filemap_fault", "page faults"),
+    ("splice_read", "sendfile"), ("vfs_read", "reads"), ("do_pread", "reads"), ("generic_perform_write", "writes"),
 )  # fmt: skip
 
 

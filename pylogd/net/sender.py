@@ -8,8 +8,8 @@ can't hold the reactor. The bytes of a slice do not enter this process, except f
 one call and one packet with the bytes around them cost less than a sendfile.
 
 Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold chunk is read ahead in a thread
-(`warm`) while the reactor serves others, and then sent without asking again: the file may be shorter than its slice, or
-its file system may always answer no.
+(`warm`) while the reactor serves others, and then sent without asking again, as far as the socket takes it: the file
+may be shorter than its slice, or its file system may always answer no.
 
 Slices of a log with a block cache (`in_blocks`) are not sent by sendfile: what the cache holds is sent from its blocks,
 in one call, and the rest is read by a thread (`warm`) into the slice, a small chunk at a time.
@@ -224,6 +224,7 @@ class Sender:
         try:
             sent = os.sendfile(self._socket.fileno(), source.fileno(), self._at, count)
         except BlockingIOError:
+            self._warm_to = self._at
             self._transport.startWriting()
             return 0
         except OSError as error:
@@ -235,8 +236,9 @@ class Sender:
         self._at += sent
         if self._at == self._end:
             self._slice = None
-        elif sent < count:
-            self._transport.startWriting()  # the socket is full
+        elif sent < count:  # the socket is full; until it has room the kernel may give up what is in memory now
+            self._warm_to = self._at
+            self._transport.startWriting()
             return 0
         return sent
 

@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         left -= ROUND_SECONDS
         seed += 1
         if options.results is not None:
-            _write(options.results, outcomes, arguments)
+            _write(options.results, outcomes, options.everything)
     if options.json is not None:
         # `asdict` would rebuild a Counter from its items, and count them.
         documents = [{**asdict(outcome), "troubles": dict(outcome.troubles)} for outcome in outcomes]
@@ -91,12 +91,14 @@ def _round(options: argparse.Namespace, seed: int, brokers: int, seconds: float,
     return outcome
 
 
-def _write(path: Path, outcomes: list[Outcome], arguments: list[str]) -> None:
-    """Write the results as Markdown. arguments: of the command line."""
+def _write(path: Path, outcomes: list[Outcome], everything_on: bool) -> None:
+    """Write the results as Markdown."""
+    switch = " --everything" if everything_on else ""
     troubles = sorted({name for outcome in outcomes for name in outcome.troubles})
     lines = [
         f"# {sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes of chaos", "",
-        f"`python -m tests.chaos {' '.join(arguments)}`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, "
+        f"`python -m tests.chaos --seconds {sum(outcome.seconds for outcome in outcomes):.0f} --seed {outcomes[0].seed}"
+        f"{switch}`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, "
         f"Python {platform.python_version()}, "
         f"{os.cpu_count()} CPUs.", "",
         "| seed | brokers | s | acknowledged | read and compared | leaders changed | faults | " +

@@ -227,8 +227,8 @@ class Nemesis:
             return ""
         node = self._rng.choice(running)
         wanted: Mapping[tuple[str, int], list[int]] = {(self._topic, index): target}
-        self._cluster.ask(lambda admin: admin.reassign(wanted), node)
-        return f"partition {index} is to move to {target}"
+        (refused,) = self._cluster.ask(lambda admin: admin.reassign(wanted), node).values()
+        return f"partition {index} is to move to {target}" + (f", which is refused: {refused}" if refused else "")
 
     def _expand(self) -> str:
         """Move a partition of the other topic, whose new replicas begin with the latest offset."""

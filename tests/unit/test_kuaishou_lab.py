@@ -135,4 +135,8 @@ def test_what_a_thread_waits_for_is_told_by_its_kernel_stack() -> None:
     assert cause("[<0>] do_get_write_access+0x277\n[<0>] jbd2_journal_get_write_access+0x95\n" + write) == "the journal"
     reclaim = "[<0>] reclaim_throttle+0x1\n[<0>] try_to_free_mem_cgroup_pages+0x1\n[<0>] __filemap_get_folio+0x1\n"
     assert cause(reclaim + write) == "memory"
+    sendfile = "[<0>] blk_mq_get_tag+0x1\n[<0>] filemap_get_pages+0x1\n[<0>] filemap_splice_read+0x1\n"
+    assert cause(sendfile) == "sendfile"
+    assert cause("[<0>] blk_mq_get_tag+0x1\n[<0>] filemap_fault+0x1\n") == "page faults"
+    assert cause("[<0>] ext4_block_write_begin+0x1\n[<0>] generic_perform_write+0x1\n" + write) == "writes"
     assert cause("") == "the disk"

@@ -113,17 +113,34 @@ def test_one_turn_sends_at_most_one_chunk(rig: Rig) -> None:
 
 def test_what_sendfile_takes_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(os.urandom(3 * MAX_CHUNK), tls=False)
-    calls: list[int] = []
+    calls: list[tuple[int, int]] = []
 
     def sendfile(out: int, source: int, at: int, count: int) -> int:
-        calls.append(count)
+        calls.append((at, count))
         return os.write(out, os.pread(source, min(count, 1000), at))
 
     monkeypatch.setattr(os, "sendfile", sendfile)
     rig.sender.send([rig.region(0, 3 * MAX_CHUNK)])
-    assert calls == [MAX_CHUNK]
+    assert calls == [(0, MAX_CHUNK)]
     rig.transport.turns.turn()
-    assert calls == [MAX_CHUNK, MAX_CHUNK - 1000]
+    assert calls[1:] == [(1000, MAX_CHUNK)]
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["takes nothing", "takes a part"])
+def test_what_waits_for_the_socket_is_looked_for_in_memory_again(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    rig = Rig(os.urandom(MAX_CHUNK), tls=False)
+    region = rig.region(0, MAX_CHUNK)
+
+    def sendfile(out: int, source: int, at: int, count: int) -> int:
+        if full:
+            raise BlockingIOError
+        return os.write(out, os.pread(source, 1000, at))
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    rig.sender.send([region])
+    region.cold = True  # the kernel needed the memory
+    rig.transport.turns.turn()
+    assert [one[1] for one in rig.warming] == [0 if full else 1000]
 
 
 def test_one_turn_sends_many_small_slices_up_to_its_share(rig: Rig) -> None:
