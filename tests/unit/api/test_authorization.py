@@ -186,6 +186,8 @@ def test_kafka_documents_every_api_that_is_served() -> None:
     for key, alternatives in ENOUGH.items():
         assert key in REGISTRATIONS
         rows = set(DOCUMENTED[key][1]) | {(Op.WRITE, Kind.TOPIC), (Op.ALTER, Kind.CLUSTER)}
+        if key in (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE):
+            rows |= {(Op.DESCRIBE, Kind.TOPIC), (Op.DESCRIBE, Kind.GROUP)}
         assert all(alternative <= rows for alternative in alternatives), key
 
 
