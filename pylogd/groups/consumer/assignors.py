@@ -22,7 +22,7 @@ from pylogd.groups.consumer.members import TopicPartition
 class Subscriber(NamedTuple):
     """A member as assignors see it: the ids of its topics, which all exist, and the partitions of its last target."""
 
-    topics: Set[bytes]
+    topics: frozenset[bytes]
     target: Set[TopicPartition]
 
 
@@ -34,7 +34,7 @@ Assignor: TypeAlias = "Callable[[Mapping[str, Subscriber], Mapping[bytes, int]],
 def assign_uniformly(subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]) -> Target:
     """Return a balanced assignment. partition_counts: by topic id, of every topic that anybody subscribes to."""
     target, free = _kept(subscribers, partition_counts)
-    if len({frozenset(subscriber.topics) for subscriber in subscribers.values()}) <= 1:
+    if len({subscriber.topics for subscriber in subscribers.values()}) <= 1:
         _level(target, free)
     else:
         _fill(subscribers, target, free)
@@ -46,7 +46,8 @@ def _kept(
     subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]
 ) -> tuple[Target, list[TopicPartition]]:
     """Return what each member may keep of its last target, in the order of member ids, and what nobody has."""
-    topics = sorted({topic for subscriber in subscribers.values() for topic in subscriber.topics})
+    subscriptions = {subscriber.topics for subscriber in subscribers.values()}
+    topics = sorted({topic for wanted in subscriptions for topic in wanted})
     free = dict.fromkeys((topic, index) for topic in topics for index in range(partition_counts[topic]))
     target: Target = {}
     for member_id in sorted(subscribers):

@@ -39,7 +39,7 @@ class ConsumerGroupState(Enum):
 
 
 class ConsumerGroup:
-    """A consumer group. Nothing of it is changed after it was made, but by `with_records` on the copy it returns.
+    """A consumer group. It is not changed after it was made: a change makes a copy (`with_records`).
 
     epoch: the group epoch. metadata_hash: changes with the topics that the group subscribes to.
     assignment_epoch: the group epoch that `target` is made for.
@@ -96,9 +96,13 @@ class ConsumerGroup:
         group.assignment_epoch = self.assignment_epoch
         for name in ("members", "instances", "target", "owners", "matched"):
             setattr(group, name, getattr(self, name).copy())
-        for record in records:
-            group._apply(record)
+        group.apply(records)
         return group
+
+    def apply(self, records: Iterable[Record]) -> None:
+        """Change this group itself: only for a copy that nobody else has yet."""
+        for record in records:
+            self._apply(record)
 
     def _apply(self, record: Record) -> None:
         match record:

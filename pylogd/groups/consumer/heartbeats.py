@@ -102,9 +102,11 @@ class _Draft:
         self.records: list[Record] = []
 
     def add(self, *records: Record) -> None:
-        if records:
-            self.records += records
+        if self.records:
+            self.group.apply(records)  # it is a copy already
+        elif records:
             self.group = self.group.with_records(records)
+        self.records += records
 
 
 def check(request: Heartbeat, group_id: str, *, may_name_itself: bool) -> None:
@@ -335,7 +337,8 @@ def _note_topics(draft: _Draft, find: FindTopic, *, raised: bool) -> None:
 
 def hash_of_topics(group: ConsumerGroup, find: FindTopic) -> int:
     """Return a number that changes when the topics do that the group subscribes to: made, deleted, grown."""
-    names = {name for member in group.members.values() for name in group.subscribed(member)}
+    subscriptions = {(member.topics, member.regex): member for member in group.members.values()}
+    names = {name for member in subscriptions.values() for name in group.subscribed(member)}
     topics = [topic for topic in map(find, sorted(names)) if topic is not None]
     text = b"".join(topic.topic_id + len(topic.partitions).to_bytes(4, "big") for topic in topics)
     return zlib.crc32(text) + (len(topics) << 32)
@@ -344,11 +347,16 @@ def hash_of_topics(group: ConsumerGroup, find: FindTopic) -> int:
 def assign(group: ConsumerGroup, find: FindTopic, now_ms: int) -> list[Record]:
     """Return the records of a new target assignment for the group epoch."""
     counts: dict[bytes, int] = {}
+    alike: dict[tuple[frozenset[str], str | None], frozenset[bytes]] = {}  # most members subscribe to the same
     subscribers = {}
     for member_id, member in group.members.items():
-        topics = [topic for topic in map(find, group.subscribed(member)) if topic is not None]
-        counts.update((topic.topic_id, len(topic.partitions)) for topic in topics)
-        subscribers[member_id] = Subscriber(frozenset(topic.topic_id for topic in topics), group.target_of(member_id))
+        subscription = member.topics, member.regex
+        topic_ids = alike.get(subscription)
+        if topic_ids is None:
+            topics = [topic for topic in map(find, group.subscribed(member)) if topic is not None]
+            counts.update((topic.topic_id, len(topic.partitions)) for topic in topics)
+            topic_ids = alike[subscription] = frozenset(topic.topic_id for topic in topics)
+        subscribers[member_id] = Subscriber(topic_ids, group.target_of(member_id))
     target = ASSIGNORS[assignor_of(group)](subscribers, counts)
     changed = [
         TargetAssignment(group.group_id, member_id, frozenset(partitions))

@@ -45,6 +45,8 @@ KeyValue = tuple[bytes, bytes | None]
 Append = Callable[[str, Sequence[KeyValue], Callable[[], object]], "ErrorCode | Deferred[ErrorCode]"]
 
 _NEVER: Final = float("inf")
+#: From so many characters of topic names in a heartbeat on it is checked how much all members have.
+_LARGE_SUBSCRIPTION: Final = 1 << 14
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -169,8 +171,21 @@ class ConsumerGroups:
                 raise HeartbeatRefused(
                     ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {most} members, as many as it may have."
                 )
+        self._check_size(request)
         stale, held.stale = held.stale, False
         return beat(held.group, request, self._find, match, self._now_ms(), topics_changed=stale)
+
+    def _check_size(self, request: Heartbeat) -> None:
+        """Raise HeartbeatRefused if the members of all groups would name more topics than there is room for."""
+        size = sum(map(len, request.topics or ()))
+        if size <= _LARGE_SUBSCRIPTION:
+            return
+        members = (member for held in self._held.values() for member in held.group.members.values())
+        kept = sum(len(name) for member in members for name in member.topics)
+        if kept + size > self._settings.integer("group.metadata.max.bytes"):
+            raise HeartbeatRefused(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this broker have no room for so many topic names."
+            )
 
     def _answer(self, request: Heartbeat, change: Change) -> HeartbeatAnswer:
         if change.member is None or request.epoch < JOINING:

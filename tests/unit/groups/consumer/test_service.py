@@ -237,3 +237,16 @@ def test_topics_that_change(world: World) -> None:
         TOPICS["t"] = before
     assert unchanged is not None and unchanged.assignment is None
     assert changed is not None and (changed.epoch, len(changed.assignment or ())) == (2, 6)
+
+
+def test_members_cannot_fill_the_memory_with_topic_names(world: World) -> None:
+    settings = Settings({"group.metadata.max.bytes": 1 << 20})
+    world.groups = ConsumerGroups(world.clock, lambda: 7, world.log.append, TOPICS.get, settings)
+    errors = []
+    for number in range(70):
+        names = frozenset(f"{number:03}" + str(at) * 200 for at in range(100))
+        answer = world.send(f"m{number}", 0, rebalance_ms=1, topics=names, owned=frozenset())
+        assert answer is not None
+        errors.append(answer.error)
+    assert errors[:20] == [ErrorCode.NONE] * 20 and errors[-1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.join("small") is not None
