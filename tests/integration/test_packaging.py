@@ -60,7 +60,8 @@ def test_the_wheel_contains_every_source_file_unchanged() -> None:
 
 def test_the_wheel_contains_nothing_else() -> None:
     own = re.compile(
-        r"(.*/)?(pylogd_broker-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)|pylogd/wire/_speedups\.[^/]+\.so"
+        r"(.*/)?(pylogd_broker-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)"
+        r"|pylogd/(wire/_speedups|log/_residency|net/_tls_records)\.[^/]+\.so"
     )
     strange = [name for name in installed() if name not in sources() and not own.fullmatch(name)]
     assert not strange

@@ -47,9 +47,9 @@ TOPIC: Final = "bob-attacked"
 SECONDS: Final = 60.0
 #: APIs by which Kafka's brokers, controllers and transaction coordinators speak to each other, by their names there.
 OF_BROKERS: Final = {
-    "LeaderAndIsr": 4, "StopReplica": 5, "UpdateMetadata": 6, "ControlledShutdown": 7, "WriteTxnMarkers": 27,
+    "LeaderAndIsr": 4, "StopReplica": 5, "UpdateMetadata": 6, "ControlledShutdown": 7,
     "Vote": 52, "BeginQuorumEpoch": 53, "EndQuorumEpoch": 54, "DescribeQuorum": 55, "AlterPartition": 56,
-    "UpdateFeatures": 57, "Envelope": 58, "FetchSnapshot": 59, "BrokerRegistration": 62, "BrokerHeartbeat": 63,
+    "Envelope": 58, "FetchSnapshot": 59, "BrokerRegistration": 62, "BrokerHeartbeat": 63,
     "UnregisterBroker": 64,
     "AllocateProducerIds": 67, "ControllerRegistration": 70, "AssignReplicasToDirs": 73,
 }  # fmt: skip
