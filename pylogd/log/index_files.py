@@ -10,10 +10,14 @@ from pylogd.log.index import IndexCorrupt, Indexes, TransactionIndex
 def write_index_files(
     fs: FileSystem, offsets: str, times: str, transactions: str, indexes: Indexes, *, sync: bool
 ) -> None:
-    """Write the indexes to the files with these paths. One of no transactions has no file. Raises OSError."""
+    """Write the indexes to the files with these paths. One of no transactions has no file. Raises OSError.
+
+    That of transactions comes first, and is always synced: if it is missing, it is taken to be empty, and readers get
+    records that were aborted. If one of the others is missing after a crash, all three are rebuilt.
+    """
+    write_transaction_index(fs, transactions, indexes.aborted, sync=True)
     replace_file(fs, offsets, indexes.offsets.to_bytes(), sync=sync)
     replace_file(fs, times, indexes.times.to_bytes(), sync=sync)
-    write_transaction_index(fs, transactions, indexes.aborted, sync=sync)
 
 
 def write_transaction_index(fs: FileSystem, path: str, index: TransactionIndex, *, sync: bool) -> None:

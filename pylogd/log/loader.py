@@ -141,10 +141,12 @@ class _Loader:
         clean = found.clean and segments[-1].file is None and self._ends_well(segments[-1])
         self._check_transaction_indexes(segments)
         end = self._end_offset(segments) if clean else self._recover(segments)
+        incomplete = [segment for segment in segments[:-1] if self._lacks_indexes(segment)]
+        self.markers_unknown.update(segment.base_offset for segment in incomplete)
         if self.markers_unknown:
             rebuild_transaction_indexes(self.fs, self.directory, segments, self.markers_unknown)
-        for segment in segments[:-1]:
-            self._complete(segment)
+        for segment in incomplete:
+            segment.load_indexes()
         start = max(found.log_start_offset, segments[0].base_offset)
         if start > end:
             _log.warning("%s ends at offset %d, before its log start offset %d, where it continues now",
@@ -222,11 +224,14 @@ class _Loader:
         last = segments[-1].last_batch(allow_cold=True)
         return segments[-1].base_offset if last is None else last.next_offset
 
-    def _complete(self, segment: Segment) -> None:
-        """Rebuild missing indexes of a sealed segment: it was rolled just before a crash, or somebody deleted them."""
+    def _lacks_indexes(self, segment: Segment) -> bool:
+        """Return whether a segment that was not scanned has no indexes: a crash came soon after its end was reached.
+
+        Its index of aborted transactions is not there either, or outdated. The recovery point says nothing about that:
+        a flush of the active segment moves it without writing indexes.
+        """
         *required, _ = segment.file_paths()  # that of aborted transactions exists only if there are any
-        if segment.file is None and not all(map(self.fs.exists, required)):
-            segment.load_indexes()
+        return segment.file is None and not all(map(self.fs.exists, required))
 
     # Recovery ------------------------------------------------------------------------------------------------------
 

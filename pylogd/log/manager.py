@@ -282,11 +282,10 @@ class LogManager:
         with self._made:
             while key in self._being_made:
                 self._made.wait()
-            known = self.logs.get(key)
-            if known is not None:
+            self._registry.wait_until_removed(key)
+            if (known := self.logs.get(key)) is not None:
                 return known
-            offline = self._registry.offline.get(key)
-            if offline is not None:
+            if (offline := self._registry.offline.get(key)) is not None:
                 raise offline.error
             if len(self.logs) + len(self._being_made) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
                 raise TooManyPartitions(self.partition_limit)
@@ -348,23 +347,26 @@ class LogManager:
         return entry
 
     def delete(self, topic: str, partition: int) -> None:
-        """Delete a log: its name is available at once, its files are removed later. Ignores an unknown partition.
+        """Delete a log, once no write of it is under way. Ignores an unknown partition. Raises StorageFailure.
 
-        Raises StorageFailure.
+        Its name is available at once, its files are removed later.
         """
-        removed = self._remove(topic, partition)
-        if removed is None:
-            self._delete_unopened((topic, partition))
-            return
-        log, entry = removed
-        try:
-            with log.maintenance:
-                with log.exclude_appends():  # a roll must not fail because the directory has another name
-                    log.abandon()
-                self._delete_later(entry, log.directory, log.config)
-        except StorageFailure as error:
-            self.storage_failed(error)
-            raise
+        key = topic, partition
+        with self._registry.removing(key):
+            log = self.logs.get(key)
+            if log is None:
+                self._delete_unopened(key)
+                return
+            try:
+                with log.maintenance:
+                    with log.exclude_appends():  # a roll must not fail because the directory has another name
+                        entry = self._remove(key, log)
+                        log.abandon()
+                    if entry is not None:
+                        self._delete_later(entry, log.directory, log.config)
+            except StorageFailure as error:
+                self.storage_failed(error)
+                raise
 
     def _delete_unopened(self, key: TopicPartition) -> None:
         """Delete a log that was not opened because there are too many partitions, if it is one."""
@@ -391,27 +393,31 @@ class LogManager:
 
         Returns the new path of the directory, None if there is no such log. Raises StorageFailure.
         """
-        removed = self._remove(topic, partition)
-        if removed is None:
-            return None
-        log, entry = removed
-        try:
-            log.close()
-            target = entry.rename_partition(log.directory, STRAY_SUFFIX)
-        except StorageFailure as error:
-            self.storage_failed(error)
-            raise
-        return target
-
-    def _remove(self, topic: str, partition: int) -> tuple[Log, LogDirectory] | None:
-        """Remove a log from the open ones; return it with its data directory, None if there is no such log."""
-        with self._registry.lock:
-            log = self.logs.pop((topic, partition), None)
+        key = topic, partition
+        with self._registry.removing(key):
+            log = self.logs.get(key)
             if log is None:
                 return None
+            with log.exclude_appends():  # nothing is changed before a write under way is done
+                entry = self._remove(key, log)
+            if entry is None:
+                return None
+            try:
+                log.close()
+                return entry.rename_partition(log.directory, STRAY_SUFFIX)
+            except StorageFailure as error:
+                self.storage_failed(error)
+                raise
+
+    def _remove(self, key: TopicPartition, log: Log) -> LogDirectory | None:
+        """Remove a log from the open ones; return its data directory, None if that went offline meanwhile."""
+        with self._registry.lock:
+            if self.logs.get(key) is not log:
+                return None
+            del self.logs[key]
             entry = self._directories.directory_of(log)
             entry.open_logs -= 1
-            return log, entry
+            return entry
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log to end at `offset` at most, update the checkpoints, and return the new log end offset."""

@@ -6,6 +6,8 @@ Every change of the set of open logs holds `lock`; looking a log up needs no loc
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pylogd.log.checkpoints import TopicPartition
@@ -35,6 +37,26 @@ class LogRegistry:
         self.logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, OfflineLog] = {}
         self.lock = threading.Lock()
+        self._released = threading.Condition(self.lock)
+        self._being_removed: set[TopicPartition] = set()
+
+    @contextmanager
+    def removing(self, key: TopicPartition) -> Iterator[None]:
+        """Remove a log while the block runs: until then nobody else creates or removes one of its name."""
+        with self.lock:
+            self.wait_until_removed(key)
+            self._being_removed.add(key)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._being_removed.remove(key)
+                self._released.notify_all()
+
+    def wait_until_removed(self, key: TopicPartition) -> None:
+        """Wait while a log is being removed. The caller holds `lock`."""
+        while key in self._being_removed:
+            self._released.wait()
 
     def open_logs(self) -> list[Log]:
         """Return the open logs at this moment."""

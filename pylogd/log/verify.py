@@ -11,6 +11,7 @@ contradict the segments; and, if wanted, that records can be decoded. Unknown fi
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,13 +80,16 @@ def verify_log_dir(path: str, *, records: bool = False, fs: FileSystem | None = 
 
 def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records: bool) -> Iterator[Finding]:
     ends: dict[checkpoints.TopicPartition, int] = {}
+    starts: dict[checkpoints.TopicPartition, int] = {}
+    with contextlib.suppress(CorruptFile):  # reported below
+        starts = checkpoints.read_offsets(fs, path, checkpoints.LOG_STARTS)
     for name in names:
         child = os.path.join(path, name)
         key = split_name(name)
         if fs.islink(child):
             yield Finding(child, None, Severity.WARNING, "a symbolic link; the broker does not follow links")
         elif key is not None and fs.isdir(child):
-            partition = _Partition(fs, child, records)
+            partition = _Partition(fs, child, records, starts.get(key, 0))
             yield from partition.verify()
             ends[key] = partition.end
         elif name.endswith(STRAY_SUFFIX) and fs.isdir(child):
@@ -118,12 +122,13 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
 
 
 class _Partition:
-    """The check of one partition's directory. `end` is the log end offset afterwards."""
+    """The check of one partition's directory. `end` is the log end offset afterwards. start: the log start offset."""
 
-    def __init__(self, fs: FileSystem, directory: str, records: bool) -> None:
+    def __init__(self, fs: FileSystem, directory: str, records: bool, start: int = 0) -> None:
         self.fs = fs
         self.directory = directory
         self.records = records
+        self.start = start
         self.end = 0
         self.epoch = -1
         self.aborting: dict[int, dict[int, int]] = {}  # by segment: producer id by offset of its markers that abort
@@ -134,7 +139,7 @@ class _Partition:
         names = sorted(self.fs.listdir(self.directory))
         bases = [int(name[:20]) for name in names if is_segment_name(name) and name.endswith(LOG_SUFFIX)]
         for at, base in enumerate(bases):
-            if at and base > self.end and not self.damaged:
+            if at and base > self.end and base > self.start and not self.damaged:
                 message = (
                     f"there are no records from offset {self.end} to {base - 1}: correct only if the log is compacted"
                 )

@@ -46,8 +46,10 @@ class MemoryFileSystem:
     def __init__(self) -> None:
         self.files: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
-        self.durable_names: dict[str, Inode] = {}
-        self.durable_directories: set[str] = {"/"}
+        #: The durable contents of each directory, and the same for those whose own names are durable. A directory
+        #: keeps its contents when it is renamed; another one that gets its old name begins empty.
+        self._contents: dict[str, dict[str, Inode]] = {"/": {}}
+        self._durable: dict[str, dict[str, Inode]] = dict(self._contents)
         self.faults: list[Fault] = []
         self.cold: set[str] = set()  # paths that are not in the page cache
         self.calls: list[str] = []
@@ -84,13 +86,15 @@ class MemoryFileSystem:
         Of each file, up to `torn` bytes after the synced part reached the disk; with `zeros` they are zeros.
         """
         self.kill()
-        self.files = dict(self.durable_names)
+        self._contents = dict(self._durable)
+        self.directories = set(self._contents)
+        self.files = {
+            os.path.join(path, name): inode for path, names in self._contents.items() for name, inode in names.items()
+        }
         for inode in self.files.values():
             synced = inode.durable
             tail = bytes(inode.data[len(synced) :][:torn]) if inode.data.startswith(synced) else b""
             inode.data = bytearray(synced) + (bytes(len(tail)) if zeros else tail)
-        self.directories = set(self.durable_directories)
-        self.files = {path: inode for path, inode in self.files.items() if os.path.dirname(path) in self.directories}
 
     def open_paths(self) -> list[str]:
         """The paths of all open descriptors."""
@@ -185,13 +189,14 @@ class MemoryFileSystem:
 
     def fsync_dir(self, path: str) -> None:
         self._call("fsync_dir", path)
-        here = {name: inode for name, inode in self.files.items() if os.path.dirname(name) == path}
-        self.durable_names = {
-            name: inode for name, inode in self.durable_names.items() if os.path.dirname(name) != path
-        } | here
-        self.durable_directories = {
-            name for name in self.durable_directories if os.path.dirname(name) != path or name == "/"
-        } | {name for name in self.directories if os.path.dirname(name) == path}
+        contents = self._contents.setdefault(path, {})
+        contents.clear()
+        contents.update(
+            {os.path.basename(name): inode for name, inode in self.files.items() if os.path.dirname(name) == path}
+        )
+        self._durable = {
+            name: names for name, names in self._durable.items() if os.path.dirname(name) != path or name == "/"
+        } | {name: self._contents[name] for name in self.directories - {"/"} if os.path.dirname(name) == path}
 
     def ftruncate(self, fd: int, size: int) -> None:
         path, inode = self._file(fd)
@@ -218,6 +223,7 @@ class MemoryFileSystem:
             return renamed(path) if path == source or path.startswith(source + "/") else path
 
         self.directories = {new(path) for path in self.directories}
+        self._contents = {new(path): names for path, names in self._contents.items()}
         self.files = {new(path): inode for path, inode in self.files.items()}
 
     def unlink(self, path: str) -> None:
@@ -245,6 +251,7 @@ class MemoryFileSystem:
         self._call("mkdir", path)
         while path not in self.directories:
             self.directories.add(path)
+            self._contents[path] = {}
             path = os.path.dirname(path)
 
     def identity(self, path: str) -> tuple[int, int]:
@@ -258,6 +265,7 @@ class MemoryFileSystem:
         if self.listdir(path):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
         self.directories.remove(path)
+        del self._contents[path]
 
     def space(self, path: str) -> tuple[int, int]:
         self._call("space", path)

@@ -240,6 +240,33 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.log.deletable_offset = self.high_watermark
         assert self.producers() == before
 
+    @rule(torn=st.sampled_from([0, 50]))
+    def lose_power_any_time(self, torn: int) -> None:
+        """Lose power when not everything was flushed: the log has what was, and ends where it can be read."""
+        flushed = self.log.recovery_point if self.log.names_synced else 0
+        self.storage.lose_power(torn)
+        if ("t", 0) not in self.storage.manager.logs:
+            assert not flushed
+            assert not self.storage.manager.offline
+            self.storage.create()
+        start, end = self.ends()
+        assert flushed <= end <= self.end
+        self.start, self.end = start, end
+        self.lose(end)
+        self.log.deletable_offset = self.high_watermark
+        self.storage.kill()
+        assert self.ends() == (start, end)
+        self.log.deletable_offset = self.high_watermark
+
+    def ends(self) -> tuple[int, int]:
+        """Return where the log starts and ends, and check that it can be read up to there."""
+        offset = self.log.log_start_offset
+        while (records := self.log.read(offset, 1 << 20, allow_cold=True, empty=True)) is not None:
+            for header, _ in iter_batches(records.read()):
+                offset = header.next_offset
+        assert offset == self.log.log_end_offset
+        return self.log.log_start_offset, offset
+
     def producers(self) -> list[tuple[int, int, int, int]]:
         """Return what has to survive of each producer: epoch, sequence, and the start of its transaction."""
 

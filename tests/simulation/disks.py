@@ -18,7 +18,10 @@ from tests.fakes.workers import set_pace
 
 
 class WouldWait(BaseException):
-    """A thread would wait for a write under way, which in a simulation means to try again later."""
+    """A thread would wait for a write under way, which in a simulation means to make the call again later.
+
+    It is made again from its beginning, so it may have changed nothing before that, or nothing that matters then.
+    """
 
 
 _exclude_appends, _wait_to_begin = Log.exclude_appends, wait_to_begin

@@ -156,6 +156,11 @@ def test_smooth_expansions_lose_nothing_that_a_group_has_yet_to_read(first: int)
     assert expanded  # replicas without the first records did join
 
 
+@pytest.mark.parametrize("seed", [*range(5), 37])
+def test_smooth_expansions_with_write_queues_have_no_violation(seed: int) -> None:
+    SmoothHistory(seed, log_write_queues="always").run()  # in 37 a log is deleted while it is written, and made again
+
+
 def test_a_replica_that_joins_before_the_groups_are_there_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nobody(*_: object) -> dict[object, object]:
         return {}

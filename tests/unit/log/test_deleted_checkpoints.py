@@ -1,4 +1,4 @@
-"""What a crash finds in the checkpoints of a partition that was deleted and created again."""
+"""What a crash finds of a partition that was deleted and created again, in the checkpoints and in its directory."""
 
 from __future__ import annotations
 
@@ -53,6 +53,21 @@ def test_a_crash_during_a_deletion_leaves_no_checkpoint_for_the_next_log_of_that
         put(storage, log, (b"k", b"%d" % at))
     assert storage.kill().cleaned_offset == 0
     assert storage.manager.high_watermarks == {}
+    storage.check()
+
+
+def test_a_log_created_again_has_nothing_of_the_deleted_one_after_a_power_loss() -> None:
+    storage = MemoryStorage(segment_bytes=200)
+    storage.create()
+    storage.manager.begin_at("t", 0, 7)
+    storage.manager.logs["t", 0].flush()
+    storage.manager.delete("t", 0)
+    storage.create()
+    storage.manager.checkpoint()  # makes the names of directories durable, not those of the files in them
+    storage.lose_power()
+    log = storage.manager.logs["t", 0]
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert storage.kill().log_end_offset == 0
     storage.check()
 
 

@@ -83,7 +83,7 @@ def test_an_atomic_write_leaves_the_old_or_the_new() -> None:
         assert read_file(fs, "/d/f") == b"old"
         assert fs.listdir("/d") == ["f"]
     write_atomically(fs, "/d/f", b"new")
-    fs.durable_directories.add("/d")
+    fs.fsync_dir("/")
     fs.lose_power()
     assert read_file(fs, "/d/f") == b"new"
 

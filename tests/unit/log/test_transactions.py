@@ -6,7 +6,13 @@ import pytest
 
 from pylogd.log.config import LogConfig
 from pylogd.log.dump import dump_file
-from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, TransactionalIdMissing, TransactionNotOpen
+from pylogd.log.errors import (
+    InvalidProducerEpoch,
+    OutOfOrderSequence,
+    StorageFailure,
+    TransactionalIdMissing,
+    TransactionNotOpen,
+)
 from pylogd.log.index import IndexCorrupt, TransactionIndex
 from pylogd.log.log import Log
 from pylogd.log.markers import encode_marker
@@ -77,6 +83,49 @@ def test_the_index_and_what_is_open_survive(how: str, segment_bytes: int) -> Non
     records = log.read(0, 1 << 20, allow_cold=True)
     assert records is not None
     assert log.aborted_in(0, records, 10, allow_cold=True) == EXPECTED
+    storage.check()
+
+
+def test_the_index_of_a_segment_survives_a_crash_right_after_its_end() -> None:
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
+    write(log, 1, 0)
+    end(log, 1)
+    log.flush()  # the recovery point is the end of the first segment
+    append(log, b"v" * 60)
+    assert len(log.segments) == 2
+    storage.manager.checkpoint()
+    for _ in range(2):
+        log = storage.kill()
+        assert log.has_aborted
+        assert aborted(log) == [AbortedTransaction(1, 0, 1, 2)]
+    storage.check()
+
+
+@pytest.mark.parametrize("suffix", [".txnindex", ".timeindex"])
+def test_a_crash_while_the_indexes_are_written_leaves_none_that_lacks_transactions(suffix: str) -> None:
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
+    write(log, 1, 0)
+    end(log, 1)
+    log.flush()
+    storage.manager.checkpoint()
+    append(log, b"v" * 60)
+    with storage.fs.failing("rename", 5, path=suffix), pytest.raises(StorageFailure):
+        log.seal()
+    assert aborted(storage.kill()) == [AbortedTransaction(1, 0, 1, 2)]
+    storage.check()
+
+
+def test_the_index_survives_a_power_loss_after_a_clean_stop() -> None:
+    storage = MemoryStorage()
+    log = storage.create()
+    write(log, 1, 0)
+    end(log, 1)
+    storage.manager.close()
+    storage.lose_power()
+    log = storage.manager.logs["t", 0]
+    assert aborted(log) == [AbortedTransaction(1, 0, 1, 2)]
     storage.check()
 
 

@@ -106,6 +106,25 @@ def test_gaps_and_overlaps_are_found() -> None:
     assert any("overlap" in finding.message for finding in found(storage))
 
 
+def test_a_gap_before_the_log_start_offset_is_none() -> None:
+    storage = MemoryStorage()
+    log = storage.create()
+    append(log, b"0")
+    log.flush()
+    append(log, b"1")
+    log.delete_records_before(2)
+    storage.manager.checkpoint()
+    storage.lose_power()  # takes record 1
+    log = storage.manager.logs["t", 0]
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    assert append(log, b"2").base_offset == 2
+    storage.check()
+    storage.manager.close()
+    starts = f"{DATA}/log-start-offset-checkpoint"
+    storage.fs.files[starts].data = bytearray(b"0\n0\n")
+    assert [finding.severity for finding in verify_log_dir(DATA, fs=storage.fs)] == [Severity.WARNING]
+
+
 def test_checkpoints_that_contradict_the_log_are_found() -> None:
     storage = filled()
     overwrite(storage.fs, f"{DATA}/recovery-point-offset-checkpoint", b"0\n1\nt 0 21\n")
