@@ -180,7 +180,7 @@ class TestWaiting:
 
     def nothing_waits(self, parts: Parts) -> bool:
         return not parts.replicas.fetch_waits.watched_keys() and not any(
-            call.getTime() - parts.time.seconds() < 10 for call in parts.time.getDelayedCalls()
+            call.getTime() - parts.time.seconds() < 5 for call in parts.time.getDelayedCalls()
         )
 
     def test_an_append_ends_the_wait(self, parts: Parts) -> None:
