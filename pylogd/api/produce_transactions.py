@@ -15,7 +15,7 @@ Source: KIP-890; Kafka's ReplicaManager and AddPartitionsToTxnManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from twisted.internet.defer import Deferred
@@ -132,17 +132,18 @@ class TransactionalProduce:
     async def _answers(
         self, asked: list[_First], guards: dict[TopicPartition, VerificationGuard], add: bool
     ) -> dict[TopicPartition, ErrorCode]:
-        """Ask the coordinator, again for partitions where another step of the transaction is under way.
+        """Ask the coordinator, again for partitions where the transaction before is being ended.
 
-        Each time with a guard that is valid then: what is under way may be the marker of the transaction before, which
-        ends the guards that there are.
+        The marker of that one ends the guards that there are, also while the coordinator waits for it to be written and
+        then adds the partition. So each question has a guard that is valid then, and is asked again, at once, if a
+        marker came meanwhile: had it ended this transaction, the coordinator would say so now.
         """
         assert self._verifier is not None
         answers: dict[TopicPartition, ErrorCode] = {}
         header = asked[0].header
         left = asked
         for attempt in range(_MOST_RETRIES + 1):
-            if attempt:
+            if attempt and any(answers[one.partition.key] for one in left):
                 pause: Deferred[None] = Deferred()
                 self._context.broker.clock.callLater(_RETRY_SECONDS, pause.callback, None)
                 await pause
@@ -150,8 +151,8 @@ class TransactionalProduce:
                 guards[partition.key] = partition.log.producers.begin_verification(first, add, partition.log.now_ms())
             keys = [partition.key for partition, _ in left]
             answers.update(await self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, add))
-            left = [one for one in left if answers.get(one.partition.key) is ErrorCode.CONCURRENT_TRANSACTIONS]
-            if not (left and add):
+            left = [one for one in left if _is_undecided(one, answers, guards)] if add else []
+            if not left:
                 break
         return answers
 
@@ -170,6 +171,16 @@ class TransactionalProduce:
         if code is ErrorCode.INVALID_TXN_STATE:
             return KafkaError(code, "The partition is not part of the transaction.")
         return KafkaError(code)
+
+
+def _is_undecided(
+    asked: _First, answers: Mapping[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
+) -> bool:
+    """Return whether the coordinator has to be asked again about the first batch of a transaction on a partition."""
+    (partition, header), key = asked, asked.partition.key
+    if answers.get(key) is not ErrorCode.NONE:
+        return answers.get(key) is ErrorCode.CONCURRENT_TRANSACTIONS
+    return not partition.log.producers.is_verified(header.producer_id, header.producer_epoch, guards[key])
 
 
 def _first_batches(context: RequestContext, request: ProduceRequest, find: Find) -> list[_First]:

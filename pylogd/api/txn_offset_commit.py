@@ -35,6 +35,7 @@ from pylogd.wire.records import NO_SEQUENCE
 _FIRST_THAT_KNOWS_LOADING = 2
 _FIRST_ABORTABLE = 4
 _FIRST_THAT_ADDS = 5
+_MOST_QUESTIONS = 6  # to the coordinator, for one request
 _PARTITION_WORK = 60  # as long as encoding so many bytes of an answer
 
 #: An offset to store, the record that stores it, and the answer for it.
@@ -96,13 +97,16 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
     producers, adds = partition.log.producers, context.version >= _FIRST_THAT_ADDS
     if verifier is None or producers.in_transaction(producer_id, epoch):
         return ErrorCode.NONE
-    new = VerificationGuard(epoch, NO_SEQUENCE, adds, broker.groups.now_ms)
-    guard = producers.guards.setdefault(producer_id, new)
-    found = (await verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)).get(key)
-    if found is ErrorCode.NONE and producers.guards.get(producer_id) is not guard:
-        # A marker that came meanwhile has ended the transaction, unless another request has begun it here.
-        return ErrorCode.NONE if producers.in_transaction(producer_id, epoch) else ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
+    for _ in range(_MOST_QUESTIONS if adds else 1):
+        new = VerificationGuard(epoch, NO_SEQUENCE, adds, broker.groups.now_ms)
+        guard = producers.guards.setdefault(producer_id, new)
+        found = (await verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)).get(key)
+        if found is not ErrorCode.NONE:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
+        if producers.is_verified(producer_id, epoch, guard):
+            return ErrorCode.NONE
+        # A marker came meanwhile: of the transaction before, or of this one, which the coordinator would refuse now.
+    return ErrorCode.INVALID_TXN_STATE
 
 
 def _for_version(error: ErrorCode, version: int) -> ErrorCode:

@@ -217,6 +217,10 @@ class Producers:
         guard.note(header.producer_epoch, header.base_sequence)
         return guard
 
+    def is_verified(self, producer_id: int, epoch: int, guard: VerificationGuard) -> bool:
+        """Return whether no marker came since `guard` was returned, or the producer's transaction is open here."""
+        return self.guards.get(producer_id) is guard or self.in_transaction(producer_id, epoch)
+
     def due(self, producer_id: int, epoch: int, base_sequence: int) -> bool:
         """Return whether a batch continues the sequence of a known producer."""
         producer = self.by_id.get(producer_id)

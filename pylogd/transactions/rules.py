@@ -93,15 +93,19 @@ def may_end(
 def _may_end_with_epochs(
     value: TransactionValue, pending: bool, producer_id: int, epoch: int, commit: bool
 ) -> ErrorCode | None:
-    """As `may_end`, where each end raises the epoch: a request with the epoch before repeats the last one."""
+    """As `may_end`, where each end raises the epoch: a request with the epoch before repeats the last one.
+
+    What is pending comes before the epoch: a producer has the answer to its last end, and so the next epoch, while that
+    is pending, and may abort again before anything was sent (KAFKA-18464).
+    """
     moved = value.previous_id == producer_id and epoch == LAST_EPOCH and value.epoch == 0
     repeats = moved or value.epoch == epoch + 1
     if value.producer_id != producer_id and not moved:
         return _CONCURRENT if pending and value.next_id == producer_id else _UNMAPPED
-    if not (repeats if value.state.prepared else repeats or epoch == value.epoch):
-        return _FENCED
     if pending:
         return _CONCURRENT
+    if not (repeats if value.state.prepared else repeats or epoch == value.epoch):
+        return _FENCED
     if value.state is _S.ONGOING or (value.state is _S.EMPTY and not commit):
         return None if epoch == value.epoch else _FENCED
     if value.state.prepared:

@@ -259,13 +259,25 @@ def test_later_batches_of_the_producer_wait_behind_a_verification(parts: Parts, 
     assert not len(parts.replicas.verifications)
 
 
-def test_a_marker_that_comes_while_a_batch_is_verified(parts: Parts, coordinator: Coordinator) -> None:
+@pytest.mark.parametrize(
+    ("version", "again", "expected"),
+    [
+        (11, None, ErrorCode.INVALID_TXN_STATE),
+        (12, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a_marker_that_comes_while_a_batch_is_verified(
+    parts: Parts, coordinator: Coordinator, version: int, again: ErrorCode | None, expected: ErrorCode
+) -> None:
     """The transaction has ended: appending would open one that nobody ends."""
     coordinator.held = []
-    answer = parts.ask(produce(b"a"), 12)
+    answer = parts.ask(produce(b"a"), version)
     assert mark(parts, committed=False) is ErrorCode.NONE
     coordinator.held[0].callback({("t", 0): ErrorCode.NONE})
-    assert code_of(result_of(answer)) is ErrorCode.INVALID_TXN_STATE
+    assert len(coordinator.held) == (1 if again is None else 2)
+    if again is not None:
+        coordinator.held[1].callback({("t", 0): again})
+    assert code_of(result_of(answer)) is expected
     data = fetch(parts)
     assert (data.high_watermark, data.last_stable_offset) == (1, 1)
 
@@ -319,6 +331,36 @@ def test_a_marker_of_the_transaction_before_that_comes_between_two_questions(
     assert mark(parts, committed=True, epoch=1, version=2) is ErrorCode.NONE
     parts.time.advance(1)
     assert code_of(result_of(answer)) is ErrorCode.NONE
+
+
+def test_a_marker_of_the_transaction_before_that_comes_during_a_question(
+    parts: Parts, coordinator: Coordinator
+) -> None:
+    """The coordinator waits until the marker is written, and adds the partition to the next transaction then."""
+    assert ask(parts, produce(b"a")) is ErrorCode.NONE
+    coordinator.held = []
+    answer = parts.ask(produce(b"b", epoch=1), 12)
+    assert mark(parts, committed=True, epoch=1, version=2) is ErrorCode.NONE
+    coordinator.held[0].callback({("t", 0): ErrorCode.NONE})
+    assert not answer.called
+    assert coordinator.asked[1:] == [("tx", 7, 1, [("t", 0)], True)] * 2
+    coordinator.held[1].callback({("t", 0): ErrorCode.NONE})
+    assert code_of(result_of(answer)) is ErrorCode.NONE
+    assert values(fetch(parts)) == [b"a"]
+    assert mark(parts, committed=True, epoch=2, version=2) is ErrorCode.NONE
+    assert values(fetch(parts)) == [b"a", b"b"]
+
+
+def test_only_the_partition_with_a_marker_is_asked_about_again(parts: Parts, coordinator: Coordinator) -> None:
+    assert ask(parts, produce(b"a")) is ErrorCode.NONE
+    coordinator.held = []
+    answer = parts.ask(produce(b"b", epoch=1, indexes=(0, 1)), 12)
+    assert mark(parts, committed=True, epoch=1, version=2) is ErrorCode.NONE
+    coordinator.held[0].callback({("t", 0): ErrorCode.NONE, ("t", 1): ErrorCode.NONE})
+    assert [asked[3] for asked in coordinator.asked[1:]] == [[("t", 0), ("t", 1)], [("t", 0)]]
+    coordinator.held[1].callback({("t", 0): ErrorCode.NONE})
+    partitions = result_of(answer).responses[0].partition_responses
+    assert [(one.index, one.error_code) for one in partitions] == [(0, 0), (1, 0)]
 
 
 def test_groups_hear_of_committed_markers(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,14 +122,41 @@ def test_a_refused_verification(
     assert fetched(parts, stable=True) == [(0, -1, NONE), (1, -1, NONE)]
 
 
-def test_a_marker_that_comes_while_offsets_are_verified(parts: Parts, coordinator: Coordinator) -> None:
+@pytest.mark.parametrize(
+    ("version", "again", "expected"),
+    [(4, None, ErrorCode.INVALID_TXN_STATE), (5, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH)],
+)
+def test_a_marker_that_comes_while_offsets_are_verified(
+    parts: Parts, coordinator: Coordinator, version: int, again: ErrorCode | None, expected: ErrorCode
+) -> None:
     coordinator.held = []
-    answer = parts.ask(request(), LATEST)
+    answer = parts.ask(request(), version)
     assert isinstance(answer, Deferred)
     mark(parts, committed=False, topic=OFFSETS)
     coordinator.held[0].callback({(OFFSETS, 0): NONE})
-    assert result_of(answer).topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
+    assert len(coordinator.held) == (1 if again is None else 2)
+    if again is not None:
+        coordinator.held[1].callback({(OFFSETS, 0): again})
+    assert result_of(answer).topics[0].partitions[0].error_code == expected
     assert fetched(parts, stable=True) == [(0, -1, NONE), (1, -1, NONE)]
+
+
+def test_a_marker_of_the_transaction_before_that_comes_while_offsets_are_verified(
+    parts: Parts, coordinator: Coordinator
+) -> None:
+    """The coordinator waits until the marker is written, and adds the group to the next transaction then."""
+    assert codes(parts, request()) == [NONE]
+    coordinator.held = []
+    answer = parts.ask(request(offset=9, producer_epoch=1), LATEST)
+    assert isinstance(answer, Deferred)
+    mark(parts, committed=True, epoch=1, version=2, topic=OFFSETS)
+    coordinator.held[0].callback({(OFFSETS, 0): NONE})
+    assert not answer.called
+    coordinator.held[1].callback({(OFFSETS, 0): NONE})
+    assert result_of(answer).topics[0].partitions[0].error_code == NONE
+    assert fetched(parts, stable=False) == [(0, 7, NONE), (1, -1, NONE)]
+    mark(parts, committed=True, epoch=2, version=2, topic=OFFSETS)
+    assert fetched(parts, stable=True) == [(0, 9, NONE), (1, -1, NONE)]
 
 
 def test_an_epoch_that_is_over(parts: Parts, coordinator: Coordinator) -> None:

@@ -228,6 +228,21 @@ class TestEnd:
         assert fixture.end(after._replace(epoch=2), True, 2).error == INVALID
         assert fixture.end(after._replace(epoch=2), False, 2) == after._replace(epoch=3)
 
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_an_empty_abort_while_the_transaction_before_is_being_ended(
+        self, fixture: TransactionFixture, commit: bool
+    ) -> None:
+        """It has the epoch that the answer to the end had, and waits: the producer is not fenced (KAFKA-18464)."""
+        producer = fixture.ready()
+        fixture.add(producer, version=2)
+        fixture.leaders.hold = True
+        after = fixture.end(producer, commit, 2)
+        assert fixture.end(after, False, 2).error == CONCURRENT
+        assert fixture.end(producer._replace(epoch=7), False, 2).error == CONCURRENT
+        fixture.leaders.release()
+        assert fixture.end(producer._replace(epoch=7), False, 2).error == FENCED
+        assert fixture.end(after, False, 2) == after._replace(epoch=2)
+
     def test_the_last_epoch_is_followed_by_another_id(self, fixture: TransactionFixture) -> None:
         last = use_epoch(fixture, fixture.ready(), LAST_EPOCH)
         assert fixture.add(last, version=2) == NONE
