@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Assignment
 
-from pylogd.local.broker import free_ports
+from pylogd.local.broker import free_ports, pylogd_command
 from pylogd.log.verify import verify_log_dir
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -144,3 +146,35 @@ def test_a_producer_whose_partitions_are_verified(start_broker: StartBroker) -> 
     committed = [b"%d.%d" % (number, at) for number in (0, 2, 4) for at in range(3)]
     assert by_librdkafka(broker.address, 9, "read_committed") == committed
     assert by_aiokafka(broker.address, 9) == committed
+
+
+def run(*arguments: str, address: str) -> subprocess.CompletedProcess[str]:
+    command = [*pylogd_command(), "transactions", *arguments, "--bootstrap-server", address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def test_a_transaction_that_hangs_is_found_and_ended(start_broker: StartBroker) -> None:
+    """No coordinator knows of this one: a reader of committed records waits behind it until it is aborted."""
+    address = start_broker(settings=SETTINGS).address
+    writer = Transactions(address)
+    create_topic(writer.client, "t")
+    writer.send(b"before")
+    writer.send(b"hanging", 1)
+    writer.send(b"after")
+    assert writer.latest(1) == 1
+    found = run("find-hanging", "--topic", "t", "--max-timeout", "0s", "--json", address=address)
+    assert found.returncode == 1, found.stderr
+    (hanging,) = json.loads(found.stdout)
+    assert (hanging["topic"], hanging["partition"], hanging["producer_id"], hanging["transaction_start"]) == (
+        "t",
+        0,
+        1,
+        1,
+    )
+    ended = run("abort", "t", "0", "--start-offset", "1", "--yes", address=address)
+    assert ended.returncode == 0, ended.stderr
+    assert writer.latest(1) == 4
+    assert by_librdkafka(address, 2, "read_committed") == [b"before", b"after"]
+    assert run("find-hanging", "--topic", "t", "--max-timeout", "0s", address=address).returncode == 0
+    again = run("abort", "t", "0", "--start-offset", "1", "--yes", address=address)
+    assert again.returncode == 1 and "no transaction from offset 1 is open" in again.stderr

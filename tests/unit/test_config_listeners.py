@@ -67,6 +67,11 @@ def test_unnamed_listeners_get_names() -> None:
     assert names == ["PLAINTEXT", "SSL", "PLAINTEXT2", "PLAINTEXT3", "PLAINTEXT4", "PLAINTEXT5"]
 
 
+def test_only_this_machine_can_connect_unless_told_otherwise() -> None:
+    (listener,) = Settings().listeners
+    assert (str(listener), listener.endpoint) == ("PLAINTEXT://127.0.0.1:9092", "tcp:9092:interface=127.0.0.1")
+
+
 def test_wildcards() -> None:
     wild = parse_listeners([":1", "0.0.0.0:2", "[::]:3"])
     assert all(listener.wildcard for listener in wild)
