@@ -33,8 +33,7 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.service import Replicas
 from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers, read_claim
 from pylogd.security.principal import ANONYMOUS
-from tests.fakes.filesystem import MemoryFileSystem
-from tests.simulation.disks import change_pace, make_disks, tell_of_writes
+from tests.simulation.disks import SimFiles, change_pace, make_disks, tell_of_writes
 from tests.simulation.store import SimStore, SimTree, slowly
 
 _EPOCH_MS = 1_700_000_000_000
@@ -276,7 +275,7 @@ class SimBroker:
     def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
         self.world = world
         self.node_id = node_id
-        self.fs = MemoryFileSystem()
+        self.fs = SimFiles()
         self.settings = Settings({"node.id": node_id, "log.dirs": "/data", **settings})
         self.boots = 0
         self.machine_boots = 0
@@ -408,7 +407,7 @@ class SimBroker:
         del self.world.running[self.time]
         self.store.vanish()
         if wipe:
-            self.fs = MemoryFileSystem()
+            self.fs = SimFiles()
         elif power:
             self.machine_boots += 1
             self.fs.lose_power()
