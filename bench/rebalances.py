@@ -57,6 +57,11 @@ SETTINGS: Final = {
 #: Kafka has bounds of its own for the interval.
 KAFKA_SETTINGS: Final = {**SETTINGS, "group.consumer.min.heartbeat.interval.ms": "1000"}
 
+#: What a coordinator answers that has just been found and is not ready yet.
+NOT_YET: Final = {
+    ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}  # fmt: skip
+
 Partition = tuple[bytes | str, int]
 
 
@@ -133,6 +138,9 @@ class NewMember(Member):
                 await self.wire.ask(ConsumerGroupHeartbeatRequest(GROUP, self.name, -1), 1)
                 return
             answer = await self.wire.ask(self._request(epoch, told), 1)
+            if answer.error_code in NOT_YET:
+                await asyncio.sleep(0.1)
+                continue
             if answer.error_code:
                 raise RuntimeError(f"{self.name}: {ErrorCode(answer.error_code).name}: {answer.error_message}")
             before, told = self.has, False
@@ -170,6 +178,9 @@ class ClassicMember(Member):
                 GROUP, 60_000, 60_000, member_id, None, "consumer", [JoinGroupRequestProtocol("range", subscription)]
             )
             joined = await self.wire.ask(joining, 3)
+            if joined.error_code in NOT_YET:
+                await asyncio.sleep(0.1)
+                continue
             member_id, generation = joined.member_id, joined.generation_id
             assignments = _ranges([one.member_id for one in joined.members], self.count)
             syncing = SyncGroupRequest(GROUP, generation, member_id, assignments=assignments)
