@@ -1,16 +1,21 @@
-"""Consumers that lag and a busy disk, with and without the throttle (the talk's fifth part)."""
+"""Consumers that lag and a busy disk, with and without the throttle (the talk's fifth part).
+
+Twice: at a disk whose reads the kernel limits, by tenths of a second, and at one that serves evenly.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from bench.kuaishou import brokers, clients
 from bench.kuaishou.clients import Clients, curve, percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
-from bench.kuaishou.lab import Laboratory, slow_down
+from bench.kuaishou.lab import QUEUE, ControlGroup, Disk, Laboratory, slow_down
 from bench.kuaishou.meter import Meter
 from bench.kuaishou.waits import Waits
 from pylogd.config.broker import SETTINGS
@@ -22,6 +27,7 @@ DISK: Final = 4 << 30
 HISTORY: Final = 1_200_000_000
 QUICK_HISTORY: Final = 600_000_000
 READ_LIMIT: Final = 30_000_000
+EVEN_RATE: Final = 50_000_000  # of the disk that serves evenly, reads and writes together
 FILL_RATE: Final = 80_000_000
 LIVE_RATE: Final = 8_000_000
 #: The producer writes to all partitions; each reader from the earliest offset reads one of the others.
@@ -43,8 +49,26 @@ _MB: Final = 1_000_000
 
 
 def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
-    """Do one round of an arm."""
+    """Do one round of an arm at a disk whose reads the kernel limits."""
     disk, group = lab.disk("data", DISK), lab.group("broker")
+    return _round(lab, arm, scale, disk, group, partial(slow_down, disk, group, READ_LIMIT))
+
+
+def run_evenly(lab: Laboratory, arm: str, scale: Scale) -> Round:
+    """Do one round of an arm at a disk that serves evenly."""
+    disk, group = lab.even_disk("data", DISK), lab.group("broker")
+
+    def slow() -> None:
+        disk.limit_queue(*QUEUE)
+        disk.limit_rate(EVEN_RATE)
+
+    return _round(lab, arm, scale, disk, group, slow)
+
+
+def _round(
+    lab: Laboratory, arm: str, scale: Scale, disk: Disk, group: ControlGroup, slow: Callable[[], object]
+) -> Round:
+    """slow: makes the disk slow, once the history is written."""
     group.limit_memory(MEMORY)
     group.count(disk.number)
     disk.limit_dirty(MEMORY // 8)
@@ -55,7 +79,7 @@ def run(lab: Laboratory, arm: str, scale: Scale) -> Round:
     size = QUICK_HISTORY if scale.quick else HISTORY
     clients.run("produce", address, partitions=",".join(OLD), rate=FILL_RATE, total_bytes=size)
     group.drop_page_cache()
-    slow_down(disk, group, READ_LIMIT)
+    slow()
     running = Clients()
     try:
         producer = running.start("produce", address, partitions=ALL, rate=LIVE_RATE, samples=1)
@@ -189,3 +213,19 @@ EXPERIMENT: Final = Experiment(
     why_not=why_not,
     seconds=15.0,
 )  # fmt: skip
+
+EVEN_EXPERIMENT: Final = replace(
+    EXPERIMENT,
+    name="laggards-even",
+    title="Throttled laggards at a disk that serves evenly",
+    talk="The same as before.",
+    method=(
+        f"The same as before, with another disk: it takes the same requests, {QUEUE[0]} of {QUEUE[1] >> 10} KB at most "
+        "in progress, and serves one after the other, reads and writes alike, each in the time that "
+        f"{EVEN_RATE / _MB:.0f} MB/s take. The kernel's limit, in the experiment before, serves a tenth of a second's "
+        "bytes at once and then nobody, so that a write, or a commit of the file system's journal, may wait for up to "
+        "90 ms at whatever utilisation. The disk is a FUSE file system below the loop device "
+        "(`bench/kuaishou/even_disk.py`)."
+    ),
+    run=run_evenly,
+)
