@@ -18,6 +18,8 @@ from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round,
 from bench.kuaishou.lab import QUEUE, ControlGroup, Disk, Laboratory, slow_down
 from bench.kuaishou.meter import Meter
 from bench.kuaishou.waits import Waits
+from pylogd.cli.throttled import throttled_clients
+from pylogd.client import Admin
 from pylogd.config.broker import SETTINGS
 
 SETTING: Final = "lagging.consumer.throttle.enable"
@@ -88,15 +90,18 @@ def _round(
         with Meter(group, disk) as meter, Waits(group) as waits:
             laggards = [running.start("catch-up", address, partitions=one, seconds=_LIMIT_SECONDS) for one in OLD]
             read = [running.result(one) for one in laggards]
+        with Admin(address) as admin:
+            delayed = throttled_clients(admin)
         produced, seen = running.result(producer, stop=True), running.result(tail, stop=True)
     finally:
         running.stop()
-    return _result(produced, seen, read, meter, waits)
+    return _result(produced, seen, read, meter, waits, delayed)
 
 
 def _result(
-    produced: dict[str, Any], seen: dict[str, Any], read: list[dict[str, Any]], meter: Meter, waits: Waits
-) -> Round:
+    produced: dict[str, Any], seen: dict[str, Any], read: list[dict[str, Any]], meter: Meter, waits: Waits,
+    delayed: list[dict[str, Any]],
+) -> Round:  # fmt: skip
     begun = min(one["begun"] for one in read)
     ended = max(one["begun"] + one["seconds"] for one in read)
     settled = begun + min(SETTLE_SECONDS, (ended - begun) / 2)
@@ -114,6 +119,8 @@ def _result(
             (row[3] * 1000 for rows in seen["latencies"] for row in rows if row[0] >= settled), default=0.0
         ),
         "time until the laggards finished": ended - begun,
+        "tail reader delayed": sum(one["total_seconds"] for one in delayed if one["client"] == "tail"),
+        "laggards delayed": sum(one["total_seconds"] for one in delayed if one["client"] == "catch-up"),
         "laggards that finished": float(sum(one["finished"] for one in read)),
         "laggards together": sum(one["bytes"] for one in read) / (ended - begun) / _MB,
         "failed records": produced["failed"],
@@ -186,6 +193,8 @@ EXPERIMENT: Final = Experiment(
         Measure("main thread waited for the disk", "s", 2),
         Measure("its longest wait", "ms"),
         Measure("highest median from producer to tail reader", "ms"),
+        Measure("tail reader delayed", "s", 1),
+        Measure("laggards delayed", "s", 1),
         Measure("laggards together", "MB/s", 1),
         Measure("time until the laggards finished", "s"),
         Measure("laggards that finished", "of 3"),
@@ -202,6 +211,7 @@ EXPERIMENT: Final = Experiment(
             "p99.9 of produce beside laggards", "with a cache", at_most=2, beside="with a cache",
             beside_measure="p99.9 of produce, idle",
         ),
+        Target("tail reader delayed", "throttled", at_most=0, talk="never"),
         Target("laggards that finished", "throttled", at_least=3),
     ),
     charts=(
