@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -17,6 +16,7 @@ from pylogd.log.manager import LogManager
 from tests.fakes.compaction import COMPACT
 from tests.fakes.filesystem import Fault, MemoryFileSystem
 from tests.fakes.storage import START_MS, TOPIC_ID, batch
+from tests.rawclient import wait_until
 
 SICK, SOUND = "/sick", "/sound"
 CONFIG = CleanerConfig(dedupe_buffer_bytes=1 << 16, backoff_ms=1)
@@ -66,30 +66,20 @@ class Broker:
         return log
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds; fail after a while."""
-    pause = threading.Event()
-    for _ in range(SECONDS * 100):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("the condition was not met in time")
-
-
 def test_a_disk_that_hangs_holds_up_only_its_own_logs() -> None:
     broker = Broker()
     sick, sound = broker.fill(SICK), broker.fill(SOUND)
     broker.fs.thawed.clear()
     broker.cleaners.start()
     assert broker.fs.hanging.wait(SECONDS)
-    until(lambda: sound.cleaned_offset)
+    wait_until(lambda: sound.cleaned_offset, "the sound log to be compacted")
     assert broker.cleaners.working_at(SICK) == 1
     assert (broker.cleaners.completed, sick.cleaned_offset) == (1, 0)
     cleaned = sound.cleaned_offset
     broker.fill(SOUND)
-    until(lambda: sound.cleaned_offset > cleaned)
+    wait_until(lambda: sound.cleaned_offset > cleaned, "the sound log to be compacted again")
     broker.fs.thawed.set()
-    until(lambda: sick.cleaned_offset)
+    wait_until(lambda: sick.cleaned_offset, "the other log to be compacted after the thaw")
     broker.cleaners.stop()
     assert broker.cleaners.working_at(SICK) == 0
     broker.manager.close()
@@ -108,7 +98,7 @@ def test_a_stop_leaves_threads_behind_that_hang_in_a_failed_directory() -> None:
     assert not stopping.is_alive()
     assert broker.cleaners.working_at(SICK) == 1
     broker.fs.thawed.set()
-    until(lambda: not broker.cleaners.working_at(SICK))
+    wait_until(lambda: not broker.cleaners.working_at(SICK), "the thread to be free")
 
 
 def test_a_compaction_of_a_log_that_was_closed_meanwhile_is_given_up() -> None:
@@ -120,10 +110,10 @@ def test_a_compaction_of_a_log_that_was_closed_meanwhile_is_given_up() -> None:
     assert broker.fs.hanging.wait(SECONDS)
     assert broker.manager.storage_failed(StorageFailure(SICK, OSError(errno.ETIMEDOUT, "it hangs")))
     broker.fs.thawed.set()
-    until(lambda: not broker.cleaners.working_at(SICK))
+    wait_until(lambda: not broker.cleaners.working_at(SICK), "the thread to be free")
     assert broker.manager.reopen(SICK) == [("t", 0)]
     again = broker.manager.logs["t", 0]
-    until(lambda: again.cleaned_offset)
+    wait_until(lambda: again.cleaned_offset, "the reopened log to be compacted")
     assert (old.cleaned_offset, again.log_end_offset) == (0, 30)
     broker.cleaners.stop()
     broker.manager.close()
