@@ -48,7 +48,7 @@ _SECONDS: Final = 0.5
 @handles(WriteTxnMarkersRequest, 1, 2)
 def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred[WriteTxnMarkersResponse]:
     """Write all markers; return a Deferred of the response, which fires when they are replicated."""
-    # A client that leaves would cancel it: markers that wait for replicas are in the log already.
+    # Not cancelled when the client disconnects: the markers are in the log already and only wait for replicas.
     return shield(Deferred.fromCoroutine(_write_all(context, request)))
 
 

@@ -39,12 +39,12 @@ log = Logger()
 #: How long to wait before a marker is tried again, in seconds: at first, and at most.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
-#: After so many tries an operator is told, and again after as many.
+#: A warning is logged each time a marker has failed this many times.
 _TRIES_UNTIL_LOGGED: Final = 30
 #: How many partitions one request names.
 _MOST_PARTITIONS: Final = 2000
 
-#: For whom no marker is needed: the partition can hold none of a transaction.
+#: Errors after which no marker is needed, since the partition can hold no records of the transaction.
 _NEEDLESS = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 
 Ask = Callable[[int, WriteTxnMarkersRequest], "Deferred[WriteTxnMarkersResponse]"]
@@ -96,7 +96,7 @@ Errand = tuple[Marker, list[PartitionId]]
 
 
 class MarkerSender:
-    """Writes markers. `waiting`: those that are not everywhere yet."""
+    """Writes markers to the leaders of partitions. waiting: markers that some partition does not have yet."""
 
     def __init__(
         self,
