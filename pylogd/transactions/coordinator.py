@@ -73,10 +73,11 @@ class TransactionCoordinator:
         features: Features,
         next_producer_id: Callable[[], Deferred[int]],
         send_markers: Ask,
+        send_slow_markers: Ask | None = None,
     ) -> None:
         """`clock` times sweeps and retries; `now_ms` is the wall clock, for time-outs and expiry of transactions.
 
-        send_markers: sends a request to the broker with a node id.
+        send_markers, send_slow_markers: send a request to the broker with a node id, see `MarkerSender`.
         """
         self._shards = TransactionShards(replicas, topics, topic_admin, settings, now_ms)
         self._shards.on_loaded = self._resume
@@ -86,7 +87,7 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._features = features
         self._next_producer_id = next_producer_id
-        self._markers = MarkerSender(send_markers, self._leader_of, clock)
+        self._markers = MarkerSender(send_markers, self._leader_of, clock, send_slow_markers)
         self._shards.on_unloaded = self._markers.cancel
         self._timers: set[IDelayedCall] = set()
 

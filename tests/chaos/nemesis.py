@@ -7,8 +7,8 @@ of disks and clocks:
 - **wipe**: a broker is killed, and restarted without its data, or without one of its log directories.
 - **lose_power**: several brokers are killed at once. Their files keep what was synced, and of later writes a random
   part, mostly nothing (`tests/preload.py`). They are restarted with another boot id of the machine.
-- **fail_directory**: a log directory is renamed, or its writes and syncs fail with EIO, while the broker runs. Later
-  the directory is repaired, and the broker is asked to use it again, or restarted.
+- **fail_directory**: a log directory is renamed, or its writes and syncs fail with EIO, or, with write queues, do not
+  return, while the broker runs. Later the directory is repaired, and the broker is asked to use it again, or restarted.
 - **fill**: the volume of one log directory is full for a while. Nothing is restarted.
 - **step_clock**: the wall clock of one broker jumps by up to half an hour, forward or back.
 
@@ -390,7 +390,11 @@ class Nemesis:
                 return ""
             self._copies.lose([node], inside)
             self._failed[node] = self._in(2.0, 12.0)
-            if self._cluster.faults and self._rng.random() < 0.5:
+            how = self._rng.random() if self._cluster.faults else 1.0
+            if how < 0.25 and self._cluster.settings.get("log.write.queues") == "always":
+                self._cluster.faults[node].hang(True)
+                return f"{second.name} hangs"
+            if how < 0.5:
                 self._cluster.faults[node].fail(True)
                 return f"{second.name} fails with EIO"
             second.rename(_away(second))

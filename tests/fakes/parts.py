@@ -26,7 +26,7 @@ from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.log.errors import StorageFailure
 from pylogd.log.manager import LogManager
-from pylogd.metadata.image import Broker, Endpoint, Topic
+from pylogd.metadata.image import Broker, Endpoint, Topic, TopicUpdate
 from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.quotas.clients import ClientQuotas
@@ -286,6 +286,16 @@ class Parts:
         fields.setdefault("partition_epoch", found.state.partition_epoch + 1)
         self.hosting.refresh(found, replace(found.state, **fields))
         return found
+
+    def move_away(self, name: str, partition: int = 0, **fields: Any) -> None:
+        """Write a partition's state to the metadata, with replicas on other brokers only; this one removes its own."""
+        topic = self.topics.get(name)
+        assert topic is not None
+        states = list(topic.partitions)
+        fields.setdefault("partition_epoch", states[partition].partition_epoch + 1)
+        states[partition] = replace(states[partition], **fields)
+        result_of(self.topics.write_states([TopicUpdate(topic, tuple(states))]))
+        result_of(self.hosting.settled(name))
 
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:
         """Append one batch past the handlers."""
