@@ -124,18 +124,25 @@ def assign_ranges(subscribers: Mapping[str, Subscriber], partition_counts: Mappi
     for topic, members in _members_by_topic(subscribers).items():
         alike.setdefault((tuple(members), partition_counts[topic]), []).append(topic)
     target: Target = {member_id: set() for member_id in sorted(subscribers)}
+    last = {member_id: _indexes_by_topic(subscriber.target) for member_id, subscriber in subscribers.items()}
     for (member_ids, count), topics in sorted(alike.items()):
-        had = {
-            member_id: [
-                index
-                for index in range(count)
-                if all((topic, index) in subscribers[member_id].target for topic in topics)
-            ]
-            for member_id in member_ids
-        }
+        had = {member_id: _had_of_all(topics, last[member_id], count) for member_id in member_ids}
         for member_id, indexes in _ranges(had, count).items():
             target[member_id].update((topic, index) for topic in topics for index in indexes)
     return target
+
+
+def _indexes_by_topic(partitions: Iterable[TopicPartition]) -> dict[bytes, set[int]]:
+    found: dict[bytes, set[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, set()).add(index)
+    return found
+
+
+def _had_of_all(topics: Sequence[bytes], had: Mapping[bytes, set[int]], count: int) -> list[int]:
+    """Return the indexes below `count` that a member had of all these topics, in order."""
+    common = set.intersection(*(had.get(topic, set()) for topic in topics))
+    return sorted(index for index in common if index < count)
 
 
 def _ranges(had: Mapping[str, list[int]], count: int) -> dict[str, list[int]]:
