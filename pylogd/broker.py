@@ -17,13 +17,13 @@ from threading import Thread
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
+from pylogd.api.first_requests import build_codecs
 from pylogd.api.metering import charge_connection
 from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
@@ -37,6 +37,7 @@ from pylogd.groups import GroupCoordinator
 from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.laggards import LaggardThrottle
+from pylogd.limits.expressions import Matches
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaners import Cleaners
 from pylogd.log.errors import StorageFailure
@@ -98,7 +99,7 @@ class Broker:
         self.settings = settings
         self.node_id = settings.integer("node.id")
         self.clock = self._reactor = reactor
-        self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
+        self._pool = ThreadPool(reactor, settings.integer("background.threads"), "pylogd")
         self.disks = self._make_disks()
         self.logs = self._make_logs(fs, most_partitions(open_files))
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, reactor, self.in_thread)
@@ -159,7 +160,9 @@ class Broker:
         self.audit = make_audit_log(settings, wall_ms, self._reactor.seconds)
 
     def _make_listeners(self) -> None:
-        self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
+        self.expressions = Matches(self.in_thread, self.topics.names)
+        self.topics.subscribe(lambda _: self.expressions.changed())
+        self._login_pool = ThreadPool(self._reactor, _LOGIN_THREADS, "pylogd-sasl")
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self._listeners = Listeners(
@@ -228,12 +231,7 @@ class Broker:
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         """Run `function` in a thread of the broker's own; its result, or its failure."""
-        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, timed(function), *args)
-        return deferred
-
-    def _in_login_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._login_pool, function, *args)
-        return deferred
+        return self._pool.defer(timed(function), *args)
 
     async def _make_handler(self, listener: Listener) -> RequestHandler:
         """Return what answers the requests of a listener."""
@@ -241,7 +239,7 @@ class Broker:
         if not listener.protocol.sasl:
             return dispatcher
         values = self.settings.for_listener(listener.name)
-        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._in_login_thread, wall_ms)
+        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._login_pool.defer, wall_ms)
 
     # -- start
 
@@ -258,9 +256,8 @@ class Broker:
             raise
 
     async def _start_parts(self) -> None:
-        self._pool.start()
-        self._login_pool.start()
         self._undo.append(self._stop_pool)
+        codecs = self.in_thread(build_codecs)
         if self.audit is not None:
             await self.in_thread(self.audit.start)
             self._undo.append(partial(self.in_thread, self.audit.stop))
@@ -300,6 +297,7 @@ class Broker:
         self.smooth_joins.start()
         self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
+        await codecs
         self._listeners.accept()
 
     def _start_coordinators(self) -> None:

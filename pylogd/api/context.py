@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pylogd.controller.admin import PartitionAdmin
     from pylogd.groups import GroupCoordinator
     from pylogd.isolation.laggards import LaggardThrottle
+    from pylogd.limits.expressions import Matches
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
@@ -85,6 +86,8 @@ class BrokerParts(Protocol):
     def partition_admin(self) -> PartitionAdmin: ...
     @property
     def groups(self) -> GroupCoordinator: ...
+    @property
+    def expressions(self) -> Matches: ...  # those of clients, and the topics that they match
     @property
     def transactions(self) -> TransactionCoordinator: ...
     @property

@@ -24,6 +24,7 @@ from pylogd.groups import GroupCoordinator
 from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.laggards import LaggardThrottle
+from pylogd.limits.expressions import Matches
 from pylogd.log.errors import StorageFailure
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic, TopicUpdate
@@ -158,6 +159,8 @@ class Parts:
         self.connection = FakeConnection()
         self.replica_parts: Replicas
         self.hosting: PartitionHosting
+        self.expressions = Matches(self.in_thread, self.topics.names)
+        self.topics.subscribe(lambda _: self.expressions.changed())
         self.groups: GroupCoordinator
         self.transaction_parts: Transactions
         self.transactions: TransactionCoordinator
