@@ -231,7 +231,7 @@ class Round:
         said = query.output()
         last = (said.strip().splitlines() or [""])[-1]
         if "Error" not in said:
-            raise CountFault(f"a query ended by {query.process.returncode} without a reason:\n{said[-6000:]}")
+            raise CountFault(f"a query ended by {query.process.returncode} without a reason:\n{said[-2000:]}")
         self.outcome.ends[last] += 1
 
     def _warm_up(self) -> None:
@@ -246,10 +246,10 @@ class Round:
         deadline = time.monotonic() + PROGRESS_SECONDS
         while not query.ended():
             if time.monotonic() > deadline:
-                raise CountFault(f"the query did not end:\n{query.output()[-6000:]}")
+                raise CountFault(f"the query did not end:\n{query.output()[-2000:]}")
             time.sleep(0.1)
         if query.process.returncode:
-            raise CountFault(f"the query failed without kills:\n{query.output()[-6000:]}")
+            raise CountFault(f"the query failed without kills:\n{query.output()[-2000:]}")
 
     # A kill
 
@@ -269,7 +269,7 @@ class Round:
             self._running()
             self._feed()
             if time.monotonic() > deadline:
-                raise CountFault(f"no epoch in {PROGRESS_SECONDS:.0f} s after {each}:\n{query.output()[-4000:]}")
+                raise CountFault(f"no epoch in {PROGRESS_SECONDS:.0f} s after {each}:\n{query.output()[-2000:]}")
             time.sleep(0.02)
         if query is self._query and query.process.poll() is None:
             self.outcome.survived += 1

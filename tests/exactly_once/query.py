@@ -32,8 +32,10 @@ class QueryProcess(SparkProcess):
             "--window", f"{WINDOW_MS // 1000} seconds", "--late", late, "--most", str(most),
         ]  # fmt: skip
         given = " ".join(f"--conf {name}='{value}'" for name, value in confs(scratch, classes).items())
-        environment = {"PYSPARK_SUBMIT_ARGS": f"--master local[2,4] {given} pyspark-shell"}
-        super().__init__(command + ["--follow"] * follow, log, scratch, {**os.environ, **environment})
+        environment = {
+            "PYSPARK_PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": f"--master local[2,4] {given} pyspark-shell",
+        }  # fmt: skip
+        super().__init__(command + ["--follow"] * follow, log, scratch, environment)
 
 
 class Checkpoint:
