@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills transactions conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-kuaishou freeze held strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills exactly-once transactions conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-kuaishou freeze held strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -93,6 +93,9 @@ crash: install ## kill a loaded broker 1,000 times and check that nothing is los
 
 kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; resumes)
 	$(BIN)/python -m tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
+
+exactly-once: install java ## kill a Spark query that counts in transactions, and brokers, 50 times; writes tests/exactly_once/RESULTS.md (half an hour; resumes)
+	$(BIN)/python -m tests.exactly_once --folder .cache/exactly-once --results tests/exactly_once/RESULTS.md $(EXACTLY_ONCE_ARGS)
 
 check: $(VENV)/.lint ## check lint, format and types, of the tests too (half a minute)
 	@$(BIN)/ruff check --quiet .
