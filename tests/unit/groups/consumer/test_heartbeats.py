@@ -141,7 +141,7 @@ def test_a_static_member_comes_back_to_its_partitions(members: Members) -> None:
         members.join("c", instance_id="one")
     assert early.value.code == ErrorCode.UNRELEASED_INSTANCE_ID
     members.take(leave(members.group, Heartbeat("a", LEAVING_FOR_A_WHILE, instance_id="one")))
-    assert members.group.state is ConsumerGroupState.STABLE
+    assert members.group.state is ConsumerGroupState.RECONCILING
     back = members.join("c", instance_id="one")
     assert (members.has["c"], members.group.epoch) == (had, epoch)
     assert back.member is not None
