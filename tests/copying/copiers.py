@@ -22,7 +22,7 @@ GROUP: Final = "copiers"
 _TOOL: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 #: Small and soon ready: they are started often.
 _JAVA: Final = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-_TRANSACTION_SIZE: Final = 50
+_TRANSACTION_SIZE: Final = 200
 #: Longer than a session, so that a paused copier is taken for dead, and comes back with an open transaction.
 _PAUSE_SECONDS: Final = (12.0, 16.0)
 
