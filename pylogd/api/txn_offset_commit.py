@@ -117,6 +117,8 @@ def _for_version(error: ErrorCode, version: int) -> ErrorCode:
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients send the request again
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_THAT_KNOWS_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error is ErrorCode.STALE_MEMBER_EPOCH:
+        return ErrorCode.ILLEGAL_GENERATION  # the epoch is in a field that is called a generation, as Kafka has it
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     return error

@@ -106,7 +106,9 @@ class Nemesis:
         partitions: int,
         rng: random.Random,
         say: Callable[[str], object],
+        guarded: Sequence[str] = (),
     ) -> None:
+        """guarded: the topics that must not be lost, if there is no topic `smooth`."""
         self.troubles: Counter[str] = Counter()
         self._cluster = cluster
         self._store = store
@@ -115,7 +117,8 @@ class Nemesis:
         self._rng = rng
         self._say = say
         self._links = cluster.links
-        self._copies = Copies(store.hosts, [topic, smooth.TOPIC])
+        self._copies = Copies(store.hosts, guarded or [topic, smooth.TOPIC])
+        self._has_smooth = not guarded
         self._down: dict[int, float] = {}  # when to start it again
         self._paused: dict[int, float] = {}  # when to resume it
         self._failed: dict[int, float] = {}  # broker with a failed second directory -> when to repair it
@@ -132,8 +135,10 @@ class Nemesis:
         self._undo_what_is_due()
         troubles: list[Trouble] = [
             self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect, self._wipe,
-            self._fail_directory, self._expand, self._expand, self._kill_joining,
+            self._fail_directory,
         ]  # fmt: skip
+        if self._has_smooth:
+            troubles += [self._expand, self._expand, self._kill_joining]
         if self._links is not None:
             troubles += [self._cut, self._cut, self._isolate, self._expire, self._slow, self._fill]
         if self._cluster.faults:
@@ -382,8 +387,7 @@ class Nemesis:
             return ""
         node = self._rng.choice(candidates)
         second = self._cluster.directories(node)[1]
-        places = [*((self._topic, index) for index in range(self._partitions)), *smooth.PLACES]
-        inside = [(topic, index) for topic, index in places if (second / f"{topic}-{index}").is_dir()]
+        inside = [(topic, index) for topic, index in self._copies.places() if (second / f"{topic}-{index}").is_dir()]
         self._cluster.pause(node)  # paused, so that it acknowledges nothing between check and failure
         try:
             if not self._copies.may_lose([node], inside):

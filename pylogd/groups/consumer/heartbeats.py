@@ -214,12 +214,13 @@ def _removal(group_id: str, member_id: str) -> list[Record]:
 
 def _known(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
     """Return the member that a heartbeat comes from. Raises HeartbeatRefused."""
-    if request.instance_id is not None and group.instances.get(request.instance_id) not in (None, request.member_id):
+    holder = None if request.instance_id is None else group.instances.get(request.instance_id)
+    if holder not in (None, request.member_id):
         raise HeartbeatRefused(
             ErrorCode.FENCED_INSTANCE_ID, f"Another member has the instance id {request.instance_id!r} now."
         )
     member = group.members.get(request.member_id)
-    if member is None:
+    if member is None or (request.instance_id is not None and holder is None):
         raise HeartbeatRefused(
             ErrorCode.UNKNOWN_MEMBER_ID, f"The group has no member {request.member_id!r}; it has to join again."
         )

@@ -141,7 +141,7 @@ def test_a_static_member_comes_back_to_its_partitions(members: Members) -> None:
         members.join("c", instance_id="one")
     assert early.value.code == ErrorCode.UNRELEASED_INSTANCE_ID
     members.take(leave(members.group, Heartbeat("a", LEAVING_FOR_A_WHILE, instance_id="one")))
-    assert members.group.state is ConsumerGroupState.STABLE
+    assert members.group.state is ConsumerGroupState.RECONCILING
     back = members.join("c", instance_id="one")
     assert (members.has["c"], members.group.epoch) == (had, epoch)
     assert back.member is not None
@@ -151,6 +151,9 @@ def test_a_static_member_comes_back_to_its_partitions(members: Members) -> None:
     with pytest.raises(HeartbeatRefused) as fenced:
         members.send("a", epoch, instance_id="one")
     assert fenced.value.code == ErrorCode.FENCED_INSTANCE_ID
+    with pytest.raises(HeartbeatRefused) as unknown:
+        members.send("c", epoch, instance_id="three")
+    assert unknown.value.code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_topics_that_are_made_grow_and_go(members: Members) -> None:
