@@ -156,16 +156,20 @@ class History(TroubledWorld):
         self._create_topic()
         if not self.advance(20.0, self._topic_is_everywhere):
             raise Violation(f"the cluster did not start: {self.describe()}")
-        for producer in self.producers:
-            producer.send()
-        self._consume()
-        self._forge()
+        self.start_clients()
         if nemesis:
             self.cause_trouble()
         self.advance(seconds)
         self.nemesis_over = True
         self._recover()
         self._conclude()
+
+    def start_clients(self) -> None:
+        """Start producers and consumers."""
+        for producer in self.producers:
+            producer.send()
+        self._consume()
+        self._forge()
 
     def _create_topic(self) -> None:
         """Request the topic until it exists."""
