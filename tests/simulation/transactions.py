@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 
@@ -70,7 +70,7 @@ class TransactionHistory(History):
         self._broken: list[str] = []
         self._internal: tuple[Any, ...] = ()
         for broker in self.brokers.values():
-            broker.groups = NoGroups()  # type: ignore[attr-defined]
+            broker.groups = NoGroups()
 
     # -- running
 
@@ -79,7 +79,7 @@ class TransactionHistory(History):
         super().admitted(broker)
         parts = Transactions(
             broker.replica_parts, broker.metadata, broker.settings, broker.clock, broker.now_ms, broker._connect,
-            partial(ask_self, broker),
+            partial(ask_self, cast(Any, broker)),
         )  # fmt: skip
         broker.transactions, broker.verifier = parts.coordinator, parts.verifier
         parts.start()
@@ -107,13 +107,6 @@ class TransactionHistory(History):
         super().check()
         if self._broken:
             raise Violation(self._broken[0])
-
-    def accepted(self, broker: SimBroker, partition: Any) -> None:
-        """Check that one broker accepts batches per leader epoch, also of the coordinator's topic."""
-        key = hash((partition.topic, partition.index)), partition.leader_epoch
-        holder = self.took.setdefault(key, broker.node_id)
-        if holder != broker.node_id:
-            raise Violation(f"{holder} and {broker.node_id} both lead {partition!r} in one epoch")
 
     def _read_committed(self) -> None:
         if not self.nemesis_over:

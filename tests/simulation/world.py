@@ -271,6 +271,9 @@ class SimBroker:
     principal = ANONYMOUS
     authorizer = None
     on_lost: Callable[[], object] | None = None  # of clients, which share a connection that lasts
+    groups: Any  # what some histories add
+    transactions: Any
+    verifier: Any
 
     def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
         self.world = world
@@ -379,7 +382,8 @@ class SimBroker:
 
     def now_ms(self) -> int:
         """Return the broker's wall clock, which differs from the others': ms since 1970."""
-        return _EPOCH_MS + self.node_id * self.world.skew_ms + int(self.world.time.now * 1000)
+        skew_ms: int = self.world.skew_ms
+        return _EPOCH_MS + self.node_id * skew_ms + int(self.world.time.now * 1000)
 
     def run(self, boot: int, function: Callable[..., Any], *args: Any) -> None:
         """Handle a message, unless the process has been restarted since it was sent."""
@@ -434,7 +438,7 @@ class World:
     """The brokers, network, store and time of a history."""
 
     session_timeout = 1.0
-    skew_ms = 600_000  # the difference between the wall clocks of one broker and the next
+    skew_ms: int = 600_000  # the difference between the wall clocks of one broker and the next
     labels: Mapping[int, str] = MappingProxyType({})  # the labels of brokers, by id
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:

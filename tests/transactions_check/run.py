@@ -35,6 +35,8 @@ SETTINGS = {
     "transaction.state.log.num.partitions": str(_INTERNAL_PARTITIONS),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.session.timeout.ms": "10000",
+    "group.consumer.heartbeat.interval.ms": "2000",
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "5000",
 }

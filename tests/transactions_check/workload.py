@@ -39,6 +39,8 @@ SOURCES = ("source-a", "source-b")
 MIX = "mix"
 PARTITIONS = 2
 _BLOCK_SECONDS = 30.0
+#: Within which everything can be read at the end. Something that is open then was reported as never settling.
+_READ_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -394,19 +396,24 @@ def take(consumer: Consumer, timeout: float) -> Reading:
 
 
 def settle(load: Load, seconds: float) -> None:
-    """Wait until no transaction is open, and every group has committed everything. Raises RequestTimedOut."""
-    deadline = time.monotonic() + seconds
+    """Wait until no transaction is open, and every group has committed everything.
+
+    Raises RequestTimedOut if there was no progress for so many seconds.
+    """
+    deadline, before = time.monotonic() + seconds, None
     with Consumer(load.bootstrap, isolation="committed") as reader:
         while True:
+            behind = {group.name: found for group in load.groups if (found := _behind(load, group))}
             stable, ends = reader.end_offsets(load.places), _ends(load)
-            behind = [group.name for group in load.groups if not _copied(load, group)] if stable == ends else []
             if stable == ends and not behind:
                 return
-            if time.monotonic() > deadline:
+            if behind != before:
+                deadline, before = time.monotonic() + seconds, behind
+            elif time.monotonic() > deadline:
                 open_ = {place: (stable[place], end) for place, end in ends.items() if stable[place] != end}
                 raise RequestTimedOut(
-                    f"after {seconds:g} s transactions are open (last stable offset and end of partitions: {open_}), "
-                    f"or groups have not copied everything: {behind}"
+                    f"for {seconds:g} s transactions are open (last stable offset and end of partitions: {open_}), "
+                    f"or groups have not copied everything (and have committed): {behind}"
                 )
             time.sleep(0.2)
 
@@ -416,25 +423,24 @@ def _ends(load: Load) -> dict[TopicPartition, int]:
         return consumer.end_offsets(load.places)
 
 
-def _copied(load: Load, group: Group) -> bool:
-    """Whether no record lies behind what a group has committed."""
+def _behind(load: Load, group: Group) -> dict[TopicPartition, int]:
+    """Return the offsets that a group has committed, if records lie behind them."""
     sources = [place for place in load.places if place.topic in SOURCES]
     with Consumer(load.bootstrap, group_id=group.name, auto_commit="transaction") as consumer:
         committed = consumer.committed(sources)
+    offsets = {place: 0 if found is None else found.offset for place, found in committed.items()}
     with Consumer(load.bootstrap, isolation="committed") as reader:
-        reader.assign({place: 0 if found is None else found.offset for place, found in committed.items()})
-        return not reader.poll(1.0)
+        reader.assign(offsets)
+        return offsets if reader.poll(1.0) else {}
 
 
 def read_all(load: Load) -> Reading:
-    """Return everything that is committed, once nothing changes any more."""
+    """Return everything that is committed. Call it when nothing changes any more: it waits for what is still open."""
     found: Reading = []
     with Consumer(load.bootstrap, isolation="committed") as consumer:
-        ends = consumer.end_offsets(load.places)
+        ends = _ends(load)
         consumer.assign(dict.fromkeys(load.places, 0))
-        deadline = time.monotonic() + 120
-        while any(consumer.position(place) < ends[place] for place in load.places):
+        deadline = time.monotonic() + _READ_SECONDS
+        while any(consumer.position(place) < ends[place] for place in load.places) and time.monotonic() < deadline:
             found += take(consumer, 1.0)
-            if time.monotonic() > deadline:
-                raise RequestTimedOut("the end can't be read in 120 s")
     return found
