@@ -19,7 +19,6 @@ Faults of links and the small volume need `links`; power, EIO and clocks need `p
 from __future__ import annotations
 
 import random
-import re
 import shutil
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.chaos import smooth
 from tests.chaos.copies import Copies
+from tests.chaos.directories import away, boot_anew
 from tests.chaos.links import STORE, Links
 from tests.clusters import BrokerCluster
 from tests.preload import Preload
@@ -372,7 +372,7 @@ class Nemesis:
             folders = [path for path in self._cluster.directories(node) if path.is_dir()]
             lost += self._cluster.faults[node].lose_power(folders, self._rng)
             for folder in folders:
-                _boot_anew(folder)
+                boot_anew(folder)
             self._down[node] = self._in(0.0, 8.0)
         return f"{', '.join(map(str, nodes))} lose power, and {lost} bytes that were not synced"
 
@@ -416,7 +416,7 @@ class Nemesis:
             if self._cluster.faults and self._rng.random() < 0.5:
                 self._cluster.faults[node].fail(True)
                 return f"{second.name} fails with EIO"
-            second.rename(_away(second))
+            second.rename(away(second))
             second.write_text("")  # prevents its re-creation
         finally:
             self._cluster.resume(node)
@@ -426,9 +426,9 @@ class Nemesis:
         """Repair a failed directory. Ask its broker to reopen it, or restart the broker."""
         del self._failed[node]
         second = self._cluster.directories(node)[1]
-        if _away(second).exists():
+        if away(second).exists():
             second.unlink()
-            _away(second).rename(second)
+            away(second).rename(second)
         if self._cluster.faults:
             self._cluster.faults[node].fail(False)
         self._say(f"{second.name} is there again")
@@ -494,17 +494,3 @@ class Nemesis:
         if self._cut_until:
             self._say("the links are whole")
         self._cut_until = 0.0
-
-
-def _away(path: Path) -> Path:
-    return path.with_name(f"{path.name}.away")
-
-
-def _boot_anew(folder: Path) -> None:
-    """Make a log directory look as if the machine had been restarted since its last use.
-
-    Brokers detect a restart by a boot id on the disk that differs from the kernel's: this changes the one on the disk.
-    """
-    path = folder / "meta.properties"
-    if path.exists():
-        path.write_text(re.sub(r"(?m)^boot\.id=.*$", "boot.id=another", path.read_text()))
