@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms, VerificationGuard
 from pylogd.metadata.image import INTERNAL_TOPICS
@@ -136,7 +137,8 @@ class TransactionalProduce:
 
         The marker of that one ends the guards that there are, also while the coordinator waits for it to be written and
         then adds the partition. So each question has a guard that is valid then, and is asked again, at once, if a
-        marker came meanwhile: had it ended this transaction, the coordinator would say so now.
+        marker came meanwhile: had it ended this transaction, the coordinator would say so now. Of a log that fails
+        meanwhile the answer is its error.
         """
         assert self._verifier is not None
         answers: dict[TopicPartition, ErrorCode] = {}
@@ -147,10 +149,12 @@ class TransactionalProduce:
                 pause: Deferred[None] = Deferred()
                 self._context.broker.clock.callLater(_RETRY_SECONDS, pause.callback, None)
                 await pause
-            for partition, first in left:
-                guards[partition.key] = partition.log.producers.begin_verification(first, add, partition.log.now_ms())
+            left = [one for one in left if _begin(one, answers, guards, add)]
             keys = [partition.key for partition, _ in left]
-            answers.update(await self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, add))
+            if keys:
+                answers.update(
+                    await self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, add)
+                )
             left = [one for one in left if _is_undecided(one, answers, guards)] if add else []
             if not left:
                 break
@@ -173,14 +177,34 @@ class TransactionalProduce:
         return KafkaError(code)
 
 
+def _begin(
+    asked: _First,
+    answers: dict[TopicPartition, ErrorCode],
+    guards: dict[TopicPartition, VerificationGuard],
+    add: bool,
+) -> bool:
+    """Make the guard of a batch. Return whether there is one; otherwise the answer is why the log has failed."""
+    partition, header = asked
+    try:
+        guards[partition.key] = partition.log.producers.begin_verification(header, add, partition.log.now_ms())
+    except PylogdError as error:
+        answers[partition.key] = explain(error)[0]
+        return False
+    return True
+
+
 def _is_undecided(
-    asked: _First, answers: Mapping[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
+    asked: _First, answers: dict[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
 ) -> bool:
     """Return whether the coordinator has to be asked again about the first batch of a transaction on a partition."""
     (partition, header), key = asked, asked.partition.key
     if answers.get(key) is not ErrorCode.NONE:
         return answers.get(key) is ErrorCode.CONCURRENT_TRANSACTIONS
-    return not partition.log.producers.is_verified(header.producer_id, header.producer_epoch, guards[key])
+    try:
+        return not partition.log.producers.is_verified(header.producer_id, header.producer_epoch, guards[key])
+    except PylogdError as error:
+        answers[key] = explain(error)[0]
+        return False
 
 
 def _first_batches(context: RequestContext, request: ProduceRequest, find: Find) -> list[_First]:

@@ -6,9 +6,9 @@ decided; when it loses the leadership it forgets them. `rules` says what a produ
 `markers` ends transactions at the leaders of their partitions.
 
 Rules:
-- A change takes effect when its record is in the in-sync set, also if the client has disconnected meanwhile. Until then
-  it is pending, and fences every other change.
-- No marker is sent before the decision is in the in-sync set, also not after a failover. So a transaction can't be
+- A change takes effect once every in-sync replica has its record, even if the client has disconnected. Until then it is
+  pending, and every other change of the id is answered CONCURRENT_TRANSACTIONS.
+- No marker is sent before every in-sync replica has the decision, not even after a failover. So a transaction can't be
   committed in one partition and aborted in another one.
 - Markers carry the leader epoch of the partition that stores the id: leaders refuse those of an earlier coordinator.
 Must not know: requests, connections.
@@ -49,11 +49,11 @@ from pylogd.transactions.values import (
 
 log = Logger()
 
-#: How many transactional ids are looked at in one turn of the reactor.
+#: How many transactional ids one turn of the reactor checks for time-outs or expiry.
 _SWEPT_AT_ONCE: Final = 500
-#: How long a request that adds partitions waits for the markers of the transaction before it, in seconds.
+#: How long a request to add partitions waits until the previous transaction is completed, in seconds.
 _SETTLE_SECONDS: Final = 0.1
-#: How long to wait before a change is stored again that has to be, in seconds.
+#: The pause before a failed write that must succeed is repeated, in seconds.
 _STORE_AGAIN_SECONDS: Final = 0.5
 _NONE = ErrorCode.NONE
 
@@ -94,7 +94,10 @@ class TransactionCoordinator:
     # -- starting and stopping
 
     def start(self) -> None:
-        """Begin to follow the leadership of the topic. Call it before the replica manager starts."""
+        """Begin to load and forget ids as the leadership of their partitions changes, and to check for time-outs.
+
+        Call it before the replica manager starts.
+        """
         self._shards.start()
         self._every("transaction.abort.timed.out.transaction.cleanup.interval.ms", self._abort_late)
         self._every("transaction.remove.expired.transaction.cleanup.interval.ms", self._remove_expired)
@@ -158,7 +161,7 @@ class TransactionCoordinator:
         return self._features.level("transaction.version")
 
     def _send_markers(self, shard: Shard, transaction: Transaction) -> TransactionValue:
-        """Have a decided transaction ended at its partitions. Return what it will be then."""
+        """Start to write the markers of a decided transaction. Return its value once all are written."""
         value = transaction.value
         after = completed(value, self._now_ms())
         transaction.pending = after.state
@@ -171,7 +174,7 @@ class TransactionCoordinator:
         return after
 
     def _complete(self, shard: Shard, transaction: Transaction) -> None:
-        """Store that every partition has its marker, and again until it is stored."""
+        """Store that every partition has its marker. Repeated until that succeeds."""
         if not self._shards.current(shard):
             return
         after = completed(transaction.value, self._now_ms())
@@ -193,10 +196,10 @@ class TransactionCoordinator:
         return self._shards.check_name(transactional_id) or self._shards.topic.coordinator_of(transactional_id)
 
     def known_coordinator_of(self, transactional_id: str) -> int | ErrorCode:
-        """Return the same as far as it is known now, without creating anything."""
+        """As `coordinator_of`, but COORDINATOR_NOT_AVAILABLE if the topic is missing: nothing is created."""
         return self._shards.check_name(transactional_id) or self._shards.topic.leader_of(transactional_id)
 
-    # -- what producers ask for
+    # -- requests of producers
 
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
@@ -284,8 +287,8 @@ class TransactionCoordinator:
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Add partitions to a transaction, which begins with the first. Return NONE once that is stored.
 
-        version: of transactions, as the producer uses them. While the transaction before is being ended, the request
-        waits a short time for that.
+        version: of transactions, as the producer uses them. While the previous transaction is being completed, the
+        request waits for that, up to `_SETTLE_SECONDS`.
         """
         wanted = frozenset(partitions)
 
@@ -317,7 +320,7 @@ class TransactionCoordinator:
         return self._change(shard, transaction, after)
 
     def _when_settled(self, transaction: Transaction) -> Deferred[None]:
-        """Return a Deferred that fires when nothing is pending, or after a short time."""
+        """Return a Deferred that fires when nothing is pending, or after `_SETTLE_SECONDS`."""
         if transaction.pending is None:
             return succeed(None)
         done: Deferred[None] = Deferred()
@@ -350,7 +353,7 @@ class TransactionCoordinator:
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
         """Commit or abort a transaction. The answer comes when that is decided; markers are written afterwards.
 
-        version: of transactions, as the producer uses them; from 2 on the answer has the id and epoch to go on with.
+        version: of transactions, as the producer uses them; from 2 on the answer has its next producer id and epoch.
         """
         found = self._shards.find(transactional_id)
         if isinstance(found, ErrorCode):
@@ -379,7 +382,7 @@ class TransactionCoordinator:
     def _end(
         self, shard: Shard, transaction: Transaction, value: TransactionValue
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Store the decision, and have the transaction ended."""
+        """Store the decision, then start to write the markers."""
 
         def stored(error: ErrorCode) -> ProducerAnswer:
             if error:
@@ -415,7 +418,7 @@ class TransactionCoordinator:
         """The wall clock in milliseconds since 1970."""
         return self._now_ms()
 
-    # -- what comes with time
+    # -- time-outs and expiry
 
     def _abort_late(self) -> None:
         """Abort transactions that have been open for longer than their producer's time-out."""
@@ -459,7 +462,7 @@ class TransactionCoordinator:
         then(self._shards.append(shard, [(transaction_key(one.name), None) for one in transactions]), stored)
 
     def _sweep(self, work: Callable[[Shard, list[Transaction]], None]) -> None:
-        """Call `work` with all transactional ids, some in each turn of the reactor."""
+        """Call `work` with all transactional ids, `_SWEPT_AT_ONCE` in each turn of the reactor."""
         shards = [(shard, iter(list(shard.transactions.values()))) for shard in self._shards.led()]
         self._sweep_some(shards, work)
 
