@@ -31,7 +31,6 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.write_txn_markers import (
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -57,6 +56,11 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
     for marker in request.markers:
         topics: list[WritableTxnMarkerTopicResult] = []
         response.markers.append(WritableTxnMarkerResult(marker.producer_id, topics))
+        batch = encode_marker(
+            marker.producer_id, marker.producer_epoch, context.broker.groups.now_ms,
+            committed=marker.transaction_result, coordinator_epoch=marker.coordinator_epoch,
+        )  # fmt: skip
+        terms = TransactionTerms(version=marker.transaction_version)
         for topic in marker.topics:
             answers: list[WritableTxnMarkerPartitionResult] = []
             topics.append(WritableTxnMarkerTopicResult(topic.name, answers))
@@ -65,7 +69,7 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
                 answer = WritableTxnMarkerPartitionResult(index)
                 answers.append(answer)
                 if allowed:
-                    await _write(context, marker, topic.name, answer, pending)
+                    await _write(context, batch, terms, topic.name, answer, pending)
                 else:
                     answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if pending:
@@ -90,7 +94,8 @@ def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, respo
 
 async def _write(
     context: RequestContext,
-    marker: WritableTxnMarker,
+    batch: bytes,
+    terms: TransactionTerms,
     topic: str,
     answer: WritableTxnMarkerPartitionResult,
     pending: list[PendingAppend],
@@ -101,7 +106,7 @@ async def _write(
         answer.error_code = why_absent(context.broker, topic, answer.partition_index)
         return
     try:
-        result = await _append(context, partition, marker)
+        result = await _append(context, partition, batch, terms)
     except PylogdError as error:
         answer.error_code = explain(error)[0]
         return
@@ -109,13 +114,8 @@ async def _write(
         pending.append(PendingAppend(partition, result.last_offset + 1, answer))
 
 
-async def _append(context: RequestContext, partition: Partition, marker: WritableTxnMarker) -> AppendResult:
+async def _append(context: RequestContext, partition: Partition, batch: bytes, terms: TransactionTerms) -> AppendResult:
     replicas = context.broker.replicas
-    batch = encode_marker(
-        marker.producer_id, marker.producer_epoch, partition.log.now_ms(), committed=marker.transaction_result,
-        coordinator_epoch=marker.coordinator_epoch,
-    )  # fmt: skip
-    terms = TransactionTerms(version=marker.transaction_version)
     if partition in replicas.append_queues:
         return await replicas.append_in_turn(partition, batch, True, own=True, terms=terms)
     return replicas.append(partition, batch, True, own=True, terms=terms)

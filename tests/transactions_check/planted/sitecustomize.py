@@ -38,9 +38,9 @@ def lost_marker() -> None:
 
     write = write_txn_markers._write
 
-    async def forgetful(context: Any, marker: Any, topic: str, answer: Any, pending: Any) -> None:
+    async def forgetful(context: Any, batch: bytes, terms: Any, topic: str, answer: Any, pending: Any) -> None:
         if topic.startswith("__") or random.random() > 0.05:
-            await write(context, marker, topic, answer, pending)
+            await write(context, batch, terms, topic, answer, pending)
 
     write_txn_markers._write = forgetful
 
