@@ -21,10 +21,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms, VerificationGuard
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
+from pylogd.replica.waiting import then
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.transactions.verification import Answer, TopicPartition
 from pylogd.wire.exceptions import InvalidRecordBatch
@@ -57,7 +59,7 @@ class _First(NamedTuple):
 
 
 class TransactionalProduce:
-    """What is known of the transaction of a request, by partition. Made before its batches are appended.
+    """The result of the verification of a request's transaction, by partition. Made before its batches are appended.
 
     waits: whether `verify` has to be awaited before, unless `verify_at_once` makes that needless.
     """
@@ -72,7 +74,8 @@ class TransactionalProduce:
         self._verifier = context.broker.verifier
         self._terms: dict[Partition, TransactionTerms | KafkaError] = {}
         self._guards: dict[TopicPartition, VerificationGuard] = {}
-        self._answer: Answer | Deferred[Answer] | None = None  # to the first question, if it was asked
+        #: The answer to the first question, if it was asked.
+        self._answer: dict[TopicPartition, ErrorCode] | Deferred[Answer] | None = None
         if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self._id):
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         self._first = _first_batches(context, request, find)
@@ -88,7 +91,7 @@ class TransactionalProduce:
         self.waits = verifies and self._verifier is not None and (self._busy or bool(self._asked))
 
     def terms(self, partition: Partition) -> TransactionTerms:
-        """Return what the append to a partition needs. Raises KafkaError if the coordinator refuses it."""
+        """Return the proof of verification that an append needs. Raises KafkaError if the coordinator refused it."""
         found = self._terms.get(partition, self._default)
         if isinstance(found, KafkaError):
             raise found
@@ -145,22 +148,28 @@ class TransactionalProduce:
             refusal = self._refusal(answers.get(partition.key, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._terms[partition] = refusal or TransactionTerms(self._guards[partition.key])
 
-    def _question(self, asked: list[_First]) -> Answer | Deferred[Answer]:
-        """Ask the coordinator about partitions, each of which has a guard that is valid now."""
+    def _question(self, asked: list[_First]) -> dict[TopicPartition, ErrorCode] | Deferred[Answer]:
+        """Ask the coordinator about partitions, each of which has a guard that is valid now.
+
+        The answer for a log that has failed is its error.
+        """
         assert self._verifier is not None
+        failed: dict[TopicPartition, ErrorCode] = {}
+        asked = [one for one in asked if _begin(one, failed, self._guards, self._adds)]
+        if not asked:
+            return failed
         header = asked[0].header
-        for partition, first in asked:
-            log = partition.log
-            self._guards[partition.key] = log.producers.begin_verification(first, self._adds, log.now_ms())
         keys = [partition.key for partition, _ in asked]
-        return self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, self._adds)
+        answer = self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, self._adds)
+        return then(answer, lambda found: {**found, **failed})
 
     async def _answers(self, asked: list[_First]) -> Answer:
         """Wait for the answer, and ask again about partitions where the transaction before is being ended.
 
         The marker of that one ends the guards that there are, also while the coordinator waits for it to be written and
         then adds the partition. So each question has a guard that is valid then, and is asked again, at once, if a
-        marker came meanwhile: had it ended this transaction, the coordinator would say so now.
+        marker came meanwhile: had it ended this transaction, the coordinator would say so now. Of a log that fails
+        meanwhile the answer is its error.
         """
         answers: dict[TopicPartition, ErrorCode] = {}
         left = asked
@@ -194,14 +203,35 @@ class TransactionalProduce:
         return KafkaError(code)
 
 
+def _begin(
+    asked: _First,
+    answers: dict[TopicPartition, ErrorCode],
+    guards: dict[TopicPartition, VerificationGuard],
+    add: bool,
+) -> bool:
+    """Make the guard of a batch. Return whether there is one; otherwise the answer is why the log has failed."""
+    partition, header = asked
+    try:
+        log = partition.log
+        guards[partition.key] = log.producers.begin_verification(header, add, log.now_ms())
+    except PylogdError as error:
+        answers[partition.key] = explain(error)[0]
+        return False
+    return True
+
+
 def _is_undecided(
-    asked: _First, answers: Mapping[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
+    asked: _First, answers: dict[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
 ) -> bool:
     """Return whether the coordinator has to be asked again about the first batch of a transaction on a partition."""
     (partition, header), key = asked, asked.partition.key
     if answers.get(key) is not ErrorCode.NONE:
         return answers.get(key) is ErrorCode.CONCURRENT_TRANSACTIONS
-    return not partition.log.producers.is_verified(header.producer_id, header.producer_epoch, guards[key])
+    try:
+        return not partition.log.producers.is_verified(header.producer_id, header.producer_epoch, guards[key])
+    except PylogdError as error:
+        answers[key] = explain(error)[0]
+        return False
 
 
 def _first_batches(context: RequestContext, request: ProduceRequest, find: Find) -> list[_First]:

@@ -91,7 +91,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
     broker = context.broker
     verifier, key = broker.verifier, broker.groups.offsets_partition(request.group_id)
     partition = None if key is None else broker.partitions.by_name.get(key)
-    if key is None or partition is None:
+    if key is None or partition is None or not partition.online:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if key is None else ErrorCode.NOT_COORDINATOR
     producer_id, epoch = request.producer_id, request.producer_epoch
     producers, adds = partition.log.producers, context.version >= _FIRST_THAT_ADDS

@@ -28,7 +28,7 @@ from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import NO_LEADER, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.errors import NotEnoughReplicas, PartitionOffline
+from pylogd.replica.errors import NotEnoughReplicas, NotLeader, PartitionOffline
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.service import Replicas
@@ -44,6 +44,7 @@ KeyValue = tuple[bytes, bytes | None]
 
 _REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
     (NotEnoughReplicas, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    (NotLeader, ErrorCode.NOT_COORDINATOR),
     (PartitionOffline, ErrorCode.NOT_COORDINATOR),
     (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (StorageError, ErrorCode.NOT_COORDINATOR),

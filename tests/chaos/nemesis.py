@@ -1,8 +1,8 @@
 """Inject faults into a cluster: one after the other, several at the same time, each undone after a while.
 
-Faults are drawn from a seeded random source. Brokers are killed, paused and isolated; links are cut and slowed,
-sessions expire, ZooKeeper restarts, replicas and leaders move; those of the topic `smooth` by smooth expansions. Faults
-of disks and clocks:
+Faults are drawn from a seeded random source. Brokers are killed, paused, restarted and isolated; links are cut and
+slowed, sessions expire, ZooKeeper restarts, replicas and leaders move; those of the topic `smooth` by smooth
+expansions. Faults of disks and clocks:
 
 - **wipe**: a broker is killed, and restarted without its data, or without one of its log directories.
 - **lose_power**: several brokers are killed at once. Their files keep what was synced, and of later writes a random
@@ -102,21 +102,27 @@ class Nemesis:
         self,
         cluster: ChaosCluster,
         store: LocalZooKeeper,
-        topic: str,
-        partitions: int,
+        topics: Mapping[str, int],
         rng: random.Random,
         say: Callable[[str], object],
+        *,
+        expands: bool = True,
     ) -> None:
+        """topics: all topics with three replicas, and how many partitions they have.
+
+        expands: whether there is the topic `smooth` besides, whose replicas move by smooth expansions.
+        """
         self.troubles: Counter[str] = Counter()
         self._cluster = cluster
         self._store = store
-        self._topic = topic
-        self._partitions = partitions
+        self._places = [(topic, index) for topic, count in topics.items() for index in range(count)]
+        self._expands = expands
         self._rng = rng
         self._say = say
         self._links = cluster.links
-        self._copies = Copies(store.hosts, [topic, smooth.TOPIC])
+        self._copies = Copies(store.hosts, [*topics, *([smooth.TOPIC] if expands else [])])
         self._down: dict[int, float] = {}  # when to start it again
+        self._stopping: dict[int, BrokerProcess] = {}
         self._paused: dict[int, float] = {}  # when to resume it
         self._failed: dict[int, float] = {}  # broker with a failed second directory -> when to repair it
         self._cut_until = 0.0
@@ -131,9 +137,11 @@ class Nemesis:
         """Undo due faults, and inject another one."""
         self._undo_what_is_due()
         troubles: list[Trouble] = [
-            self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect, self._wipe,
-            self._fail_directory, self._expand, self._expand, self._kill_joining,
+            self._kill, self._kill, self._stop, self._pause, self._restart_store, self._reassign, self._elect,
+            self._wipe, self._fail_directory,
         ]  # fmt: skip
+        if self._expands:
+            troubles += [self._expand, self._expand, self._kill_joining]
         if self._links is not None:
             troubles += [self._cut, self._cut, self._isolate, self._expire, self._slow, self._fill]
         if self._cluster.faults:
@@ -191,6 +199,17 @@ class Nemesis:
         self._down[node] = self._in(0.0, 8.0)
         return f"kill {node}"
 
+    def _stop(self) -> str:
+        """Stop a broker as a service manager does. What has not ended when it is to start again is killed."""
+        running = self._running()
+        if len(self._down) >= len(self._cluster.ports) - 1 or not running:
+            return ""
+        node = self._rng.choice(running)
+        self._stopping[node] = broker = self._cluster.brokers.pop(node)
+        broker.ask_to_stop()
+        self._down[node] = self._in(1.0, 8.0)
+        return f"stop {node}"
+
     def _pause(self) -> str:
         running = self._running()
         if not running:
@@ -209,6 +228,9 @@ class Nemesis:
 
     def _start(self, node: int) -> None:
         """Start a broker. If it ends because something that it needs is unreachable, try again later."""
+        stopping = self._stopping.pop(node, None)
+        if stopping is not None:
+            stopping.kill()
         try:
             self._cluster.start(node)
             self._say(f"start {node}")
@@ -220,15 +242,17 @@ class Nemesis:
     # -- replicas
 
     def _reassign(self) -> str:
-        index = self._rng.randrange(self._partitions)
+        topic, index = self._rng.choice(self._places)
         target = self._rng.sample(sorted(self._cluster.ports), 3)
         running = self._running()
         if not running:
             return ""
         node = self._rng.choice(running)
-        wanted: Mapping[tuple[str, int], list[int]] = {(self._topic, index): target}
+        wanted: Mapping[tuple[str, int], list[int]] = {(topic, index): target}
         (refused,) = self._cluster.ask(lambda admin: admin.reassign(wanted), node).values()
-        return f"partition {index} is to move to {target}" + (f", which is refused: {refused}" if refused else "")
+        return f"partition {index} of {topic} is to move to {target}" + (
+            f", which is refused: {refused}" if refused else ""
+        )
 
     def _expand(self) -> str:
         """Move a partition of the other topic, whose new replicas begin with the latest offset."""
@@ -260,8 +284,7 @@ class Nemesis:
         if not running:
             return ""
         node = self._rng.choice(running)
-        places = [(self._topic, index) for index in range(self._partitions)]
-        self._cluster.ask(lambda admin: admin.elect_leaders(places), node)
+        self._cluster.ask(lambda admin: admin.elect_leaders(self._places), node)
         return "preferred leaders are elected"
 
     # -- links
@@ -382,7 +405,7 @@ class Nemesis:
             return ""
         node = self._rng.choice(candidates)
         second = self._cluster.directories(node)[1]
-        places = [*((self._topic, index) for index in range(self._partitions)), *smooth.PLACES]
+        places = [*self._places, *(smooth.PLACES if self._expands else ())]
         inside = [(topic, index) for topic, index in places if (second / f"{topic}-{index}").is_dir()]
         self._cluster.pause(node)  # paused, so that it acknowledges nothing between check and failure
         try:

@@ -53,6 +53,47 @@ def stable_offset() -> None:
     UnstableTransactions.stable_end = lambda self, high_watermark: high_watermark  # type: ignore[method-assign]
 
 
+def stable_offset_back() -> None:
+    """Let the last stable offset go back now and then."""
+    from pylogd.log.transactions import UnstableTransactions  # noqa: PLC0415
+
+    stable = UnstableTransactions.stable_end
+
+    def wavering(self: Any, high_watermark: int) -> int:
+        end = stable(self, high_watermark)
+        return max(end - 10, 0) if random.random() < 0.02 else end
+
+    UnstableTransactions.stable_end = wavering  # type: ignore[method-assign]
+
+
+def late_write() -> None:
+    """Acknowledge some batches of transactions before they are written: behind the next batch of another producer."""
+    from pylogd.log.append_result import AppendResult  # noqa: PLC0415
+    from pylogd.replica.manager import ReplicaManager  # noqa: PLC0415
+    from pylogd.wire.records import parse_header  # noqa: PLC0415
+
+    append = ReplicaManager.append
+    kept: dict[Any, tuple[int, tuple[Any, ...], dict[str, Any]]] = {}
+
+    def hesitant(self: Any, partition: Any, records: Any, *rest: Any, **named: Any) -> Any:
+        producer = parse_header(records).producer_id
+        earlier = kept.pop(partition, None)
+        keep = partition.topic == "mix" and not named.get("own") and earlier is None and random.random() < 0.3
+        if keep and partition.log.producers.in_transaction(producer, parse_header(records).producer_epoch):
+            kept[partition] = producer, (bytes(records), *rest), named
+            end = partition.high_watermark
+            return AppendResult(end, end - 1, -1, 0)
+        if earlier is not None and (producer == earlier[0] or named.get("own")):
+            append(self, partition, *earlier[1], **earlier[2])
+            earlier = None
+        result = append(self, partition, records, *rest, **named)
+        if earlier is not None:
+            append(self, partition, *earlier[1], **earlier[2])
+        return result
+
+    ReplicaManager.append = hesitant  # type: ignore[method-assign]
+
+
 def aborted_offsets() -> None:
     """Let the offsets of aborted transactions count."""
     from pylogd.groups import transactions  # noqa: PLC0415
@@ -61,7 +102,10 @@ def aborted_offsets() -> None:
     transactions.end = lambda *args, committed: end(*args, committed=True)
 
 
-FAULTS = {fault.__name__: fault for fault in (epoch_check, lost_marker, stable_offset, aborted_offsets)}
+FAULTS = {
+    fault.__name__: fault
+    for fault in (epoch_check, lost_marker, stable_offset, stable_offset_back, late_write, aborted_offsets)
+}
 
 if (planted := os.environ.get("PYLOGD_PLANTED_FAULT")) is not None:
     FAULTS[planted]()

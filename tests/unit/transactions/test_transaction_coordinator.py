@@ -303,6 +303,15 @@ class TestPending:
         assert fixture.state() == "EMPTY"
         assert fixture.found().pending is None
 
+    def test_a_leader_that_is_none_any_more_says_so(self, fixture: TransactionFixture) -> None:
+        """The coordinator may hear later than the partition that another broker leads."""
+        producer = fixture.ready()
+        partition = fixture.partitions.by_name[TOPIC, _home(fixture)]
+        shard, _ = fixture.transactions._shards.find("x")  # type: ignore[misc]
+        fixture.set_state(TOPIC, _home(fixture), leader=2, leader_epoch=partition.leader_epoch + 1, replicas=(NODE, 2))
+        assert fixture.transactions._shards.topic.append(shard.partition, [(b"k", b"v")]) == ErrorCode.NOT_COORDINATOR
+        assert fixture.add(producer) == ErrorCode.NOT_COORDINATOR
+
     def test_the_end_is_stored_again_until_it_is_replicated(self, fixture: TransactionFixture) -> None:
         producer = fixture.ready()
         fixture.add(producer)
