@@ -20,7 +20,7 @@ class ThreadPool(threadpool.ThreadPool):
     def callInThreadWithCallback(
         self, onResult: Callable[[bool, Any], object] | None, func: Callable[..., Any], *args: Any, **kw: Any
     ) -> None:
-        """Call a function in a thread; then, there, `onResult` with whether it returned, and its result or Failure."""
+        """Call a function in a thread; then call `onResult` there, with True and the result, or False and a Failure."""
         if self.joined:
             return
         ctx = context.theContextTracker.currentContext().contexts[-1]

@@ -251,7 +251,7 @@ def _first_batches(context: RequestContext, request: ProduceRequest, find: Find)
 
 
 def _first_header(records: Buffer) -> BatchHeader | None:
-    """Return the header of the first batch; None if there is none: the append tells why."""
+    """Return the header of the first batch; None if it can't be read, which the append then reports."""
     try:
         return parse_header(records)
     except InvalidRecordBatch:
