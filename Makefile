@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once transactions conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-kuaishou freeze held strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once transactions conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -169,6 +169,9 @@ freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker
 
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
+
+bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafka's; writes bench/TRANSACTIONS.md (35 minutes; BENCH_ARGS="--only 'one broker: Java' --pairs 3": 4)
+	$(BIN)/python -m bench.transactions $(BENCH_ARGS)
 
 bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (40 minutes; BENCH_ARGS=--quick: 5)
 	$(BIN)/python -m bench.kuaishou $(BENCH_ARGS)

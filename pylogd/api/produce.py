@@ -95,7 +95,7 @@ def _produce_unusual(context: RequestContext, request: ProduceRequest) -> Produc
         transaction = job.transaction = TransactionalProduce(context, request, job.find)
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
-    if not transaction.waits:
+    if not transaction.waits or (not _is_large(request) and transaction.verify_at_once()):
         return _append_all(context, request, job)
     return shield(Deferred.fromCoroutine(_append_verified(context, request, job, transaction)))
 

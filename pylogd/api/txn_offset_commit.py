@@ -100,7 +100,8 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
     for _ in range(_MOST_QUESTIONS if adds else 1):
         new = VerificationGuard(epoch, NO_SEQUENCE, adds, broker.groups.now_ms)
         guard = producers.keep_guard(producer_id, new)
-        found = (await verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)).get(key)
+        answer = verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)
+        found = (await answer if isinstance(answer, Deferred) else answer).get(key)
         if found is not ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
         if producers.is_verified(producer_id, epoch, guard):

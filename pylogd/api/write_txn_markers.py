@@ -33,7 +33,6 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.write_txn_markers import (
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -62,6 +61,11 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
     for marker in request.markers:
         topics: list[WritableTxnMarkerTopicResult] = []
         response.markers.append(WritableTxnMarkerResult(marker.producer_id, topics))
+        batch = encode_marker(
+            marker.producer_id, marker.producer_epoch, context.broker.groups.now_ms,
+            committed=marker.transaction_result, coordinator_epoch=marker.coordinator_epoch,
+        )  # fmt: skip
+        terms = TransactionTerms(version=marker.transaction_version)
         for topic in marker.topics:
             answers: list[WritableTxnMarkerPartitionResult] = []
             topics.append(WritableTxnMarkerTopicResult(topic.name, answers))
@@ -71,7 +75,7 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
                     answers.append(WritableTxnMarkerPartitionResult(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
                     continue
                 answers.append(answer := WritableTxnMarkerPartitionResult(index, ErrorCode.REQUEST_TIMED_OUT))
-                writes[pace.steps] = Deferred.fromCoroutine(_write(context, marker, topic.name, answer, pending))
+                writes[pace.steps] = Deferred.fromCoroutine(_write(context, batch, terms, topic.name, answer, pending))
                 if writes[pace.steps].called:  # no queue of a disk has it
                     await writes.pop(pace.steps)
     if writes:
@@ -102,7 +106,8 @@ def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, respo
 
 async def _write(
     context: RequestContext,
-    marker: WritableTxnMarker,
+    batch: bytes,
+    terms: TransactionTerms,
     topic: str,
     answer: WritableTxnMarkerPartitionResult,
     pending: list[PendingAppend],
@@ -113,7 +118,7 @@ async def _write(
         answer.error_code = why_absent(context.broker, topic, answer.partition_index)
         return
     try:
-        result = await _append(context, partition, marker)
+        result = await _append(context, partition, batch, terms)
     except PylogdError as error:
         answer.error_code = explain(error)[0]
         return
@@ -123,13 +128,8 @@ async def _write(
         answer.error_code = ErrorCode.NONE
 
 
-async def _append(context: RequestContext, partition: Partition, marker: WritableTxnMarker) -> AppendResult:
+async def _append(context: RequestContext, partition: Partition, batch: bytes, terms: TransactionTerms) -> AppendResult:
     replicas = context.broker.replicas
-    batch = encode_marker(
-        marker.producer_id, marker.producer_epoch, partition.log.now_ms(), committed=marker.transaction_result,
-        coordinator_epoch=marker.coordinator_epoch,
-    )  # fmt: skip
-    terms = TransactionTerms(version=marker.transaction_version)
     if partition in replicas.append_queues:
         return await replicas.append_in_turn(partition, batch, True, own=True, terms=terms)
     return replicas.append(partition, batch, True, own=True, terms=terms)

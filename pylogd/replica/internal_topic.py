@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import mul
 from typing import Any, Final
 
@@ -50,6 +51,8 @@ _REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
 )
 #: The length of names, in UTF-16 units, up to which powers of 31 are computed once. Longer ones are refused by now.
 _MOST_UNITS: Final = 2048
+#: Of how many names it is remembered where they are stored.
+_MOST_NAMES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,7 @@ class InternalTopic:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def partition_of(name: str, count: int) -> int:
     """Return which of `count` partitions stores `name`.
 

@@ -14,6 +14,7 @@ def epoch_check() -> None:
     """Leave out the checks of a producer's epoch in the log, and of its transaction at the coordinator."""
     from pylogd.errors import ErrorCode  # noqa: PLC0415
     from pylogd.log.producers import Producers  # noqa: PLC0415
+    from pylogd.replica.waiting import then  # noqa: PLC0415
     from pylogd.transactions import verifier  # noqa: PLC0415
 
     check = Producers.check
@@ -23,13 +24,13 @@ def epoch_check() -> None:
         return None if known is not None and epoch < known.epoch else check(self, producer_id, epoch, *rest)
 
     Producers.check = lenient  # type: ignore[assignment, method-assign]
-    ask = verifier.TransactionVerifier._answer
+    ask = verifier.TransactionVerifier._ask_here
 
-    def yes(self: Any, question: Any) -> None:
-        answer = dict.fromkeys(question.partitions, ErrorCode.NONE)
-        ask(self, question._replace(answer=question.answer.addCallback(lambda _: answer)))
+    def yes(self: Any, name: str, producer_id: int, epoch: int, partitions: Any, add: bool) -> Any:
+        answer = dict.fromkeys(partitions, ErrorCode.NONE)
+        return then(ask(self, name, producer_id, epoch, partitions, add), lambda _: answer)
 
-    verifier.TransactionVerifier._answer = yes  # type: ignore[method-assign]
+    verifier.TransactionVerifier._ask_here = yes  # type: ignore[method-assign]
 
 
 def lost_marker() -> None:
@@ -38,9 +39,9 @@ def lost_marker() -> None:
 
     write = write_txn_markers._write
 
-    async def forgetful(context: Any, marker: Any, topic: str, answer: Any, pending: Any) -> None:
+    async def forgetful(context: Any, batch: bytes, terms: Any, topic: str, answer: Any, pending: Any) -> None:
         if topic.startswith("__") or random.random() > 0.05:
-            await write(context, marker, topic, answer, pending)
+            await write(context, batch, terms, topic, answer, pending)
 
     write_txn_markers._write = forgetful
 
