@@ -9,7 +9,7 @@ from typing import Final
 
 from pylogd.config.values import ConfigType, Mode, Setting
 
-_INT = ConfigType.INT
+_INT, _STRING = ConfigType.INT, ConfigType.STRING
 _GROUPS: Final = "Consumer groups"
 
 CONSUMER_GROUP_SETTINGS: Final = [
@@ -40,6 +40,17 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "some 10 ms for 2,000 members. (Kafka has no bound by default.)",
         _GROUPS,
         minimum=1,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
+        "group.consumer.migration.policy",
+        _STRING,
+        "bidirectional",
+        "Whether a group with members moves between the protocols: `upgrade` lets a classic group of consumers become "
+        "one of the newer protocol when the first consumer of that joins, `downgrade` lets it go back when the last "
+        "such consumer leaves, `bidirectional` both, `disabled` neither.",
+        _GROUPS,
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
         mode=Mode.DYNAMIC,
     ),
 ]
