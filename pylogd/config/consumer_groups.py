@@ -33,6 +33,40 @@ CONSUMER_GROUP_SETTINGS: Final = [
         mode=Mode.DYNAMIC,
     ),
     Setting(
+        "group.consumer.min.session.timeout.ms",
+        _INT,
+        45_000,
+        "Shortest consumer.session.timeout.ms that a group may have of its own. (Unlike in Kafka, the broker's own "
+        "group.consumer.session.timeout.ms may be shorter.)",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.max.session.timeout.ms",
+        _INT,
+        60_000,
+        "Longest consumer.session.timeout.ms that a group may have of its own.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        _INT,
+        5_000,
+        "Shortest consumer.heartbeat.interval.ms that a group may have of its own. (Unlike in Kafka, the broker's own "
+        "group.consumer.heartbeat.interval.ms may be shorter.)",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        _INT,
+        15_000,
+        "Longest consumer.heartbeat.interval.ms that a group may have of its own.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
         "group.consumer.max.size",
         _INT,
         5_000,

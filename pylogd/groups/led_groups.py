@@ -36,8 +36,7 @@ from pylogd.groups.sweeps import OffsetSweeps
 from pylogd.groups.topic import OFFSETS
 from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.metadata.image import OFFSETS_TOPIC, TopicChange
-from pylogd.metadata.topic_admin import TopicAdmin
-from pylogd.metadata.topics import TopicRegistry
+from pylogd.metadata.service import Metadata
 from pylogd.replica.internal_topic import MOST_RECORDS, InternalTopic, KeyValue
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
@@ -54,8 +53,7 @@ class LedGroups:
     def __init__(
         self,
         replicas: Replicas,
-        topics: TopicRegistry,
-        topic_admin: TopicAdmin,
+        metadata: Metadata,
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
@@ -63,10 +61,10 @@ class LedGroups:
         """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
         self._partitions = replicas.partitions
         self._disk_calls = replicas.disk_calls
-        self._topics = topics
+        self._topics = topics = metadata.topics
         self._settings = settings
         self._now_ms = now_ms
-        self._topic = InternalTopic(OFFSETS, replicas, topics, topic_admin, settings, now_ms)
+        self._topic = InternalTopic(OFFSETS, replicas, topics, metadata.topic_admin, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, ClassicGroup] = {}
         self._membership = HandoverMembership(
@@ -79,7 +77,14 @@ class LedGroups:
         )
         self._undo: list[Callable[[], object]] = []
         self._consumers = MixedGroups(
-            clock, now_ms, self._append_for, topics.get, topics.by_id, settings, self._downgrade
+            clock,
+            now_ms,
+            self._append_for,
+            topics.get,
+            topics.by_id,
+            settings,
+            self._downgrade,
+            metadata.group_configs.integer,
         )
         self._sweeps = OffsetSweeps(clock, now_ms, settings, self._sweepable, self._drop_offsets, self._delete)
         self._running = False

@@ -105,8 +105,10 @@ class World:
             by_id=lambda topic_id: next((one for one in self.topics.values() if one.topic_id == topic_id), None),
         )
         replicas = SimpleNamespace(partitions=None, disk_calls=None, manager=None, hosting=None)
+        configs = SimpleNamespace(integer=lambda group_id, name: self.settings.group_value({}, name))
+        metadata = SimpleNamespace(topics=registry, topic_admin=None, group_configs=configs)
         made = GroupCoordinator(
-            cast(Any, replicas), cast(Any, registry), cast(Any, None), self.settings, cast(Any, self.clock), lambda: 7
+            cast(Any, replicas), cast(Any, metadata), self.settings, cast(Any, self.clock), lambda: 7
         )
         made._topic = cast(Any, self.log)
         made._running = True

@@ -32,7 +32,7 @@ from pylogd.groups.consumer.heartbeats import (
     beat,
 )
 from pylogd.groups.consumer.records import Record, encode
-from pylogd.groups.consumer.service import Append, ConsumerGroups, HeartbeatAnswer, Held, settled
+from pylogd.groups.consumer.service import Append, ConsumerGroups, GroupOption, HeartbeatAnswer, Held, settled
 from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.metadata.image import Topic
 from pylogd.replica.internal_topic import KeyValue
@@ -82,9 +82,10 @@ class MixedGroups(ConsumerGroups):
         topic_of: Callable[[bytes], Topic | None],
         settings: Settings,
         downgrade: Downgrade,
+        option: GroupOption,
     ) -> None:
         """`clock` times members; `now_ms` is the wall clock. `topic_of` returns a topic by its id."""
-        super().__init__(clock, now_ms, append, find, settings)
+        super().__init__(clock, now_ms, append, find, settings, option)
         self._topic_of = topic_of
         self._downgrade = downgrade
 

@@ -21,6 +21,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from pylogd.config import Settings
+from pylogd.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from pylogd.groups.consumer.heartbeats import (
@@ -45,6 +46,9 @@ log = Logger()
 Append = Callable[[str, Sequence[KeyValue], Callable[[], object]], "ErrorCode | Deferred[ErrorCode]"]
 
 T = TypeVar("T")
+
+#: Returns the value of a setting, by its name, for a group.
+GroupOption = Callable[[str, str], int]
 
 _NEVER: Final = float("inf")
 #: From so many characters of topic names in a heartbeat on it is checked how much all members have.
@@ -100,14 +104,21 @@ class ConsumerGroups:
     """All groups of the newer protocol that this broker coordinates."""
 
     def __init__(
-        self, clock: IReactorTime, now_ms: Callable[[], int], append: Append, find: FindTopic, settings: Settings
+        self,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+        append: Append,
+        find: FindTopic,
+        settings: Settings,
+        option: GroupOption | None = None,
     ) -> None:
-        """`clock` times sessions; `now_ms` is the wall clock, for time stamps."""
+        """`clock` times sessions; `now_ms` is the wall clock, for time stamps. option: None for the broker's values."""
         self._clock = clock
         self._now_ms = now_ms
         self._append = append
         self._find = find
         self._settings = settings
+        self._option = option or (lambda group_id, name: settings.group_value({}, name))
         self._held: dict[str, Held] = {}
 
     # -- loading and unloading
@@ -232,7 +243,7 @@ class ConsumerGroups:
 
     def _answer(self, request: Heartbeat, change: Change) -> HeartbeatAnswer:
         assert change.member is not None
-        interval_ms = self._settings.integer("group.consumer.heartbeat.interval.ms")
+        interval_ms = self._option(change.group.group_id, HEARTBEAT_INTERVAL)
         assignment = None if change.assignment is None else frozenset(change.assignment)
         return HeartbeatAnswer(ErrorCode.NONE, None, request.member_id, change.member.epoch, interval_ms, assignment)
 
@@ -319,7 +330,7 @@ class ConsumerGroups:
         if member is not None and member.classic is not None:
             session_ms = member.classic.session_ms
         else:
-            session_ms = self._settings.integer("group.consumer.session.timeout.ms")
+            session_ms = self._option(held.group.group_id, SESSION_TIMEOUT)
         held.deadlines[member_id] = at = self._clock.seconds() + session_ms / 1000
         self._watch_revocations(held)
         self._set_timer(held, at)
