@@ -110,7 +110,7 @@ class Broker:
         self.cluster.on_ousted = self._ousted
         self.topics = self.metadata.topics
         self.topic_admin = self.metadata.topic_admin
-        self.broker_configs = self.metadata.broker_configs
+        self.broker_configs, self.group_configs = self.metadata.broker_configs, self.metadata.group_configs
         self._make_authorization(settings)
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
@@ -124,7 +124,7 @@ class Broker:
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
-        self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
+        self.groups = GroupCoordinator(self.replica_parts, self.metadata, settings, reactor, wall_ms)
         self.features = self.metadata.features
         self._transactions = Transactions(
             self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)

@@ -150,6 +150,7 @@ class Parts:
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.broker_configs = self.metadata.broker_configs
         self.entity_configs = self.metadata.entity_configs
+        self.group_configs = self.metadata.group_configs
         self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
         self.laggards = LaggardThrottle(self.settings, self.disk_use, self.clock)
@@ -193,9 +194,7 @@ class Parts:
         self.hosting = self.replica_parts.hosting
         self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
         self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
-        self.groups = GroupCoordinator(
-            self.replica_parts, self.topics, self.topic_admin, self.settings, self.clock, self.now_ms
-        )
+        self.groups = GroupCoordinator(self.replica_parts, self.metadata, self.settings, self.clock, self.now_ms)
         self.groups.start()
         self.transaction_parts = Transactions(
             self.replica_parts, self.metadata, self.settings, self.clock, self.now_ms, self._connect,
