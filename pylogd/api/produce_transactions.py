@@ -75,7 +75,7 @@ class TransactionalProduce:
         self._terms: dict[Partition, TransactionTerms | KafkaError] = {}
         self._guards: dict[TopicPartition, VerificationGuard] = {}
         #: The answer to the first question, if it was asked.
-        self._answer: dict[TopicPartition, ErrorCode] | Deferred[Answer] | None = None
+        self._answer: Answer | Deferred[Answer] | None = None
         if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self._id):
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         self._first = _first_batches(context, request, find)
@@ -148,7 +148,7 @@ class TransactionalProduce:
             refusal = self._refusal(answers.get(partition.key, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._terms[partition] = refusal or TransactionTerms(self._guards[partition.key])
 
-    def _question(self, asked: list[_First]) -> dict[TopicPartition, ErrorCode] | Deferred[Answer]:
+    def _question(self, asked: list[_First]) -> Answer | Deferred[Answer]:
         """Ask the coordinator about partitions, each of which has a guard that is valid now.
 
         The answer for a log that has failed is its error.
@@ -161,7 +161,11 @@ class TransactionalProduce:
         header = asked[0].header
         keys = [partition.key for partition, _ in asked]
         answer = self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, self._adds)
-        return then(answer, lambda found: {**found, **failed})
+
+        def with_failed(found: Answer) -> Answer:
+            return {**found, **failed}
+
+        return then(answer, with_failed)
 
     async def _answers(self, asked: list[_First]) -> Answer:
         """Wait for the answer, and ask again about partitions where the transaction before is being ended.
@@ -221,7 +225,7 @@ def _begin(
 
 
 def _is_undecided(
-    asked: _First, answers: dict[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
+    asked: _First, answers: Answer, guards: Mapping[TopicPartition, VerificationGuard]
 ) -> bool:
     """Return whether the coordinator has to be asked again about the first batch of a transaction on a partition."""
     (partition, header), key = asked, asked.partition.key
