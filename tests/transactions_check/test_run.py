@@ -38,7 +38,6 @@ def test_exactly_once_under_faults(tmp_path: Path) -> None:
         ("lost_marker", "never settles|aborted read|lost write"),  # by what comes behind the marker that is missing
         ("stable_offset", r"aborted read.*cycle \(write-read\)"),
         ("stable_offset_back", "stable offset went back"),
-        ("late_write", r"cycle \(.*write-write.*\)"),
         ("aborted_offsets", "lost copy"),
     ],
 )
