@@ -48,6 +48,7 @@ _PASSING: Final = frozenset(
 )
 
 
+_Answers: TypeAlias = dict[TopicPartition, ErrorCode]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
@@ -75,7 +76,7 @@ class TransactionalProduce:
         self._terms: dict[Partition, TransactionTerms | KafkaError] = {}
         self._guards: dict[TopicPartition, VerificationGuard] = {}
         #: The answer to the first question, if it was asked.
-        self._answer: dict[TopicPartition, ErrorCode] | Deferred[Answer] | None = None
+        self._answer: _Answers | Deferred[_Answers] | None = None
         if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self._id):
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         self._first = _first_batches(context, request, find)
@@ -148,7 +149,7 @@ class TransactionalProduce:
             refusal = self._refusal(answers.get(partition.key, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._terms[partition] = refusal or TransactionTerms(self._guards[partition.key])
 
-    def _question(self, asked: list[_First]) -> dict[TopicPartition, ErrorCode] | Deferred[Answer]:
+    def _question(self, asked: list[_First]) -> _Answers | Deferred[_Answers]:
         """Ask the coordinator about partitions, each of which has a guard that is valid now.
 
         The answer for a log that has failed is its error.

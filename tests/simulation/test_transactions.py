@@ -18,6 +18,7 @@ from pylogd.log.producers import Producers
 from pylogd.log.transactions import UnstableTransactions
 from pylogd.metadata.image import TRANSACTIONS_TOPIC
 from pylogd.replica.internal_topic import InternalTopic
+from pylogd.replica.waiting import then
 from pylogd.transactions import rules
 from pylogd.transactions.coordinator import TransactionCoordinator
 from pylogd.transactions.verifier import TransactionVerifier
@@ -110,8 +111,9 @@ def test_partition_leaders_that_ignore_epochs_are_detected(monkeypatch: pytest.M
         return None if known is not None and epoch < known.epoch else check(self, producer_id, epoch, *rest)
 
     def yes(self: TransactionVerifier, name: str, producer_id: int, epoch: int, keys: Any, add: bool) -> Any:
-        return verify(self, name, producer_id, epoch, keys, add).addCallback(
-            lambda found: {key: ErrorCode.NONE if code in _OUTDATED else code for key, code in found.items()}
+        return then(
+            verify(self, name, producer_id, epoch, keys, add),
+            lambda found: {key: ErrorCode.NONE if code in _OUTDATED else code for key, code in found.items()},
         )
 
     monkeypatch.setattr(Producers, "check", lenient)
