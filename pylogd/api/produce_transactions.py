@@ -48,6 +48,7 @@ _PASSING: Final = frozenset(
 )
 
 
+_Answers: TypeAlias = dict[TopicPartition, ErrorCode]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
@@ -75,7 +76,7 @@ class TransactionalProduce:
         self._terms: dict[Partition, TransactionTerms | KafkaError] = {}
         self._guards: dict[TopicPartition, VerificationGuard] = {}
         #: The answer to the first question, if it was asked.
-        self._answer: Answer | Deferred[Answer] | None = None
+        self._answer: _Answers | Deferred[_Answers] | None = None
         if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self._id):
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         self._first = _first_batches(context, request, find)
@@ -148,7 +149,7 @@ class TransactionalProduce:
             refusal = self._refusal(answers.get(partition.key, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._terms[partition] = refusal or TransactionTerms(self._guards[partition.key])
 
-    def _question(self, asked: list[_First]) -> Answer | Deferred[Answer]:
+    def _question(self, asked: list[_First]) -> _Answers | Deferred[_Answers]:
         """Ask the coordinator about partitions, each of which has a guard that is valid now.
 
         The answer for a log that has failed is its error.
@@ -161,11 +162,7 @@ class TransactionalProduce:
         header = asked[0].header
         keys = [partition.key for partition, _ in asked]
         answer = self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, self._adds)
-
-        def with_failed(found: Answer) -> Answer:
-            return {**found, **failed}
-
-        return then(answer, with_failed)
+        return then(answer, lambda found: {**found, **failed})
 
     async def _answers(self, asked: list[_First]) -> Answer:
         """Wait for the answer, and ask again about partitions where the transaction before is being ended.
@@ -225,7 +222,7 @@ def _begin(
 
 
 def _is_undecided(
-    asked: _First, answers: Answer, guards: Mapping[TopicPartition, VerificationGuard]
+    asked: _First, answers: dict[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
 ) -> bool:
     """Return whether the coordinator has to be asked again about the first batch of a transaction on a partition."""
     (partition, header), key = asked, asked.partition.key

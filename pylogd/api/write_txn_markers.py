@@ -62,7 +62,7 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
         topics: list[WritableTxnMarkerTopicResult] = []
         response.markers.append(WritableTxnMarkerResult(marker.producer_id, topics))
         batch = encode_marker(
-            marker.producer_id, marker.producer_epoch, context.broker.groups.now_ms,
+            marker.producer_id, marker.producer_epoch, context.broker.transactions.now_ms,
             committed=marker.transaction_result, coordinator_epoch=marker.coordinator_epoch,
         )  # fmt: skip
         terms = TransactionTerms(version=marker.transaction_version)

@@ -287,22 +287,38 @@ class TransactionCoordinator:
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Add partitions to a transaction, which begins with the first. Return NONE once that is stored.
 
-        version: of transactions, as the producer uses them. While the previous transaction is being completed, the
-        request waits for that, up to `_SETTLE_SECONDS`.
+        version: of transactions, as the producer uses them; from 2 on the leaders of partitions ask, several at a time.
+        While the previous transaction is being completed, or another leader's partitions are being added, the request
+        waits, up to `_SETTLE_SECONDS`. What waits for the same transaction is added together.
         """
         wanted = frozenset(partitions)
-
-        def attempt() -> ErrorCode | Deferred[ErrorCode]:
-            return self._add(transactional_id, producer_id, epoch, wanted, version)
-
-        result = attempt()
+        result = self._add(transactional_id, producer_id, epoch, wanted, version)
         if result is not ErrorCode.CONCURRENT_TRANSACTIONS:
             return shielded(result)
         found = self._shards.find(transactional_id)
-        if isinstance(found, ErrorCode) or not found[1].value.state.prepared:
+        several = version >= EPOCH_PER_TRANSACTION
+        if isinstance(found, ErrorCode) or not (several or found[1].value.state.prepared):
             return result
-        settled: Deferred[ErrorCode] = self._when_settled(found[1]).addCallback(lambda _: attempt())
-        return shield(settled)
+        later = self._add_when_settled(found[1], producer_id, epoch, wanted, version)
+        return shield(Deferred.fromCoroutine(later))
+
+    async def _add_when_settled(
+        self, transaction: Transaction, producer_id: int, epoch: int, partitions: frozenset[PartitionId], version: int
+    ) -> ErrorCode:
+        result = ErrorCode.CONCURRENT_TRANSACTIONS
+        late = self._clock.seconds() + _SETTLE_SECONDS
+        transaction.wanted.append((producer_id, epoch, partitions))
+        try:
+            while transaction.pending is not None and self._clock.seconds() < late:
+                await self._when_settled(transaction, late)
+                same = [more for *who, more in transaction.wanted if who == [producer_id, epoch]]
+                answer = self._add(transaction.name, producer_id, epoch, partitions.union(*same), version)
+                result = await answer if isinstance(answer, Deferred) else answer
+                if result is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    break
+        finally:
+            transaction.wanted.remove((producer_id, epoch, partitions))
+        return result
 
     def _add(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[PartitionId], version: int
@@ -319,8 +335,8 @@ class TransactionCoordinator:
         after = with_partitions(transaction.value, partitions, version, self._now_ms())
         return self._change(shard, transaction, after)
 
-    def _when_settled(self, transaction: Transaction) -> Deferred[None]:
-        """Return a Deferred that fires when nothing is pending, or after `_SETTLE_SECONDS`."""
+    def _when_settled(self, transaction: Transaction, late: float) -> Deferred[None]:
+        """Return a Deferred that fires when nothing is pending, or at the time `late`."""
         if transaction.pending is None:
             return succeed(None)
         done: Deferred[None] = Deferred()
@@ -332,7 +348,7 @@ class TransactionCoordinator:
                 self._timers.discard(call)
                 done.callback(None)
 
-        call = self._clock.callLater(_SETTLE_SECONDS, fire)
+        call = self._clock.callLater(late - self._clock.seconds(), fire)
         self._timers.add(call)
         transaction.settled.append(fire)
         return done
