@@ -23,7 +23,7 @@ from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, check
 from pylogd.groups.consumer.members import JOINING, partitions_by_topic
 from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.limits.expressions import InvalidExpression
-from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID
+from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID, MAX_SUBSCRIPTIONS
 from pylogd.metadata.features import GROUP_VERSION
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.consumer_group_heartbeat import (
@@ -110,6 +110,8 @@ def _check_topics(context: RequestContext, heartbeat: Heartbeat) -> None:
     ids = (heartbeat.member_id, heartbeat.instance_id, heartbeat.rack_id)
     if any(len(text) > MAX_INSTANCE_ID for text in ids if text is not None):
         raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, f"An id has more than {MAX_INSTANCE_ID} characters.")
+    if len(heartbeat.topics or ()) > MAX_SUBSCRIPTIONS:
+        raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, f"The member names more than {MAX_SUBSCRIPTIONS} topics.")
     if heartbeat.epoch < JOINING:
         return
     for name in heartbeat.topics or ():

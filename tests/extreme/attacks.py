@@ -124,7 +124,7 @@ def a_subscription_that_is_slow_to_match(_: Known, scale: float) -> Extreme:
 
 
 def a_subscription_to_many_topics(_: Known, scale: float) -> Extreme:
-    names = [f"{TOPIC}-{number}" for number in range(int(20_000 * scale) - 10)]
+    names = [f"{TOPIC}-{number}" for number in range(int(10_000 * scale))]
     join = ConsumerGroupHeartbeatRequest(
         CONSUMERS, f"many-{scale:g}", 0, rebalance_timeout_ms=1000, subscribed_topic_names=names, topic_partitions=[]
     )

@@ -40,8 +40,9 @@ def assign_uniformly(subscribers: Mapping[str, Subscriber], partition_counts: Ma
     if len({subscriber.topics for subscriber in subscribers.values()}) <= 1:
         _level(target, free)
     else:
-        _fill(subscribers, target, free)
-        _balance(subscribers, target)
+        by_topic = _members_by_topic(subscribers)
+        _fill(by_topic, target, free)
+        _balance(by_topic, target)
     return target
 
 
@@ -83,9 +84,8 @@ def _level(target: Target, free: list[TopicPartition]) -> None:
             partitions.add(free.pop())
 
 
-def _fill(subscribers: Mapping[str, Subscriber], target: Target, free: Iterable[TopicPartition]) -> None:
+def _fill(by_topic: Mapping[bytes, Sequence[str]], target: Target, free: Iterable[TopicPartition]) -> None:
     """Give each free partition to the subscriber of its topic that has fewest."""
-    by_topic = _members_by_topic(subscribers)
     in_order = sorted(free, key=lambda partition: (len(by_topic[partition[0]]), partition))
     for topic, partitions in groupby(in_order, lambda partition: partition[0]):
         fewest = [(len(target[member_id]), member_id) for member_id in by_topic[topic]]
@@ -96,17 +96,19 @@ def _fill(subscribers: Mapping[str, Subscriber], target: Target, free: Iterable[
             heapreplace(fewest, (size + 1, member_id))
 
 
-def _balance(subscribers: Mapping[str, Subscriber], target: Target) -> None:
+def _balance(by_topic: Mapping[bytes, Sequence[str]], target: Target) -> None:
     """Move single partitions from members that have more to such that have fewer, until no move helps.
 
     Each move makes the sum of the squares of the numbers smaller, so this ends.
     """
-    by_topic = _members_by_topic(subscribers)
     had = {member_id: _indexes_by_topic(partitions) for member_id, partitions in target.items()}
     moved = True
     while moved:
         moved = False
         for topic, members in by_topic.items():
+            sizes = [len(target[member_id]) for member_id in members]
+            if max(sizes) <= min(sizes) + 1:
+                continue
             indexes = {member_id: sorted(had[member_id].get(topic, ())) for member_id in members}
             changed = False
             while _move_one(topic, indexes, target):
@@ -124,16 +126,15 @@ def _move_one(topic: bytes, indexes: Mapping[str, list[int]], target: Target) ->
     """
     least = min(indexes, key=lambda member_id: (len(target[member_id]), member_id))
     enough = len(target[least]) + 1
-    for most in sorted(indexes, key=lambda member_id: (-len(target[member_id]), member_id)):
-        if len(target[most]) <= enough:
-            return False
-        if indexes[most]:
-            index = indexes[most].pop()
-            target[most].remove((topic, index))
-            target[least].add((topic, index))
-            insort(indexes[least], index)
-            return True
-    return False
+    donors = [member_id for member_id, found in indexes.items() if found and len(target[member_id]) > enough]
+    if not donors:
+        return False
+    most = min(donors, key=lambda member_id: (-len(target[member_id]), member_id))
+    index = indexes[most].pop()
+    target[most].remove((topic, index))
+    target[least].add((topic, index))
+    insort(indexes[least], index)
+    return True
 
 
 def assign_ranges(subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]) -> Target:
