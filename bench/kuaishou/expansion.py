@@ -28,8 +28,7 @@ NEW: Final = 4
 PARTITIONS: Final = 8
 ASSIGNMENT: Final = [(OLD[index % 3], OLD[(index + 1) % 3]) for index in range(PARTITIONS)]
 LATEST_WAIT: Final = 120.0
-#: The arms take 3 and 11 s, and a leader changes at the end of each: only over the same time, with both changes in it,
-#: are their percentiles comparable.
+#: The arms take 3 and 11 s: only over the same time are their percentiles comparable.
 WINDOW: Final = 20.0
 WINDOW_NAME: Final = f"p99.9 of produce in the {WINDOW:.0f} s from its begin"
 _MOVE_SECONDS: Final = 300.0
@@ -164,13 +163,11 @@ EXPERIMENT: Final = Experiment(
         f"{HISTORY / _MB:,.0f} MB of old records, which are not in the page cache. Each disk gives "
         f"{READ_LIMIT / _MB:.0f} MB/s to readers. While {LIVE_RATE / _MB:.0f} MB/s come in with acks=all, and a group "
         "reads and commits, a quarter of the replicas is moved to a fourth broker, by the plan of `pylogd reassign "
-        "plan`. Second 0 of the charts is the begin of the move. *Smooth* is `--from-latest`. One of the moved "
-        "partitions gets another leader, when the move ends, for which its producer has to wait in both arms: "
-        "librdkafka sends what was refused again after `retry.backoff.ms`, 100 ms, also if the answer names the new "
-        "leader, as it now does (KIP-951). Before it did so only where the former leader stayed a replica. Smooth "
-        "expansion once had a stall of 1.5 s here: a follower of that partition was a few batches ahead of the new "
-        "leader, truncated them, and read 200 MB from its disk to restore what it knew of idempotent producers. Now it "
-        "reads 1 MB."
+        "plan`. Second 0 of the charts is the begin of the move. *Smooth* is `--from-latest`. The plan moves "
+        "replicas that do not lead where it can, so no leader changes here. When one does, librdkafka sends what was "
+        "refused again after `retry.backoff.ms`, 100 ms, although the answer names the new leader (KIP-951). Smooth "
+        "expansion once had a stall of 1.5 s here: a follower was a few batches ahead of a new leader, truncated them, "
+        "and read 200 MB from its disk to restore what it knew of idempotent producers. Now it reads 1 MB."
     ),
     arms={
         "stock": "`pylogd reassign execute`",
