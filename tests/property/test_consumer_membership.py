@@ -68,7 +68,9 @@ class ConsumerWorld(MemberWorld):
         return metadata.MetadataResponseTopic(error, name, topic_id)
 
     def known(self) -> Container[str]:
-        return self.coordinator.group("g").members
+        """Without those that left for a while, which have lost what they were to give up."""
+        members = self.coordinator.group("g").members
+        return {member_id for member_id, member in members.items() if not member.has_left_for_a_while}
 
     def same(self, one: App, other: App, partition: TopicPartition) -> bool:
         """A topic that was deleted and made again is not the same topic."""
