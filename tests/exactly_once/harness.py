@@ -13,6 +13,7 @@ fault, as is one that ends without a reason.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from tests.exactly_once.events import (
 from tests.exactly_once.plan import Kill, Moment, Victim, plan
 from tests.exactly_once.query import TARGET, TOPICS, Checkpoint, QueryProcess, is_open, recorded
 from tests.kills.processes import kill
+from tests.sparks import is_slow_start
 
 T = TypeVar("T")
 PROGRESS_SECONDS = 240.0
@@ -45,6 +47,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4", "transaction.state.log.num.partitions": "4",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }  # fmt: skip
+#: A line with which a program in Python ends by an exception, and what differs between two of the same kind.
+_REASON = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Committed|Checkpoint)\b.*", re.MULTILINE)
+_IDS = re.compile(r"\[?(?:id|runId) = [-0-9a-f]+[],]?")
 _LOOK_SECONDS = 0.001
 _ADMIN_SECONDS = 2.0  # for a look at brokers, of which some may be dead
 
@@ -229,10 +234,10 @@ class Round:
         if query.process.returncode == -9:
             return
         said = query.output()
-        last = (said.strip().splitlines() or [""])[-1]
-        if "Error" not in said:
+        reasons = _REASON.findall(said)
+        if not reasons:
             raise CountFault(f"a query ended by {query.process.returncode} without a reason:\n{said[-2000:]}")
-        self.outcome.ends[last] += 1
+        self.outcome.ends[_IDS.sub("...", reasons[-1])] += 1
 
     def _warm_up(self) -> None:
         """Count a little without kills, and write an archive that makes later starts of Spark faster."""
@@ -240,16 +245,19 @@ class Round:
         self._run_to_the_end()
 
     def _run_to_the_end(self) -> None:
-        """Have everything counted that there is."""
-        self._note_repeated()
-        query = self._start(follow=False)
-        deadline = time.monotonic() + PROGRESS_SECONDS
-        while not query.ended():
-            if time.monotonic() > deadline:
-                raise CountFault(f"the query did not end:\n{query.output()[-2000:]}")
-            time.sleep(0.1)
-        if query.process.returncode:
-            raise CountFault(f"the query failed without kills:\n{query.output()[-2000:]}")
+        """Have everything counted that there is; again if Spark gave up waiting for its Python process."""
+        deadline = time.monotonic() + 2 * PROGRESS_SECONDS
+        while True:
+            self._note_repeated()
+            query = self._start(follow=False)
+            while not query.ended():
+                if time.monotonic() > deadline:
+                    raise CountFault(f"the query did not end:\n{query.output()[-2000:]}")
+                time.sleep(0.1)
+            if not query.process.returncode:
+                return
+            if not is_slow_start(RuntimeError(query.output())):
+                raise CountFault(f"the query failed without kills:\n{query.output()[-2000:]}")
 
     # A kill
 
