@@ -13,6 +13,7 @@ fault, as is one that ends without a reason.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections import Counter
@@ -85,6 +86,11 @@ class Outcome:
     events: int = 0
     counts: int = 0
     seconds: float = 0.0
+
+    @property
+    def kills(self) -> int:
+        """How many kills there were. The plan may have more, if time was over."""
+        return self.deaths.total()
 
     def as_json(self) -> str:
         """Return the outcome as JSON, to resume an interrupted run."""
@@ -160,8 +166,10 @@ class ManyBrokers:
 class Round:
     """A round with its brokers, query and kills."""
 
-    def __init__(self, setting: Setting, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, setting: Setting, folder: Path, tell: Callable[[str], None], longest: float = math.inf) -> None:
+        """`longest`: seconds after which no further kill begins."""
         self._setting = setting
+        self._longest = longest
         self._tell = tell
         self._folder = folder
         self._scratch = folder / "spark"
@@ -188,6 +196,8 @@ class Round:
                 self._warm_up()
             for number, each in enumerate(plan(self._setting.kills, self._setting.seed)):
                 before = time.monotonic()
+                if before - begun > self._longest:
+                    break
                 moment, said = self._strike(each)
                 self.outcome.deaths[each.victim, moment] += 1
                 self._tell(
