@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import os
 import shutil
 import signal
@@ -33,19 +34,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the next ones have the next")
     parser.add_argument("--round", type=int, choices=range(1, len(ROUNDS) + 1), help="only this one, to replay it")
     parser.add_argument("--folder", type=Path, help="for data and logs; rounds that ended there are not run again")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no kill of a round later than this")
     parser.add_argument("--results", type=Path, help="write what happened to this file")
     options = parser.parse_args(arguments)
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="pylogd-exactly-once-"))).resolve()
     outcomes: list[Outcome] = []
     for number, setting in enumerate(settings(options.kills, options.seed), 1):
         if options.round in (None, number):
-            outcomes.append(_outcome(number, setting, folder))
+            outcomes.append(_outcome(number, setting, folder, options.seconds))
             if options.results is not None:
                 options.results.write_text(report(outcomes, options.seed))
     return 0
 
 
-def _outcome(number: int, setting: Setting, folder: Path) -> Outcome:
+def _outcome(number: int, setting: Setting, folder: Path, longest: float) -> Outcome:
     """Return the outcome of a round, from the file of an earlier run if there is one."""
     place, done = folder / f"round-{number}", folder / f"round-{number}.json"
     if done.exists():
@@ -58,7 +60,7 @@ def _outcome(number: int, setting: Setting, folder: Path) -> Outcome:
     begun = time.monotonic()
     _tell(f"round {number}: {setting.name}, {setting.kills} kills")
     try:
-        outcome = Round(setting, place, _tell).run()
+        outcome = Round(setting, place, _tell, longest).run()
     except BaseException as error:
         _tell(f"FAILED after {time.monotonic() - begun:.0f} s in round {number}, kept in {place}: {error}")
         raise
@@ -79,7 +81,7 @@ def settings(kills: int, seed: int) -> Sequence[Setting]:
 
 def report(outcomes: Sequence[Outcome], seed: int) -> str:
     """Return the results as Markdown."""
-    kills = sum(outcome.setting.kills for outcome in outcomes)
+    kills = sum(outcome.kills for outcome in outcomes)
     lines = [
         f"# A windowed count killed {kills} times, exactly once",
         "",
@@ -94,7 +96,7 @@ def report(outcomes: Sequence[Outcome], seed: int) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {each.setting.name} | {each.setting.kills} | {each.survived} | {each.epochs} | {each.repeated} | "
+        f"| {each.setting.name} | {each.kills} | {each.survived} | {each.epochs} | {each.repeated} | "
         f"{each.events:,} | {each.counts:,} | {each.seconds:.0f} |"
         for each in outcomes
     ]

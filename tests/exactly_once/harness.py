@@ -13,6 +13,8 @@ fault, as is one that ends without a reason.
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +38,7 @@ from tests.exactly_once.events import (
 from tests.exactly_once.plan import Kill, Moment, Victim, plan
 from tests.exactly_once.query import TARGET, TOPICS, Checkpoint, QueryProcess, is_open, recorded
 from tests.kills.processes import kill
+from tests.sparks import is_slow_start
 
 T = TypeVar("T")
 PROGRESS_SECONDS = 240.0
@@ -45,6 +48,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4", "transaction.state.log.num.partitions": "4",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }  # fmt: skip
+#: A line with which a program in Python ends by an exception, and what differs between two of the same kind.
+_REASON = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Committed|Checkpoint)\b.*", re.MULTILINE)
+_IDS = re.compile(r"\[?(?:id|runId) = [-0-9a-f]+[],]?")
 _LOOK_SECONDS = 0.001
 _ADMIN_SECONDS = 2.0  # for a look at brokers, of which some may be dead
 
@@ -80,6 +86,11 @@ class Outcome:
     events: int = 0
     counts: int = 0
     seconds: float = 0.0
+
+    @property
+    def kills(self) -> int:
+        """How many kills there were. The plan may have more, if time was over."""
+        return self.deaths.total()
 
     def as_json(self) -> str:
         """Return the outcome as JSON, to resume an interrupted run."""
@@ -155,8 +166,10 @@ class ManyBrokers:
 class Round:
     """A round with its brokers, query and kills."""
 
-    def __init__(self, setting: Setting, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, setting: Setting, folder: Path, tell: Callable[[str], None], longest: float = math.inf) -> None:
+        """`longest`: seconds after which no further kill begins."""
         self._setting = setting
+        self._longest = longest
         self._tell = tell
         self._folder = folder
         self._scratch = folder / "spark"
@@ -183,6 +196,8 @@ class Round:
                 self._warm_up()
             for number, each in enumerate(plan(self._setting.kills, self._setting.seed)):
                 before = time.monotonic()
+                if before - begun > self._longest:
+                    break
                 moment, said = self._strike(each)
                 self.outcome.deaths[each.victim, moment] += 1
                 self._tell(
@@ -229,10 +244,10 @@ class Round:
         if query.process.returncode == -9:
             return
         said = query.output()
-        last = (said.strip().splitlines() or [""])[-1]
-        if "Error" not in said:
+        reasons = _REASON.findall(said)
+        if not reasons:
             raise CountFault(f"a query ended by {query.process.returncode} without a reason:\n{said[-2000:]}")
-        self.outcome.ends[last] += 1
+        self.outcome.ends[_IDS.sub("...", reasons[-1])] += 1
 
     def _warm_up(self) -> None:
         """Count a little without kills, and write an archive that makes later starts of Spark faster."""
@@ -240,16 +255,19 @@ class Round:
         self._run_to_the_end()
 
     def _run_to_the_end(self) -> None:
-        """Have everything counted that there is."""
-        self._note_repeated()
-        query = self._start(follow=False)
-        deadline = time.monotonic() + PROGRESS_SECONDS
-        while not query.ended():
-            if time.monotonic() > deadline:
-                raise CountFault(f"the query did not end:\n{query.output()[-2000:]}")
-            time.sleep(0.1)
-        if query.process.returncode:
-            raise CountFault(f"the query failed without kills:\n{query.output()[-2000:]}")
+        """Have everything counted that there is; again if Spark gave up waiting for its Python process."""
+        deadline = time.monotonic() + 2 * PROGRESS_SECONDS
+        while True:
+            self._note_repeated()
+            query = self._start(follow=False)
+            while not query.ended():
+                if time.monotonic() > deadline:
+                    raise CountFault(f"the query did not end:\n{query.output()[-2000:]}")
+                time.sleep(0.1)
+            if not query.process.returncode:
+                return
+            if not is_slow_start(RuntimeError(query.output())):
+                raise CountFault(f"the query failed without kills:\n{query.output()[-2000:]}")
 
     # A kill
 
