@@ -165,7 +165,7 @@ def _compared(name: str, kafka: Transcript | None, pylogd: Transcript | None) ->
     differences = [
         f"{asked}: pylogd answers {ours}, Apache Kafka {theirs}"
         for (asked, theirs), (_, ours) in zip(kafka, pylogd, strict=False)
-        if json.dumps(theirs) != json.dumps(ours)
+        if json.dumps(theirs, sort_keys=True) != json.dumps(ours, sort_keys=True)
     ]
     if len(kafka) != len(pylogd):
         differences.append(f"pylogd gives {len(pylogd)} answers, Apache Kafka {len(kafka)}")

@@ -62,7 +62,7 @@ public class Transacting {
         Properties settings = settings();
         settings.put("transactional.id", text(task, "id"));
         settings.put("transaction.timeout.ms", text(task, "timeout"));
-        settings.put("max.block.ms", "30000");
+        settings.put("max.block.ms", "10000");
         settings.put("request.timeout.ms", "10000");
         settings.put("delivery.timeout.ms", "20000");
         PRODUCERS.put(text(task, "name"), new KafkaProducer<>(settings));
