@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pylogd.client.core.call import Call
@@ -50,14 +51,18 @@ class Settled:
         call.answered(self.decode(), self.now)
 
     def encode(self, response: Any) -> bytes:
-        return b"".join(bytes(part) for part in response_codec(self.request.API_KEY, self.version).encode(response))
+        parts: list[Any] = response_codec(self.request.API_KEY, self.version).encode(response)
+        return b"".join(parts)
 
     def decode(self) -> Any:
         return response_codec(self.request.API_KEY, self.version).decode(self.frame)
 
     def turn(self) -> None:
         for call in self.part.due(self.now):
-            self.answer(call, lambda response, call=call: call.answered(response, self.now))
+            self.answer(call, partial(self.pass_on, call))
+
+    def pass_on(self, call: Call, response: Any) -> None:
+        call.answered(response, self.now)
 
     def answer(self, call: Call, then: Callable[[Any], None]) -> None:
         request = call.build(VERSIONS.get(call.api.API_KEY, 4))
