@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from pylogd.client.core.call import Call
 from pylogd.client.core.group.assignors import find_assignors
@@ -50,14 +51,18 @@ class Settled:
         call.answered(self.decode(), self.now)
 
     def encode(self, response: Any) -> bytes:
-        return b"".join(bytes(part) for part in response_codec(self.request.API_KEY, self.version).encode(response))
+        parts = response_codec(self.request.API_KEY, self.version).encode(response)
+        return b"".join(cast("list[bytes]", parts))
 
     def decode(self) -> Any:
         return response_codec(self.request.API_KEY, self.version).decode(self.frame)
 
     def turn(self) -> None:
         for call in self.part.due(self.now):
-            self.answer(call, lambda response, call=call: call.answered(response, self.now))
+            self.answer(call, partial(self.deliver, call))
+
+    def deliver(self, call: Call, response: Any) -> None:
+        call.answered(response, self.now)
 
     def answer(self, call: Call, then: Callable[[Any], None]) -> None:
         request = call.build(VERSIONS.get(call.api.API_KEY, 4))
