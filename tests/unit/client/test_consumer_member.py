@@ -186,7 +186,9 @@ def test_after_an_error_it_says_everything_again() -> None:
     assert bench.member.state is ConsumerState.STABLE, "it had that already"
 
 
-@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND]
+)
 def test_a_fenced_member_loses_its_partitions_and_joins_anew(code: ErrorCode) -> None:
     bench = Bench()
     bench.join((T, 0))

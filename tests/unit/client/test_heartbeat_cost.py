@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pylogd.client.core.call import Call
 from pylogd.client.core.group.assignors import find_assignors
@@ -51,17 +51,17 @@ class Settled:
         call.answered(self.decode(), self.now)
 
     def encode(self, response: Any) -> bytes:
-        parts: list[Any] = response_codec(self.request.API_KEY, self.version).encode(response)
-        return b"".join(parts)
+        parts = response_codec(self.request.API_KEY, self.version).encode(response)
+        return b"".join(cast("list[bytes]", parts))
 
     def decode(self) -> Any:
         return response_codec(self.request.API_KEY, self.version).decode(self.frame)
 
     def turn(self) -> None:
         for call in self.part.due(self.now):
-            self.answer(call, partial(self.pass_on, call))
+            self.answer(call, partial(self.deliver, call))
 
-    def pass_on(self, call: Call, response: Any) -> None:
+    def deliver(self, call: Call, response: Any) -> None:
         call.answered(response, self.now)
 
     def answer(self, call: Call, then: Callable[[Any], None]) -> None:

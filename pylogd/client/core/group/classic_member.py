@@ -34,7 +34,7 @@ from pylogd.client.core.group.member_model import (
     MemberSettings,
     Revoke,
 )
-from pylogd.client.core.group.membership import Membership
+from pylogd.client.core.group.membership import Membership, Standing
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -52,13 +52,13 @@ class ClassicMember(Membership):
     """See the module."""
 
     errors = AFTER_OTHERS
+    standing = Standing(MemberState.OUT, MemberState.AWAY, states.INSIDE, states.LEAVING)
 
     def __init__(self, settings: MemberSettings, rng: random.Random | None = None) -> None:
         """Not in the group. `rng` is for tests that must know the jitter of retries."""
-        super().__init__(settings, rng)
+        super().__init__(settings, MEMBER, rng)
         self.assignment: frozenset[TopicPartition] = frozenset()  # by the coordinator
         self.protocol: str | None = None
-        self._machine = MEMBER.machine()
         self._cooperative = settings.assignors[0].cooperative
         self._topics: tuple[str, ...] | None = ()  # None while a pattern's topics are not known
         self._joined_with: tuple[str, ...] = ()
@@ -72,30 +72,13 @@ class ClassicMember(Membership):
     @property
     def state(self) -> MemberState:
         """Where the member stands."""
-        return self._machine.state
-
-    @property
-    def is_out(self) -> bool:
-        """Whether it is not in the group, and does not want to be."""
-        return self.state is MemberState.OUT
-
-    @property
-    def is_away(self) -> bool:
-        """Whether it has left the group until the application polls again."""
-        return self.state is MemberState.AWAY
+        state: MemberState = self._machine.state
+        return state
 
     @property
     def rebalancing(self) -> bool:
         """Whether what is committed now may be overtaken by the end of a rebalance."""
         return self.state in states.REBALANCING
-
-    @property
-    def _is_inside(self) -> bool:
-        return self.state in states.INSIDE
-
-    @property
-    def _is_leaving(self) -> bool:
-        return self.state in states.LEAVING
 
     # What the application wants
 

@@ -40,7 +40,7 @@ from pylogd.client.core.group.member_model import (
     MemberSettings,
     Revoke,
 )
-from pylogd.client.core.group.membership import Membership
+from pylogd.client.core.group.membership import Membership, Standing
 from pylogd.client.core.group.requests import (
     JOINING,
     LEAVING,
@@ -65,12 +65,12 @@ class ConsumerMember(Membership):
     """See the module."""
 
     errors = OF_CONSUMERS
+    standing = Standing(ConsumerState.OUT, ConsumerState.AWAY, states.INSIDE, states.LEAVING)
 
     def __init__(self, settings: MemberSettings, rng: random.Random | None = None) -> None:
         """Not in the group. `rng` is for tests that must know the jitter of retries."""
-        super().__init__(settings, rng)
+        super().__init__(settings, CONSUMER_MEMBER, rng)
         self.member_id = str(uuid4())
-        self._machine = CONSUMER_MEMBER.machine()
         self._report = MemberReport((), None, frozenset())
         self._reporting: MemberReport | None = None  # with the heartbeat in flight
         self._reported: MemberReport | None = None  # what the coordinator is sure to know; None if that is not sure
@@ -89,30 +89,13 @@ class ConsumerMember(Membership):
     @property
     def state(self) -> ConsumerState:
         """Where the member stands."""
-        return self._machine.state
-
-    @property
-    def is_out(self) -> bool:
-        """Whether it is not in the group, and does not want to be."""
-        return self.state is ConsumerState.OUT
-
-    @property
-    def is_away(self) -> bool:
-        """Whether it has left the group until the application polls again."""
-        return self.state is ConsumerState.AWAY
+        state: ConsumerState = self._machine.state
+        return state
 
     @property
     def rebalancing(self) -> bool:
         """Whether the coordinator has yet to tell in which epoch to commit."""
         return self.state is ConsumerState.JOINING
-
-    @property
-    def _is_inside(self) -> bool:
-        return self.state in states.INSIDE
-
-    @property
-    def _is_leaving(self) -> bool:
-        return self.state in states.LEAVING
 
     @property
     def reader(self) -> tuple[str | None, int]:
@@ -288,6 +271,8 @@ class ConsumerMember(Membership):
         """Do what an error code asks for."""
         self._reported = None
         action = self.errors.get(code, ErrorAction.RETRY if code.retriable else ErrorAction.FAIL)
+        if code is ErrorCode.GROUP_ID_NOT_FOUND and self.state in states.MEMBERS:
+            action = ErrorAction.RESET  # the group was empty for a moment, and has been deleted
         self._not_before = now + self._backoff.next()
         if action is ErrorAction.FIND:
             self.coordinator = None

@@ -23,9 +23,10 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import is_retriable
@@ -46,7 +47,21 @@ from pylogd.client.core.group.member_model import (
 )
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.machine import MachineTable
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+
+
+class Standing(NamedTuple):
+    """The states of one protocol by what they have in common.
+
+    out: not in the group, and does not want to be. away: not in it until the application polls again. inside: has an
+    assignment or wants one. leaving: tells the coordinator that it leaves.
+    """
+
+    out: Enum
+    away: Enum
+    inside: Set[Enum]
+    leaving: Set[Enum]
 
 
 class Membership(ABC):
@@ -57,11 +72,16 @@ class Membership(ABC):
     """
 
     #: What the error codes of the protocol ask for.
-    errors: Mapping[ErrorCode, ErrorAction]
+    errors: ClassVar[Mapping[ErrorCode, ErrorAction]]
+    #: What the states of the protocol have in common.
+    standing: ClassVar[Standing]
 
-    def __init__(self, settings: MemberSettings, rng: random.Random | None = None) -> None:
+    def __init__(
+        self, settings: MemberSettings, machine: MachineTable[Any, Any], rng: random.Random | None = None
+    ) -> None:
         """Not in the group. `rng` is for tests that must know the jitter of retries."""
         self.settings = settings
+        self._machine = machine.machine()
         self.coordinator: Coordinator | None = None
         self.member_id = ""
         self.generation = NO_GENERATION
@@ -79,29 +99,27 @@ class Membership(ABC):
     # Where it stands
 
     @property
-    @abstractmethod
     def is_out(self) -> bool:
         """Whether it is not in the group, and does not want to be."""
+        return self._machine.state is self.standing.out
 
     @property
-    @abstractmethod
     def is_away(self) -> bool:
         """Whether it has left the group until the application polls again."""
+        return self._machine.state is self.standing.away
+
+    @property
+    def _is_inside(self) -> bool:
+        return self._machine.state in self.standing.inside
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._machine.state in self.standing.leaving
 
     @property
     @abstractmethod
     def rebalancing(self) -> bool:
         """Whether a commit has to wait, since the coordinator is about to decide which partitions the member has."""
-
-    @property
-    @abstractmethod
-    def _is_inside(self) -> bool:
-        """Whether it has an assignment or wants one."""
-
-    @property
-    @abstractmethod
-    def _is_leaving(self) -> bool:
-        """Whether it is telling the coordinator that it leaves."""
 
     @property
     def identity(self) -> GroupMetadata:
