@@ -164,7 +164,7 @@ freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
 
-bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (40 minutes; BENCH_ARGS=--quick: 5)
+bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (55 minutes; BENCH_ARGS=--quick: 7)
 	$(BIN)/python -m bench.kuaishou $(BENCH_ARGS)
 
 clean: ## remove .venv and everything that was built
