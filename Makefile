@@ -173,7 +173,7 @@ bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and w
 bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafka's; writes bench/TRANSACTIONS.md (35 minutes; BENCH_ARGS="--only 'one broker: Java' --pairs 3": 4)
 	$(BIN)/python -m bench.transactions $(BENCH_ARGS)
 
-bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (40 minutes; BENCH_ARGS=--quick: 5)
+bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (55 minutes; BENCH_ARGS=--quick: 7)
 	$(BIN)/python -m bench.kuaishou $(BENCH_ARGS)
 
 clean: ## remove .venv and everything that was built
