@@ -24,6 +24,7 @@ from tests.chaos.links import Links
 from tests.chaos.logs import lost
 from tests.chaos.nemesis import HEAL_SECONDS, ChaosCluster, Nemesis
 from tests.chaos.workload import ConfluentWriter
+from tests.copying.comparison import Rows, compare
 from tests.copying.copiers import GROUP, Copiers
 
 SOURCE, TARGET, PARTITIONS = "source", "target", 4
@@ -36,7 +37,6 @@ _SETTINGS: Final = {
 }
 _COPIERS: Final = 3
 _STEP_SECONDS: Final = 60.0
-Rows = list[tuple[int, bytes]]
 
 
 @dataclass(slots=True)
@@ -202,13 +202,3 @@ class Copying:
         outcome.copied = sum(map(len, target.values()))
         ends = self._ends(cluster, TARGET)
         outcome.aborted = sum(ends.values()) - outcome.copied
-
-
-def compare(index: int, source: Rows, target: Rows) -> list[str]:
-    """Return what is wrong with the copy of a partition: missing, there twice, or in another order."""
-    there, copied = Counter(value for _, value in source), Counter(value for _, value in target)
-    faults = [f"partition {index}: {value!r} was not copied" for value in (there - copied)]
-    faults += [f"partition {index}: {value!r} was copied {copied[value]} times" for value in (copied - there)]
-    if not faults and [value for _, value in source] != [value for _, value in target]:
-        faults = [f"partition {index}: the copy is in another order"]
-    return faults[:5]
