@@ -101,7 +101,7 @@ class Chaos:
         cluster.ask(lambda admin: admin.create_topic(TOPIC, PARTITIONS, 3, config))
         cluster.wait_for_isr(TOPIC, 3)
         smooth = SmoothTopic(cluster, store.hosts)
-        nemesis = Nemesis(cluster, store, TOPIC, PARTITIONS, self._rng, self.say)
+        nemesis = Nemesis(cluster, store, {TOPIC: PARTITIONS}, self._rng, self.say)
         self.outcome.troubles = nemesis.troubles
         try:
             self._trouble(cluster, nemesis, smooth)

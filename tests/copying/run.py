@@ -89,7 +89,9 @@ class Copying:
                 writer.start()
             copiers.follow()
             self._wait_until_something_is_copied(cluster)
-            nemesis = Nemesis(cluster, store, SOURCE, PARTITIONS, self._rng, self.say, guarded=_TOPICS)
+            nemesis = Nemesis(
+                cluster, store, {SOURCE: PARTITIONS}, self._rng, self.say, guarded=_TOPICS[1:], expands=False
+            )
             try:
                 self._trouble(nemesis, copiers)
             finally:

@@ -68,6 +68,12 @@ def fetched(parts: Parts, *, stable: bool, topics: bool = True) -> list[tuple[in
     ]
 
 
+def test_an_offsets_topic_whose_log_has_failed(parts: Parts, coordinator: Coordinator) -> None:
+    assert codes(parts, request()) == [NONE]
+    parts.hosting.went_offline([(OFFSETS, 0)])
+    assert codes(parts, request()) == [ErrorCode.NOT_COORDINATOR]
+
+
 def test_offsets_are_those_of_the_transaction_until_it_is_committed(parts: Parts, coordinator: Coordinator) -> None:
     assert codes(parts, request()) == [NONE]
     assert coordinator.asked == [("tx", 7, 0, [(OFFSETS, 0)], True)]

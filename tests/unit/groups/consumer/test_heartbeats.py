@@ -276,7 +276,7 @@ class Histories(RuleBasedStateMachine):
     @rule(name=names, topics=st.sampled_from([("t",), ("t", "u"), ("u",)]), static=st.booleans(), hear=st.booleans())
     def join(self, name: str, topics: tuple[str, ...], static: bool, hear: bool) -> None:
         known = self.members.group.members.get(name)
-        instance = f"i{name}" if (known.is_static if known else static) else None
+        instance = f"i{name}" if (known.instance_id is not None if known else static) else None
         self.members.join(name, *topics, instance_id=instance, hear=hear)
         if not hear:
             self.members.epochs.setdefault(name, 0)
