@@ -137,7 +137,7 @@ held: install ## how long the largest requests of every API hold a broker; write
 strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)
 
-conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md (half an hour; CONFORMANCE_ARGS="--only secure")
+conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md (an hour; CONFORMANCE_ARGS="--only secure")
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
 
 bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; writes bench/RESULTS.md (75 minutes; BENCH_ARGS=--quick: 10)

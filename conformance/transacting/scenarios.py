@@ -22,6 +22,18 @@ def _look(stage: Stage, topic: str, partitions: int = 1) -> None:
         stage("ends", topic=topic, partitions=partitions, isolation=level)
 
 
+def _begin(stage: Stage, topic: str, value: str, name: str = "p") -> None:
+    """Begin a transaction with a record."""
+    stage("begin", name=name)
+    stage("send", name=name, topic=topic, partition=0, values=[value])
+
+
+def _commit(stage: Stage, topic: str, value: str, name: str = "p") -> None:
+    """Commit a transaction of one record."""
+    _begin(stage, topic, value, name)
+    stage("commit", name=name)
+
+
 def _stable(stage: Stage, topic: str) -> None:
     """Wait until no transaction is open in a topic of one partition, and keep what readers see."""
 
@@ -63,11 +75,8 @@ def an_open_transaction(stage: Stage) -> None:
     topic = stage.topic("t")
     stage.producer("p", "first")
     stage.producer("q", "second")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["before"])
-    stage("begin", name="q")
-    stage("send", name="q", topic=topic, partition=0, values=["within"])
-    stage("commit", name="q")
+    _begin(stage, topic, "before")
+    _commit(stage, topic, "within", name="q")
     stage.until("the marker is there", lambda: _end(stage, topic) == {"0": 3})
     _look(stage, topic)
     stage("commit", name="p")
@@ -110,11 +119,9 @@ def fenced_by_a_second_producer(stage: Stage) -> None:
     """Its open transaction is aborted; it can neither send nor commit."""
     topic = stage.topic("t")
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["of the first"])
+    _begin(stage, topic, "of the first")
     stage.producer("q")
-    stage("begin", name="q")
-    stage("send", name="q", topic=topic, partition=0, values=["of the second"])
+    _begin(stage, topic, "of the second", name="q")
     stage("send", name="p", topic=topic, partition=0, values=["too late"])
     stage("commit", name="p")
     stage("commit", name="q")
@@ -125,13 +132,10 @@ def fenced_at_its_commit(stage: Stage) -> None:
     """The first word that the first producer hears of the second is the answer to its commit."""
     topic = stage.topic("t")
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["of the first"])
+    _begin(stage, topic, "of the first")
     stage.producer("q")
     stage("commit", name="p")
-    stage("begin", name="q")
-    stage("send", name="q", topic=topic, partition=0, values=["of the second"])
-    stage("commit", name="q")
+    _commit(stage, topic, "of the second", name="q")
     _stable(stage, topic)
 
 
@@ -139,8 +143,7 @@ def fenced_at_its_abort(stage: Stage) -> None:
     """The same with an abort."""
     topic = stage.topic("t")
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["of the first"])
+    _begin(stage, topic, "of the first")
     stage.producer("q")
     stage("abort", name="p")
     _stable(stage, topic)
@@ -150,13 +153,9 @@ def fenced_between_transactions(stage: Stage) -> None:
     """A producer without an open transaction hears of it at its next one."""
     topic = stage.topic("t")
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["the first one"])
-    stage("commit", name="p")
+    _commit(stage, topic, "the first one")
     stage.producer("q")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["too late"])
-    stage("commit", name="p")
+    _commit(stage, topic, "too late")
     _stable(stage, topic)
 
 
@@ -170,9 +169,7 @@ def aborted_after_its_timeout(stage: Stage) -> None:
     stage("commit", name="p")
     stage("abort", name="p")
     stage.producer("q")
-    stage("begin", name="q")
-    stage("send", name="q", topic=topic, partition=0, values=["after"])
-    stage("commit", name="q")
+    _commit(stage, topic, "after", name="q")
     _stable(stage, topic)
 
 
@@ -180,15 +177,12 @@ def send_after_its_timeout(stage: Stage) -> None:
     """The same, but it sends first."""
     topic = stage.topic("t")
     stage.producer("p", timeout=1000)
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["in time"])
+    _begin(stage, topic, "in time")
     _stable(stage, topic)
     stage("send", name="p", topic=topic, partition=0, values=["too late"])
     stage("commit", name="p")
     stage("abort", name="p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["again"])
-    stage("commit", name="p")
+    _commit(stage, topic, "again")
     _stable(stage, topic)
 
 
@@ -196,13 +190,10 @@ def abort_after_its_timeout(stage: Stage) -> None:
     """The producer wants what the coordinator did already."""
     topic = stage.topic("t")
     stage.producer("p", timeout=1000)
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["in time"])
+    _begin(stage, topic, "in time")
     _stable(stage, topic)
     stage("abort", name="p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["again"])
-    stage("commit", name="p")
+    _commit(stage, topic, "again")
     _stable(stage, topic)
 
 
@@ -216,14 +207,11 @@ def a_topic_that_is_not_there(stage: Stage) -> None:
     """A transaction with a failed record can be aborted only."""
     topic = stage.topic("t")
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["before"])
+    _begin(stage, topic, "before")
     stage("send", name="p", topic=topic, partition=7, values=["nowhere"])
     stage("commit", name="p")
     stage("abort", name="p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["after"])
-    stage("commit", name="p")
+    _commit(stage, topic, "after")
     _stable(stage, topic)
 
 
@@ -232,15 +220,12 @@ def a_record_that_is_too_large(stage: Stage) -> None:
     topic = stage.topic("t")
     stage.limit(topic)
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["small"])
+    _begin(stage, topic, "small")
     stage("send", name="p", topic=topic, partition=0, values=["large" * 1000])
     time.sleep(0.5)  # Java's client says that a record failed a moment before its transaction knows of it
     stage("commit", name="p")
     stage("abort", name="p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["after"])
-    stage("commit", name="p")
+    _commit(stage, topic, "after")
     _stable(stage, topic)
 
 
@@ -263,8 +248,7 @@ def offsets_of_an_open_transaction(stage: Stage) -> None:
     topic, source = stage.topic("t"), stage.topic("source")
     stage.quietly("consumer", name="c", group=stage.named("g"))
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["one"])
+    _begin(stage, topic, "one")
     stage("offsets", name="p", offsets={source: {"0": 5}}, consumer="c")
     stage("committed", name="c", topic=source, partitions=1)
     stage("commit", name="p")
@@ -302,13 +286,11 @@ def _zombie(stage: Stage, protocol: str) -> None:
     shares = stage.settled(["c", "d"], [1, 1])
     lost = next(iter(shares[1])).rpartition("-")[2]
     stage.producer("p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["stale"])
+    _begin(stage, topic, "stale")
     stage("offsets", name="p", offsets={source: {lost: 5}}, metadata="old")
     stage("commit", name="p")
     stage("abort", name="p")
-    stage("begin", name="p")
-    stage("send", name="p", topic=topic, partition=0, values=["fresh"])
+    _begin(stage, topic, "fresh")
     stage("offsets", name="p", offsets={source: {lost: 6}}, consumer="d")
     stage("commit", name="p")
     _stable(stage, topic)

@@ -8,7 +8,6 @@ of the source. What is committed in each partition of the target has to be what 
 from __future__ import annotations
 
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,10 +19,12 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 
 from pylogd.errors import PylogdError
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.chaos.links import STORE, Links
+from tests.chaos.clusters import running
+from tests.chaos.links import Links
 from tests.chaos.logs import lost
-from tests.chaos.nemesis import HEAL_SECONDS, SMALL_DISK_NODE, ChaosCluster, Nemesis
+from tests.chaos.nemesis import HEAL_SECONDS, ChaosCluster, Nemesis
 from tests.chaos.workload import ConfluentWriter
+from tests.copying.comparison import Rows, compare
 from tests.copying.copiers import GROUP, Copiers
 
 SOURCE, TARGET, PARTITIONS = "source", "target", 4
@@ -35,9 +36,7 @@ _SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
 }
 _COPIERS: Final = 3
-_DISK_MIB: Final = 64
 _STEP_SECONDS: Final = 60.0
-Rows = list[tuple[int, bytes]]
 
 
 @dataclass(slots=True)
@@ -66,7 +65,6 @@ class Copying:
         self._preload = preload
         self._tell = tell
         self._began = time.monotonic()
-        self._disk = folder / f"broker{SMALL_DISK_NODE}"
 
     def say(self, text: str) -> None:
         """Report an event with its time."""
@@ -74,22 +72,10 @@ class Copying:
 
     def run(self) -> Outcome:
         """Start the cluster, copy during faults, heal, and compare."""
-        options = {}
-        if self._links is not None:
-            options = {"clientPortAddress": "0.0.0.0"}
-            self._disk.mkdir(parents=True)
-            mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", str(self._disk)]
-            subprocess.run(mount, check=True, timeout=30)
-        with LocalZooKeeper(self._folder / "zookeeper", options=options, sync=False) as store:
-            connect = store.hosts if self._links is None else f"{STORE}:{store.port}"
-            cluster = ChaosCluster(self._folder, connect, 3, self._links, self._preload, _SETTINGS)
-            try:
-                self._work(cluster, store)
-            finally:
-                self.outcome.faults += cluster.close()
-                if self._links is not None:
-                    self._links.close()
-                    subprocess.run(["umount", "-l", str(self._disk)], check=False, timeout=30)
+        with running(
+            self._folder, 3, self._links, self._preload, self.outcome.faults, _SETTINGS
+        ) as (cluster, store):  # fmt: skip
+            self._work(cluster, store)
         return self.outcome
 
     def _work(self, cluster: ChaosCluster, store: LocalZooKeeper) -> None:
@@ -218,13 +204,3 @@ class Copying:
         outcome.copied = sum(map(len, target.values()))
         ends = self._ends(cluster, TARGET)
         outcome.aborted = sum(ends.values()) - outcome.copied
-
-
-def compare(index: int, source: Rows, target: Rows) -> list[str]:
-    """Return what is wrong with the copy of a partition: missing, there twice, or in another order."""
-    there, copied = Counter(value for _, value in source), Counter(value for _, value in target)
-    faults = [f"partition {index}: {value!r} was not copied" for value in (there - copied)]
-    faults += [f"partition {index}: {value!r} was copied {copied[value]} times" for value in (copied - there)]
-    if not faults and [value for _, value in source] != [value for _, value in target]:
-        faults = [f"partition {index}: the copy is in another order"]
-    return faults[:5]

@@ -1,6 +1,6 @@
 """The comparison of a copy finds what is missing, what is there twice, and another order."""
 
-from tests.copying.run import compare
+from tests.copying.comparison import compare
 
 ROWS = [(0, b"a"), (1, b"b"), (2, b"c")]
 
