@@ -38,11 +38,13 @@ def test_exactly_once_under_faults(tmp_path: Path) -> None:
         ("lost_marker", "never settles|aborted read|lost write"),  # by what comes behind the marker that is missing
         ("stable_offset", r"aborted read.*cycle \(write-read\)"),
         ("stable_offset_back", "stable offset went back"),
+        ("late_write", r"cycle \(.*write-write.*\)"),
         ("aborted_offsets", "lost copy"),
     ],
 )
 def test_planted_faults_are_found(fault: str, found: str) -> None:
-    command = [*_COMMAND, "--brokers", "1", "--seconds", "4", "--settle", "15", "--plant", fault]
+    seconds = 15 if fault == "late_write" else 4  # for a cycle, another record has to come at the right moment
+    command = [*_COMMAND, "--brokers", "1", "--seconds", f"{seconds}", "--settle", "15", "--plant", fault]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
     assert done.returncode == 1, done.stdout[-4000:] + done.stderr[-4000:]
     assert re.search(found, done.stdout), done.stdout[-4000:]
