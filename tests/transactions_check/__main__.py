@@ -124,9 +124,10 @@ def _write(path: Path, results: list[Result]) -> None:
     lines = [
         "# The checker of transactions", "",
         f"`make transactions`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} CPUs, {seconds / 60:.0f} minutes with settling. Each committed record is looked for in what "
-        "readers got, in its copies, and in the log at the end; `checker.py` and `cycles.py` say what is looked for. "
-        "Overtaking: pairs of transactions that wrote in both orders, in different partitions, which Kafka allows.", "",
+        f"{os.cpu_count()} CPUs, {seconds / 60:.0f} minutes with settling.",
+        "Each committed record is looked for in what readers got, in its copies, and in the log at the end;",
+        "`checker.py` and `cycles.py` say what is looked for. Overtaking: pairs of transactions that wrote in both",
+        "orders, in different partitions, which Kafka allows.", "",
         "| seed | s | committed | aborted | not known | records | overtaking | errors of clients | **anomalies** | "
         + " | ".join(faults) + " |",
         "| --- " * (9 + len(faults)) + "|",
