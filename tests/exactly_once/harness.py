@@ -190,7 +190,8 @@ class Round:
         try:
             with Admin(self._bootstrap) as admin:
                 replicas = min(3, self._setting.brokers)
-                admin.create_topics([NewTopic(name, PARTITIONS, replicas) for name in (*TOPICS, TARGET)])
+                kept = {"retention.ms": "-1"}  # the events are of 2023
+                admin.create_topics([NewTopic(name, PARTITIONS, replicas, kept) for name in (*TOPICS, TARGET)])
             self._writer.start()
             if not self._classes.exists():
                 self._warm_up()
