@@ -28,7 +28,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
+from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of, leader_elsewhere
 from pylogd.api.context import Connection, RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.produce_transactions import TransactionalProduce
@@ -87,7 +87,7 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
 
 
 def _produce_unusual(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
-    """Answer a request with a transactional id, or with other acks than there are."""
+    """Answer a request that has a transactional id, or an invalid value of acks."""
     if not -1 <= request.acks <= 1:
         return _refuse(request, *_ACKS)
     job = _Job(context, request.acks)
@@ -95,7 +95,7 @@ def _produce_unusual(context: RequestContext, request: ProduceRequest) -> Produc
         transaction = job.transaction = TransactionalProduce(context, request, job.find)
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
-    if not transaction.waits:
+    if not transaction.waits or (not _is_large(request) and transaction.verify_at_once()):
         return _append_all(context, request, job)
     return shield(Deferred.fromCoroutine(_append_verified(context, request, job, transaction)))
 
@@ -130,7 +130,7 @@ def _append_all(context: RequestContext, request: ProduceRequest, job: _Job) -> 
 
 
 def _is_large(request: ProduceRequest) -> bool:
-    """Return whether a request has so many partitions that others get a turn in between."""
+    """Return whether a request has so many partitions that other requests get a turn between them."""
     count = 0
     for topic in request.topic_data:
         count += len(topic.partition_data)
@@ -196,6 +196,7 @@ class _Job:
             elif partition is None:
                 code = why_absent(context.broker, key, data.index)
                 answer = _failure(data.index, code, code.text)
+                answer.current_leader = _leader_of(context, key, data.index)
             elif partition.topic in INTERNAL_TOPICS and not _may_write_internal(context):
                 answer = _failure(data.index, *_INTERNAL)
             else:
@@ -315,7 +316,7 @@ def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionPr
 
 
 def pause(connection: Connection, full: QueueFull) -> int:
-    """Mute the client of an append that is refused, if so many are at present; return for how many milliseconds."""
+    """Mute the client of a refused append if many appends are being refused. Return for how long, in milliseconds."""
     if full.pause:
         connection.mute(full.pause)
     return math.ceil(full.pause * 1000)
@@ -338,7 +339,7 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Add the addresses of the leaders that the answers name (KIP-951); older versions have neither."""
+    """Add the addresses of the leaders that the answers name (KIP-951); remove the leaders for older versions."""
     answers = [answer for topic in response.responses for answer in topic.partition_responses]
     if context.version < PRODUCE_WITH_LEADERS:
         for answer in answers:
@@ -346,6 +347,11 @@ def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
     else:
         leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
+
+
+def _leader_of(context: RequestContext, topic: str | bytes, index: int) -> LeaderIdAndEpoch:
+    found = leader_elsewhere(context.broker, topic, index)
+    return _NO_LEADER if found is None else LeaderIdAndEpoch(*found)
 
 
 def _may_write(context: RequestContext, key: str | bytes, partition: Partition | None) -> bool:
@@ -389,7 +395,8 @@ def _when_replicated(
                 failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
                 failed.log_append_time_ms = failed.log_start_offset = -1
                 if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    failed.current_leader = LeaderIdAndEpoch(append.partition.leader_id, append.partition.leader_epoch)
+                    partition = append.partition
+                    failed.current_leader = _leader_of(context, partition.topic, partition.index)
         _name_leaders(context, response)
         return response
 

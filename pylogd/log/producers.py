@@ -210,11 +210,19 @@ class Producers:
 
         epoch_bump: whether each of its transactions has an epoch of its own.
         """
-        guard = self.guards.get(header.producer_id)
-        if guard is None:
-            guard = VerificationGuard(header.producer_epoch, header.base_sequence, epoch_bump, now_ms)
-            self.guards[header.producer_id] = guard
+        new = VerificationGuard(header.producer_epoch, header.base_sequence, epoch_bump, now_ms)
+        guard = self.keep_guard(header.producer_id, new)
         guard.note(header.producer_epoch, header.base_sequence)
+        return guard
+
+    def keep_guard(self, producer_id: int, new: VerificationGuard) -> VerificationGuard:
+        """Return the guard of a producer's verification under way, else `new`. The oldest beyond `most` are forgotten.
+
+        A producer id costs whoever makes it up nothing, and a guard stays if its verification fails.
+        """
+        guard = self.guards.setdefault(producer_id, new)
+        if guard is new and len(self.guards) > self.most:
+            del self.guards[next(iter(self.guards))]
         return guard
 
     def is_verified(self, producer_id: int, epoch: int, guard: VerificationGuard) -> bool:
@@ -289,7 +297,7 @@ class Producers:
         return producer
 
     def _forget_oldest(self) -> None:
-        """Make space. Those whose last batch was in an epoch that has ended go first: their last offset is -1."""
+        """Remove producers to make space, first those without a batch in their present epoch (last offset -1)."""
         idle = [key for key, producer in self.by_id.items() if producer.transaction_first_offset < 0]
         idle.sort(key=lambda producer_id: self.by_id[producer_id].last_offset)
         for producer_id in idle[: max(len(self.by_id) - self.most + max(self.most // 8, 1), 0)]:
@@ -305,7 +313,7 @@ class Producers:
             return None
         if header.attributes & CONTROL:
             marker = read_marker(header, batch)
-            return None if marker is None else self._ended(header, marker)
+            return None if marker is None else self.ended(header, marker, header.base_offset)
         if header.base_sequence >= 0:
             self.wrote(
                 producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
@@ -314,11 +322,11 @@ class Producers:
         elif header.attributes & TRANSACTIONAL:
             self._wrote_unnumbered(header)
         if header.attributes & TRANSACTIONAL:
-            self._in_transaction(header)
+            self.note_transactional(producer_id, header.base_offset)
         return None
 
     def _wrote_unnumbered(self, header: BatchHeader) -> None:
-        """Record a batch without sequence numbers: a group coordinator writes such for a producer."""
+        """Record a transactional batch without sequence numbers, as a group coordinator writes for offsets."""
         producer = self.by_id.get(header.producer_id) or self._add(header.producer_id, header.producer_epoch)
         producer.epoch = header.producer_epoch
         producer.next_sequence = 0
@@ -327,17 +335,17 @@ class Producers:
             "q", (NO_SEQUENCE, NO_SEQUENCE, header.base_offset, header.last_offset, header.max_timestamp)
         )
 
-    def _in_transaction(self, header: BatchHeader) -> None:
+    def note_transactional(self, producer_id: int, base_offset: int) -> None:
         """Note that a batch that was just recorded belongs to its producer's open transaction, or opens one."""
-        producer = self.by_id[header.producer_id]
+        producer = self.by_id[producer_id]
         producer.plain_epoch = -1
         if producer.transaction_first_offset < 0:
-            producer.transaction_first_offset = header.base_offset
-            self.unstable.begin(header.producer_id, header.base_offset)
-        self.guards.pop(header.producer_id, None)
+            producer.transaction_first_offset = base_offset
+            self.unstable.begin(producer_id, base_offset)
+        self.guards.pop(producer_id, None)
 
-    def _ended(self, header: BatchHeader, marker: Marker) -> AbortedTransaction | None:
-        """Record a marker. Return the transaction if it was aborted; None if it was not, or has no batch here."""
+    def ended(self, header: BatchHeader, marker: Marker, offset: int) -> AbortedTransaction | None:
+        """Record a marker at `offset`. Return the transaction if that was aborted and has a batch here, else None."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         self.guards.pop(producer_id, None)
         producer = self.by_id.get(producer_id)
@@ -353,9 +361,9 @@ class Producers:
         first = producer.transaction_first_offset
         if first < 0:
             return None
-        stable = self.unstable.end(producer_id, header.base_offset)
+        stable = self.unstable.end(producer_id, offset)
         producer.transaction_first_offset = -1
-        return None if marker.committed else AbortedTransaction(producer_id, first, header.base_offset, stable)
+        return None if marker.committed else AbortedTransaction(producer_id, first, offset, stable)
 
     def expire(self, before_ms: int) -> int:
         """Remove the producers, and verifications, that are older than `before_ms`; return how many producers.
@@ -412,7 +420,7 @@ def _fenced(producer_id: int, epoch: int, current: int) -> InvalidProducerEpoch:
 
 
 def _restored(entry: SnapshotEntry) -> Producer:
-    """Return the state of one producer as its entry in a snapshot has it."""
+    """Read the state of one producer from its entry in a snapshot."""
     producer = Producer(entry.epoch)
     producer.last_seen_ms = entry.timestamp
     producer.coordinator_epoch = entry.coordinator_epoch

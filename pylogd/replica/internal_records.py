@@ -1,4 +1,4 @@
-"""The fields of the records in internal topics: numbers are big-endian, strings have their length in front.
+"""Encode and decode the fields of records in internal topics: big-endian numbers, length-prefixed strings.
 
 Keys and the older values are plain: the length of a string is an int16, of bytes an int32. Newer values are flexible,
 as the protocol's newer messages: a length is a varint, one more than the length, with 0 for null, and each structure
@@ -18,7 +18,7 @@ T = TypeVar("T")
 SHORT: Final = struct.Struct(">h")
 INT: Final = struct.Struct(">i")
 LONG: Final = struct.Struct(">q")
-#: What stands for no tagged fields.
+#: The encoding of "no tagged fields".
 NO_TAGS: Final = b"\0"
 _MOST_VARINT_BITS: Final = 35
 
@@ -108,6 +108,10 @@ class RecordCursor:
         raw = self.take(self.unsigned() - 1)
         return None if raw is None else self._decoded(raw)
 
+    def compact_bytes(self) -> bytes:
+        """Return the next flexible bytes."""
+        return self.exactly(self.unsigned() - 1)
+
     def compact_array(self, read: Callable[[RecordCursor], T]) -> list[T]:
         """Return the elements of the next flexible array; `read` returns one."""
         count = self.unsigned() - 1
@@ -149,6 +153,11 @@ def compact_text_field(value: str | None) -> bytes:
         return unsigned_field(0)
     raw = value.encode("utf-8")
     return unsigned_field(len(raw) + 1) + raw
+
+
+def compact_bytes_field(value: bytes) -> bytes:
+    """Encode flexible bytes."""
+    return unsigned_field(len(value) + 1) + value
 
 
 def compact_array_field(items: Collection[T], encode: Callable[[T], bytes]) -> bytes:

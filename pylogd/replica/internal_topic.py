@@ -1,4 +1,4 @@
-"""A compacted topic in which brokers keep state: where a key belongs, creating the topic, appending to it.
+"""A compacted topic in which brokers keep state: create it, find the partition of a key, append to it.
 
 Strategy: what has a name (a group, a transactional id) is stored in the same partition as with Kafka, so that tools
 find it. The topic is created when it is first needed. An append waits for every in-sync replica, as a producer with
@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import mul
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import NO_LEADER, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.errors import NotEnoughReplicas, PartitionOffline
+from pylogd.replica.errors import NotEnoughReplicas, NotLeader, PartitionOffline
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.service import Replicas
@@ -43,17 +44,20 @@ KeyValue = tuple[bytes, bytes | None]
 
 _REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
     (NotEnoughReplicas, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    (NotLeader, ErrorCode.NOT_COORDINATOR),
     (PartitionOffline, ErrorCode.NOT_COORDINATOR),
     (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (StorageError, ErrorCode.NOT_COORDINATOR),
 )
 #: The length of names, in UTF-16 units, up to which powers of 31 are computed once. Longer ones are refused by now.
 _MOST_UNITS: Final = 2048
+#: Of how many names it is remembered where they are stored.
+_MOST_NAMES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopicOptions:
-    """What tells one internal topic from another.
+    """The name and settings of an internal topic.
 
     partitions, replication_factor: the settings with which it is created. timeout: the setting that says for how many
     milliseconds an append waits for the replicas. configs: its own settings. too_large: the error for records that do
@@ -91,7 +95,7 @@ class InternalTopic:
         self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
 
     def index_of(self, name: str) -> int:
-        """Return the partition that stores what is called `name`, also before the topic exists."""
+        """Return the partition that stores `name` (a group or transactional id), also before the topic exists."""
         topic = self._topics.get(self.name)
         count = self._settings.integer(self._options.partitions) if topic is None else len(topic.partitions)
         return partition_of(name, count)
@@ -101,7 +105,7 @@ class InternalTopic:
         return self._topics.get(self.name)
 
     def coordinator_of(self, name: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
-        """Return the node id of the broker that coordinates what is called `name`, or an error code.
+        """Return the node id of the broker that coordinates `name` (a group or transactional id), or an error code.
 
         Creates the topic if it is missing.
         """
@@ -210,8 +214,9 @@ class InternalTopic:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def partition_of(name: str, count: int) -> int:
-    """Return which of `count` partitions stores what is called `name`.
+    """Return which of `count` partitions stores `name`.
 
     It is the absolute value of Java's String.hashCode, modulo `count`.
 

@@ -63,6 +63,7 @@ def test_readers_of_committed_records_wait_for_the_end(face: Face, topic: str) -
         assert ends(face, topic, "committed") == [0, 0]
         assert ends(face, topic, "uncommitted") == [1, 1]
         consumer = face.consumer(isolation="committed")
+        assert consumer.offsets_for_times({(topic, 0): 0}) == {(topic, 0): None}
         consumer.assign(places(topic))
         assert consumer.poll(0.3) == []
     assert sorted(numbers(poll_until([consumer], lambda records: len(records) >= 2))) == [0, 1]
