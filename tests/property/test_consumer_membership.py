@@ -10,7 +10,7 @@ import re
 from collections.abc import Container
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pylogd.client.core.group.assignors import find_assignors
@@ -123,6 +123,13 @@ ACTS = st.one_of(
     assignor=st.sampled_from([None, "uniform", "range"]),
     acts=st.lists(ACTS, max_size=25),
     seed=st.integers(0, 1 << 16),
+)
+@example(assignor=None, acts=[("wait", 3.0), ("start beside", 4), ("wait", 12.0)], seed=1)
+@example(assignor=None, acts=[("restart", 0), ("start beside", 1), ("wait", 25.0)], seed=0)
+@example(
+    assignor=None,
+    acts=[*[("start", 0)] * 5, ("wait", 0.2), ("refuse", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)],
+    seed=1,
 )
 def test_no_partition_is_read_twice_and_the_group_settles(
     assignor: str | None, acts: list[tuple[str, Any]], seed: int

@@ -176,12 +176,19 @@ class ConsumerMember(Membership):
 
     def _compare(self) -> None:
         """Note what the application has, and whether that is what is assigned."""
-        owned = frozenset((topic_id, partition.partition) for partition, topic_id in self._held.items())
-        self._report = self._report._replace(owned=owned)
+        self._note_owned()
         self._topic_ids = {p.topic: topic_id for p, topic_id in (*self._resolved.items(), *self._held.items())}
         if self.state in states.MEMBERS:
             same = self._held == self._resolved
             self._machine.handle(ConsumerInput.FOLLOWED if same else ConsumerInput.DIFFERS)
+
+    def _note_owned(self) -> None:
+        """Note what to report: what the application has, and what it may take on while the report is under way.
+
+        Without the latter, the coordinator would give it to somebody else at once.
+        """
+        held = frozenset((topic_id, partition.partition) for partition, topic_id in self._held.items())
+        self._report = self._report._replace(owned=held | self._assigned)
 
     # Requests
 
@@ -314,6 +321,7 @@ class ConsumerMember(Membership):
         self._reported = self._in_flight = self._metadata_in_flight = None
         self._assigned, self._resolved, self._unnamed = frozenset(), {}, []
         self._report = self._report._replace(regex=self._report.regex or None)
+        self._note_owned()
 
     def _join(self, reason: str) -> None:
         wants = self._report.topics or self._report.regex
