@@ -1,8 +1,8 @@
 """Compare what Kafka's own commands say of pylogd with what they say of Apache Kafka, one command after the other.
 
-AclCommand (`kafka-acls`), ConfigCommand (`kafka-configs`: settings of topics and brokers, quotas of users, client ids
-and addresses, users of SCRAM) and DelegationTokenCommand (`kafka-delegation-tokens`), unmodified. Quotas have no
-command of their own: KIP-546 proposed `kafka-client-quotas`, but Apache Kafka never had it.
+AclCommand (`kafka-acls`), ConfigCommand (`kafka-configs`: settings of topics, brokers and groups, quotas of users,
+client ids and addresses, users of SCRAM) and DelegationTokenCommand (`kafka-delegation-tokens`), unmodified. Quotas
+have no command of their own: KIP-546 proposed `kafka-client-quotas`, but Apache Kafka never had it.
 
 The lines of each answer and the exit code have to be the same. Their order may differ, and what is random (ids and
 times of tokens) is left out. Of an error the class counts, by which clients tell errors apart, not the broker's words.
@@ -169,6 +169,19 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
         "--alter --delete-config max.connections.per.ip --broker 0",
         "--alter --delete-config log.retention.ms --broker-defaults",
         "--describe --broker 0",
+        # settings of groups
+        "--describe --group billing",
+        "--alter --add-config consumer.session.timeout.ms=50000 --group billing",
+        "--alter --add-config consumer.heartbeat.interval.ms=6000 --entity-type groups --entity-name audit",
+        "--describe --group billing",
+        "--describe --entity-type groups",
+        "--alter --add-config consumer.session.timeout.ms=1 --group billing",
+        "--alter --add-config consumer.session.timeout.ms=60001 --group billing",
+        "--alter --add-config consumer.heartbeat.interval.ms=soon --group billing",
+        "--alter --add-config no.such.setting=1 --group billing",
+        "--alter --delete-config consumer.heartbeat.interval.ms --group billing",
+        "--alter --delete-config consumer.session.timeout.ms --group billing",
+        "--describe --group billing",
     ),
     _TOKENS: (
         "--describe",

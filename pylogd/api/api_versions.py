@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import REGISTRATIONS, handles
 from pylogd.errors import ErrorCode
-from pylogd.metadata.features import SUPPORTED
+from pylogd.metadata.feature_levels import SUPPORTED
 from pylogd.security.peers import read_claim
 from pylogd.wire import schema
 from pylogd.wire.messages.api_versions import (

@@ -24,7 +24,7 @@ from pylogd.groups.consumer.members import JOINING, partitions_by_topic
 from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.limits.expressions import InvalidExpression
 from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID, MAX_SUBSCRIPTIONS
-from pylogd.metadata.features import GROUP_VERSION
+from pylogd.metadata.feature_levels import GROUP_VERSION
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.consumer_group_heartbeat import (
     AssignedTopicPartitions,

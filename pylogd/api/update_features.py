@@ -2,15 +2,12 @@
 
 Behaviour: any broker takes the request, and all brokers follow soon. All features of a request are changed, or none:
 the first error is that of the request, and before version 2 of each feature. A feature that this broker does not know,
-or a level that it can't use, is INVALID_UPDATE_VERSION; so is a lower level unless the request allows that. Level 0
-ends the use of a feature. FEATURE_UPDATE_FAILED if another broker changed features at the same time. A client needs
-ALTER on the cluster.
-Gaps: it is not checked whether all brokers know the level; finish an upgrade before you raise it.
+or a level that it or another live broker can't use, is INVALID_UPDATE_VERSION; so is a lower level unless the request
+allows that. Level 0 ends the use of a feature. FEATURE_UPDATE_FAILED if another broker changed features at the same
+time. A client needs ALTER on the cluster.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from twisted.internet.defer import Deferred
 
@@ -19,7 +16,8 @@ from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import BadVersion, NodeExists
-from pylogd.metadata.features import SUPPORTED
+from pylogd.metadata.feature_levels import SUPPORTED
+from pylogd.metadata.features import Features
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.update_features import (
     FeatureUpdateKey,
@@ -48,7 +46,7 @@ async def _update(context: RequestContext, request: UpdateFeaturesRequest) -> Up
     if len(set(names)) < len(names):
         return _answer(context, request, ErrorCode.INVALID_REQUEST, "A feature is named more than once.")
     for update in request.feature_updates:
-        fault = _fault(context, features.levels, update)
+        fault = _fault(context, features, update)
         if fault is not None:
             text = f"{update.feature}: {fault}"
             return _answer(context, request, ErrorCode.INVALID_UPDATE_VERSION, text)
@@ -63,14 +61,17 @@ async def _update(context: RequestContext, request: UpdateFeaturesRequest) -> Up
     return _answer(context, request, ErrorCode.NONE, None)
 
 
-def _fault(context: RequestContext, levels: Mapping[str, int], update: FeatureUpdateKey) -> str | None:
+def _fault(context: RequestContext, features: Features, update: FeatureUpdateKey) -> str | None:
     """Return the error message for an update that is not possible; None for one that is."""
     known = SUPPORTED.get(update.feature)
     if known is None:
         return "this broker does not know the feature"
-    level, present = update.max_version_level, levels.get(update.feature, 0)
+    level, present = update.max_version_level, features.level(update.feature)
     if not known.lowest <= level <= known.highest:
         return f"this broker can use levels {known.lowest} to {known.highest}, not {level}"
+    if level > features.most(update.feature):
+        brokers = ", ".join(map(str, features.without(update.feature, level)))
+        return f"brokers {brokers} can't use level {level}: upgrade them first"
     lowers = update.allow_downgrade
     if context.version >= _FIRST_WITH_TYPE:
         lowers = update.upgrade_type in (_SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE)

@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
     "quotas": _Lazy("pylogd.cli.quotas", "quotas", "List, set and remove client quotas."),
     "users": _Lazy("pylogd.cli.users", "users", "List, add and remove users who authenticate by SCRAM."),
+    "features": _Lazy("pylogd.cli.features", "features", "List features, and change their levels."),
     "reassign": _Lazy("pylogd.cli.reassign", "reassign", "Move replicas between brokers."),
     "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what brokers and consumers registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),

@@ -27,6 +27,7 @@ from twisted.python.failure import Failure
 
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
+from pylogd.metadata.feature_levels import RANGES
 from pylogd.metadata.image import Broker, Outages, id_to_text, new_id
 from pylogd.metadata.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData, WatchEvent
 from pylogd.metadata.layout import (
@@ -68,7 +69,7 @@ class Cluster:
 
     cluster_id: 22 characters, empty before `start`. controller_id: the controller's node id, or `NO_CONTROLLER`.
     generation: counts the changes of `brokers`. acknowledged: the incarnations of brokers, by id, that the controller
-    has taken into account.
+    has taken into account. features: what this broker registers that it can use.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Cluster:
         self.controller_id = NO_CONTROLLER
         self.generation = 0
         self.acknowledged: Mapping[int, int] = MappingProxyType({})
+        self.features = RANGES
         #: Called with the reason when another broker has registered this node id: this broker has to stop.
         self.on_ousted: Callable[[NodeIdInUse], object] = lambda _: None
         feed.add(self)
@@ -140,7 +142,7 @@ class Cluster:
         A `fenced` broker is not live before `unfence`; until then its former data directories stay registered too.
         """
         assert broker.node_id == self.node_id
-        self._self = broker
+        self._self = broker = replace(broker, features=self.features)
         return Deferred.fromCoroutine(self._register(broker, self._clock))
 
     def unfence(self) -> Deferred[None]:

@@ -3,8 +3,9 @@
 Strategy: every broker keeps the levels in memory and hears of writes by the change feed. While there is no node, each
 feature has its default level: the highest that this release knows. UpdateFeatures writes the node.
 
-Rules: a level that this release does not know is advertised as it is stored, so that nobody takes the cluster for one
-that uses less. Source: KIP-584; Kafka's FeatureZNode, version 2.
+Rules: no level is used that a live broker does not know, as its registration says: while a cluster is upgraded broker
+by broker, a feature keeps the level of the oldest one. A feature that this release does not know is advertised as it is
+stored, so that nobody takes the cluster for one that uses less. Source: KIP-584; Kafka's FeatureZNode, version 2.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.errors import NoNode
+from pylogd.metadata.feature_levels import SUPPORTED
 from pylogd.metadata.interfaces import Create, IMetadataStore, SetData
 from pylogd.metadata.layout import Change, CorruptMetadata
 
@@ -29,47 +32,43 @@ _VERSION: Final = 2
 _ENABLED: Final = 1
 
 
-class Levels(NamedTuple):
-    """The levels of a feature that this release supports. default: used until the cluster has chosen one."""
-
-    lowest: int
-    highest: int
-    default: int
-
-
-GROUP_VERSION: Final = "group.version"
-#: Every feature by name. `transaction.version`: from 1 on records of the transaction coordinator have tagged fields,
-#: from 2 on each transaction has an epoch of its own (KIP-890).
-#: `group.version`: 1 lets consumers use the newer protocol of groups (KIP-848).
-SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
-    {GROUP_VERSION: Levels(0, 1, 1), "transaction.version": Levels(0, 2, 2)}
-)
-
-
 class Features:
     """The features of the cluster, kept up to date.
 
-    levels: by name, without those at level 0. epoch: grows with each change.
+    levels: by name, without those at level 0. epoch: grows with each change of the node.
     """
 
-    def __init__(self, store: IMetadataStore, feed: ChangeFeed) -> None:
+    def __init__(self, store: IMetadataStore, feed: ChangeFeed, cluster: Cluster) -> None:
         self._store = store
         self._feed = feed
+        self._cluster = cluster
         self._node_version = -1
+        self._chosen: Mapping[str, int] = _DEFAULTS
         self.levels: Mapping[str, int] = _DEFAULTS
         self.epoch = 0
         feed.add(self)
+        cluster.subscribe(self._limit)
 
     def level(self, name: str) -> int:
         """Return the level of a feature that the cluster uses; 0 for none."""
         return self.levels.get(name, 0)
+
+    def most(self, name: str) -> int:
+        """Return the highest level of a feature that this broker and all live ones can use."""
+        own = SUPPORTED[name].highest
+        return min((broker.highest_level(name) for broker in self._cluster.brokers.values()), default=own)
+
+    def without(self, name: str, level: int) -> list[int]:
+        """Return the ids of the live brokers that can't use a level."""
+        brokers = self._cluster.brokers.items()
+        return sorted(node_id for node_id, broker in brokers if broker.highest_level(name) < level)
 
     def update(self, levels: Mapping[str, int]) -> Deferred[None]:
         """Use other levels of some features. Fires when this broker has read them back.
 
         Fails with BadVersion or NodeExists if another broker has changed features meanwhile.
         """
-        wanted = {**self.levels, **levels}
+        wanted = {**self._chosen, **levels}
         data = encode_features(wanted)
         new = self._node_version < 0
         write = Create(FEATURES, data) if new else SetData(FEATURES, data, self._node_version)
@@ -80,18 +79,33 @@ class Features:
         try:
             node = await store.get(FEATURES)
         except NoNode:
-            self._node_version, self.levels, self.epoch = -1, _DEFAULTS, 0
-            return
-        self._node_version, self.epoch = node.stat.version, node.stat.version + 1
-        try:
-            self.levels = decode_features(node.data)
-        except CorruptMetadata as error:
-            log.error("{error}. The features stay as they were", error=str(error))
+            self._node_version, self._chosen, self.epoch = -1, _DEFAULTS, 0
+        else:
+            self._node_version, self.epoch = node.stat.version, node.stat.version + 1
+            try:
+                self._chosen = decode_features(node.data)
+            except CorruptMetadata as error:
+                log.error("{error}. The features stay as they were", error=str(error))
+        self._limit()
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
         """Read the features again if a write has changed them."""
         if FEATURES in change.paths:
             await self.reload(store)
+
+    def _limit(self) -> None:
+        """Use no level that a live broker does not know: see the rules."""
+        before, found = self.levels, {}
+        for name, level in self._chosen.items():
+            most = min(level, self.most(name)) if name in SUPPORTED else level
+            if most:
+                found[name] = most
+            if most < level and before.get(name, 0) != most:
+                log.warn(
+                    "{feature} is used at level {used}, not {wanted}, until brokers {brokers} are upgraded",
+                    feature=name, used=most, wanted=level, brokers=", ".join(map(str, self.without(name, level))),
+                )  # fmt: skip
+        self.levels = MappingProxyType(found)
 
 
 _DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(

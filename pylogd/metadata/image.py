@@ -178,6 +178,14 @@ class Outages:
         return bool(self.offline or self.full)
 
 
+class FeatureRange(NamedTuple):
+    """The levels of a feature that a broker can use."""
+
+    name: str
+    lowest: int
+    highest: int
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
     """A registered broker.
@@ -189,7 +197,7 @@ class Broker:
     the first. directories: ids of the data directories in use. fenced: the broker is still finding out which of its
     copies are lost, and is not live. outages: what it can't be used for. partition_limit: the most partitions that it
     may hold, None if unknown. proof: the digest of the secret that its connections to other brokers begin with, None
-    for a release without it (`security.peers`).
+    for a release without it (`security.peers`). features: those that it knows; none for a release without them.
     """
 
     node_id: int
@@ -205,6 +213,11 @@ class Broker:
     partition_limit: int | None = None
     proof: str | None = None
     labels: tuple[str, ...] = ()
+    features: tuple[FeatureRange, ...] = ()
+
+    def highest_level(self, feature: str) -> int:
+        """Return the highest level of a feature that the broker can use; 0 for one that it does not know."""
+        return next((one.highest for one in self.features if one.name == feature), 0)
 
     @property
     def host(self) -> str:

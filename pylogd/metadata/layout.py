@@ -20,6 +20,7 @@ from pylogd.metadata.image import (
     NO_LEADER,
     Broker,
     Endpoint,
+    FeatureRange,
     Outages,
     PartitionState,
     ReplicaKey,
@@ -262,6 +263,7 @@ def encode_broker(broker: Broker) -> bytes:
             "cordoned": broker.outages.cordoned,
             "partition_limit": broker.partition_limit,
             "proof": broker.proof,
+            "features": {one.name: {"min_version": one.lowest, "max_version": one.highest} for one in broker.features},
         }
     )
 
@@ -293,6 +295,10 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
             partition_limit=None if document.get("partition_limit") is None else int(document["partition_limit"]),
             proof=None if document.get("proof") is None else str(document["proof"]),
             labels=tuple(map(str, document.get("labels", ()))),
+            features=tuple(
+                FeatureRange(str(name), int(found["min_version"]), int(found["max_version"]))
+                for name, found in document.get("features", {}).items()
+            ),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error

@@ -47,7 +47,7 @@ class Metadata:
         self.entity_configs = EntityConfigs(store, self.feed)
         self.group_configs = GroupConfigs(store, settings, self.feed)
         self.delegation_tokens = DelegationTokens(store, self.feed)
-        self.features = Features(store, self.feed)
+        self.features = Features(store, self.feed, self.cluster)
         self.topics = TopicRegistry(settings, self.feed)
         self.topic_admin = TopicAdmin(store, settings, self.cluster, self.feed, self.topics)
         self.isr_writer = IsrWriter(self.topics, self.cluster, self.feed, wall_ms, partial(min_insync_of, settings))

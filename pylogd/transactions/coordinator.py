@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.limits.transactions import MAX_TRANSACTION_PARTITIONS
+from pylogd.metadata.feature_levels import TRANSACTION_VERSION
 from pylogd.metadata.features import Features
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
@@ -158,7 +159,7 @@ class TransactionCoordinator:
     @property
     def _version(self) -> int:
         """The version of transactions that the cluster uses."""
-        return self._features.level("transaction.version")
+        return self._features.level(TRANSACTION_VERSION)
 
     def _send_markers(self, shard: Shard, transaction: Transaction) -> TransactionValue:
         """Start to write the markers of a decided transaction. Return its value once all are written."""

@@ -136,6 +136,37 @@ def described(broker: BrokerProcess) -> dict[str, Any]:
     return found
 
 
+def run(broker: BrokerProcess, *words: str) -> str:
+    command = [*pylogd_command(), *words, "--bootstrap-server", broker.address]
+    return subprocess.run(command, capture_output=True, check=True, timeout=SECONDS, text=True).stdout
+
+
+def test_settings_of_a_group_by_the_command_line(broker: BrokerProcess, admin: Admin, group: Members) -> None:
+    member = group.join("consumer")
+    group.until(group.settled)
+    run(broker, "groups", "alter", "g", "--config", "consumer.session.timeout.ms=50000")
+    assert "g\tconsumer.session.timeout.ms\t50000\tgroup" in run(broker, "groups", "settings", "g")
+    run(broker, "groups", "alter", "g", "--delete-config", "consumer.session.timeout.ms")
+    assert "50000" not in run(broker, "groups", "settings", "g")
+    group.leave(member)
+
+
+def test_features_by_the_command_line(broker: BrokerProcess) -> None:
+    def listed() -> list[tuple[str, int]]:
+        return [(one["name"], one["level"]) for one in json.loads(run(broker, "features", "list", "--json"))]
+
+    assert listed() == [("group.version", 1), ("transaction.version", 2)]
+    run(broker, "features", "downgrade", "--yes", "group.version=0", "transaction.version=1")
+    assert listed() == [("group.version", 0), ("transaction.version", 1)]
+    run(broker, "features", "upgrade", "--dry-run")
+    assert listed() == [("group.version", 0), ("transaction.version", 1)]
+    run(broker, "features", "upgrade")
+    assert listed() == [("group.version", 1), ("transaction.version", 2)]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(broker, "features", "upgrade", "group.version=2")
+    assert "levels 0 to 1, not 2" in refused.value.stderr
+
+
 @pytest.mark.parametrize("strategy", ["range,roundrobin", "cooperative-sticky"])
 def test_clients_change_one_by_one_to_the_newer_protocol_and_back(
     broker: BrokerProcess, admin: Admin, group: Members, strategy: str

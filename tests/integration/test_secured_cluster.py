@@ -97,6 +97,16 @@ def leaves(name: str, found: click.Command) -> Iterator[tuple[str, click.Command
         yield name, found
 
 
+#: Of administrators, on settings of groups and on features.
+ADMIN_COMMANDS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("groups alter", ["of-anybody", "--config", "consumer.session.timeout.ms=50000"], {}),
+    ("groups settings", ["of-anybody"], {}),
+    ("features list", [], {}),
+    ("features upgrade", [], {}),
+    ("features downgrade", ["transaction.version=1", "--yes"], {}),
+]
+
+
 def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
     """Return (command, arguments, how to run it), in an order in which each has something to do."""
     return [
@@ -116,6 +126,7 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("groups describe", [group], {"user": "bob"}),
         ("groups reset-offsets", [group, "--topic", topic, "--to-earliest", "--execute"], {"user": "bob"}),
         ("groups delete", [group, "--yes"], {"user": "bob"}),
+        *ADMIN_COMMANDS,
         ("acls list", [], {}),
         ("acls add", ["--allow-principal", "User:dave", "--operation", "Read", "--topic", topic], {}),
         ("acls remove", ["--topic", topic, "--allow-principal", "User:dave", "--yes"], {}),

@@ -73,6 +73,8 @@ class Admin:
     eligible_replicas = _blocking(Operations.eligible_replicas)
     describe_producers = _blocking(Operations.describe_producers)
     list_transactions = _blocking(Operations.list_transactions)
+    describe_features = _blocking(Operations.describe_features)
+    update_features = _blocking(Operations.update_features)
     describe_transaction = _blocking(Operations.describe_transaction)
     hanging_transactions = _blocking(Operations.hanging_transactions)
     abort_transaction = _blocking(Operations.abort_transaction)

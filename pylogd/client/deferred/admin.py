@@ -70,6 +70,8 @@ class Admin:
     eligible_replicas = _deferred(Operations.eligible_replicas)
     describe_producers = _deferred(Operations.describe_producers)
     list_transactions = _deferred(Operations.list_transactions)
+    describe_features = _deferred(Operations.describe_features)
+    update_features = _deferred(Operations.update_features)
     describe_transaction = _deferred(Operations.describe_transaction)
     hanging_transactions = _deferred(Operations.hanging_transactions)
     abort_transaction = _deferred(Operations.abort_transaction)

@@ -11,7 +11,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
 from pylogd.metadata.features import FEATURES, decode_features
+from pylogd.metadata.image import Broker, Endpoint, FeatureRange
 from pylogd.metadata.interfaces import SetData
+from pylogd.metadata.layout import BROKERS, encode_broker
 from pylogd.security.authorizer import AclOperation as Op
 from pylogd.security.authorizer import ResourceType as Kind
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -219,6 +221,18 @@ class TestFeatures:
         twice = [FeatureUpdateKey("transaction.version", 2)] * 2
         assert fixture.call(UpdateFeaturesRequest(1000, twice)).error_code == ErrorCode.INVALID_REQUEST
         assert fixture.features.level("transaction.version") == 1
+
+    def test_no_level_is_chosen_that_another_broker_cannot_use(self, fixture: TransactionFixture) -> None:
+        assert self.update(fixture, 1, upgrade_type=2).error_code == NONE
+        older = Broker(7, (Endpoint("PLAINTEXT", "h", 1),), features=(FeatureRange("transaction.version", 0, 1),))
+        result_of(fixture.metadata.store.create(f"{BROKERS}/7", encode_broker(older)))
+        result_of(Deferred.fromCoroutine(fixture.metadata.cluster.look_again()))
+        answer = self.update(fixture, 2)
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "brokers 7 can't use level 2" in answer.error_message
+        result_of(fixture.metadata.store.delete(f"{BROKERS}/7"))
+        result_of(Deferred.fromCoroutine(fixture.metadata.cluster.look_again()))
+        assert self.update(fixture, 2).error_code == NONE
 
     def test_a_request_may_only_be_checked(self, fixture: TransactionFixture) -> None:
         change = [FeatureUpdateKey("transaction.version", 1, upgrade_type=2)]

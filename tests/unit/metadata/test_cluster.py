@@ -13,6 +13,7 @@ from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import InvalidConfig, NodeIdInUse, StoreFailure
+from pylogd.metadata.feature_levels import RANGES
 from pylogd.metadata.image import Broker, Endpoint, id_from_text
 from pylogd.metadata.interfaces import Create, SessionState, SetData
 from pylogd.metadata.layout import (
@@ -59,7 +60,7 @@ def test_live_brokers_are_known_to_all(store: SqliteStore) -> None:
 
 
 def test_a_broker_may_register_again(peer: Peer) -> None:
-    moved = Broker(1, (Endpoint("IN", "::1", 5), Endpoint("OUT", "kafka.example", 6)), rack="r1")
+    moved = Broker(1, (Endpoint("IN", "::1", 5), Endpoint("OUT", "kafka.example", 6)), rack="r1", features=RANGES)
     result_of(peer.cluster.register(moved))
     assert replace(peer.cluster.brokers[1], incarnation=0, epoch=-1) == moved
     assert moved.endpoint("OUT") == Endpoint("OUT", "kafka.example", 6)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pylogd.client.core.admin.acl_operations import AclOperations
 from pylogd.client.core.admin.calls import Calls, ask, change, once, refresh
+from pylogd.client.core.admin.feature_operations import FeatureOperations
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
 from pylogd.client.core.admin.label_operations import LabelOperations
 from pylogd.client.core.admin.offsets import find_offsets, leader_of
@@ -57,7 +58,7 @@ _SOURCES = {
 
 class Operations(
     GroupOperations, PartitionOperations, TransactionOperations, LabelOperations, AclOperations, QuotaOperations,
-    UserOperations,
+    UserOperations, FeatureOperations,
 ):  # fmt: skip
     """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
 

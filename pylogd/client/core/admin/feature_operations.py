@@ -1,0 +1,62 @@
+"""The administrator's operations on features, for all faces (see `operations`): KIP-584."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pylogd.client.core.admin.calls import Calls, ask, once
+from pylogd.client.core.metadata import check
+from pylogd.errors import UnsupportedByBroker
+from pylogd.wire.messages import api_versions, update_features
+
+_UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
+_FIRST_WITH_TYPE = 1
+
+
+class Feature(NamedTuple):
+    """A feature. level: at which the cluster uses it, 0 if not at all. lowest, highest: what the broker can use."""
+
+    name: str
+    level: int
+    lowest: int
+    highest: int
+
+
+class FeatureOperations:
+    """What can be asked about features, and changed."""
+
+    _calls: Calls
+
+    async def describe_features(self) -> list[Feature]:
+        """Return the features that a broker knows, or the cluster uses, by name. Raises KafkaError."""
+        request = api_versions.ApiVersionsRequest("pylogd", "1")
+        response: api_versions.ApiVersionsResponse = await ask(self._calls, request)
+        check(response.error_code)
+        levels = {one.name: one.max_version_level for one in response.finalized_features}
+        ranges = {one.name: (one.min_version, one.max_version) for one in response.supported_features}
+        return [Feature(name, levels.get(name, 0), *ranges.get(name, (0, 0))) for name in sorted({*levels, *ranges})]
+
+    async def update_features(
+        self, levels: Mapping[str, int], *, downgrade: bool = False, validate_only: bool = False
+    ) -> None:
+        """Use features at other levels, all of them or none; 0 ends the use of one. Raises KafkaError.
+
+        downgrade: allow lower levels. validate_only: only check whether it could be done.
+        """
+        updates = [update_features.FeatureUpdateKey(name, level) for name, level in levels.items()]
+        request = update_features.UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)
+
+        def fit(version: int) -> None:
+            if version < _FIRST_WITH_TYPE and validate_only:
+                raise UnsupportedByBroker("the broker can't only check whether features could be changed")
+            for update in updates:
+                if version < _FIRST_WITH_TYPE:
+                    update.allow_downgrade = downgrade
+                else:
+                    update.upgrade_type = _UNSAFE_DOWNGRADE if downgrade else _UPGRADE
+
+        response: update_features.UpdateFeaturesResponse = await once(self._calls, request, None, fit)
+        check(response.error_code, response.error_message)
+        for result in response.results:
+            check(result.error_code, result.error_message)
