@@ -3,8 +3,8 @@
 Behaviour: answered when the offsets are committed in the offsets topic. Each partition is checked separately (it must
 exist, its metadata must not be too long); those that pass are stored together, all or none. A consumer that is not a
 member commits with generation -1. A generation of a group that does not exist is GROUP_ID_NOT_FOUND, before version 9
-ILLEGAL_GENERATION. A client needs READ for the group and for each topic. Versions 2 to 4 may give the retention time.
-From version 10 on topics go by id.
+ILLEGAL_GENERATION. Members of the newer protocol need version 9. A client needs READ for the group and for each topic.
+Versions 2 to 4 may give the retention time. From version 10 on topics go by id.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pylogd.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-_FIRST_WITH_UNKNOWN_GROUP = 9
+_FIRST_WITH_EPOCHS = 9
 _FIRST_BY_ID = 10
 _LAST_MS = (1 << 63) - 1
 _PARTITION_WORK = 60  # as long as encoding so many bytes of an answer
@@ -47,7 +47,6 @@ def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> Offs
     expires_ms = NEVER if request.retention_time_ms < 0 else min(now_ms + request.retention_time_ms, _LAST_MS)
     wanted: list[_Wanted] = []
     response = OffsetCommitResponse()
-    told = context.version >= _FIRST_WITH_UNKNOWN_GROUP
 
     def answered(error: ErrorCode) -> None:
         if error:
@@ -62,7 +61,7 @@ def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> Offs
             request.generation_id_or_member_epoch,
             [entry for entry, _, _ in wanted],
             records=[record for _, record, _ in wanted],
-            unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if told else ErrorCode.ILLEGAL_GENERATION,
+            knows_epochs=context.version >= _FIRST_WITH_EPOCHS,
         )
         if isinstance(result, Deferred):
             return result.addCallback(answered)

@@ -97,6 +97,7 @@ class GroupCoordinator(LedGroups):
         later = self._consumers.in_line(group_id, again, HeartbeatAnswer(ErrorCode.NOT_COORDINATOR))
         if later is not None:
             return later
+        known = group_id in self._groups
         if request.epoch == JOINING and self._consumers.get(group_id) is None:
             group = self._groups.get(group_id) or self._new(group_id)
             if group.members:
@@ -104,7 +105,10 @@ class GroupCoordinator(LedGroups):
             if group.stored:
                 self._append(group, [(group_key(group_id), None)], lambda: None)
             self._membership.release(group)
-        return self._consumers.heartbeat(group_id, request, match)
+        answer = self._consumers.heartbeat(group_id, request, match)
+        if not known and self._consumers.get(group_id) is None:
+            self._groups.pop(group_id, None)  # its first member was refused
+        return answer
 
     def _upgrade(
         self, group: ClassicGroup, request: Heartbeat, match: Match
@@ -181,12 +185,12 @@ class GroupCoordinator(LedGroups):
         offsets: Sequence[tuple[PartitionId, Committed]],
         *,
         records: Sequence[KeyValue] | None = None,
-        unknown_group: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND,
+        knows_epochs: bool = True,
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Store offsets, all or none.
 
-        records: what `offset_record` makes of each, if the caller has done so. unknown_group: the error for a member of
-        a group that does not exist.
+        records: what `offset_record` makes of each, if the caller has done so. knows_epochs: whether the client knows
+        the epochs of the newer protocol, and their error codes.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -194,11 +198,12 @@ class GroupCoordinator(LedGroups):
             if error:
                 return error
             if generation > NO_GENERATION:
-                return unknown_group
+                return ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION
             group = self._new(group_id)
         consumers = self._consumers.get(group_id)
         if consumers is not None and consumers.members:
-            error = may_commit_as_consumer(consumers, member_id, generation, self._ids_of(offsets))
+            partitions = self._ids_of(offsets)
+            error = may_commit_as_consumer(consumers, member_id, generation, partitions, knows_epochs=knows_epochs)
         else:
             error = may_commit(group, member_id, instance_id, generation)
         if error:

@@ -50,16 +50,18 @@ def may_commit_in_transaction(
 
 
 def may_commit_as_consumer(
-    group: ConsumerGroup, member_id: str, epoch: int, partitions: Iterable[TopicPartition]
+    group: ConsumerGroup, member_id: str, epoch: int, partitions: Iterable[TopicPartition], *, knows_epochs: bool = True
 ) -> ErrorCode:
     """Return NONE if a member of a group of the newer protocol may commit offsets of partitions.
 
     An epoch before the member's is good for partitions that it has had since then: it may not know of its new epoch yet
-    (KIP-1251). A member of the classic protocol sends its generation.
+    (KIP-1251). A member of the classic protocol sends its generation. knows_epochs: whether the request can have one.
     """
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
+    if not knows_epochs and member.classic is None:
+        return ErrorCode.UNSUPPORTED_VERSION
     if epoch == member.epoch:
         return ErrorCode.NONE
     if member.classic is not None:

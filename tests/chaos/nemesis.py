@@ -106,10 +106,9 @@ class Nemesis:
         rng: random.Random,
         say: Callable[[str], object],
         *,
-        guarded: Sequence[str] = (),
         expands: bool = True,
     ) -> None:
-        """topics: all topics with three replicas, and how many partitions they have. guarded: others not to be lost.
+        """topics: all topics with three replicas, and how many partitions they have.
 
         expands: whether there is the topic `smooth` besides, whose replicas move by smooth expansions.
         """
@@ -121,7 +120,7 @@ class Nemesis:
         self._rng = rng
         self._say = say
         self._links = cluster.links
-        self._copies = Copies(store.hosts, [*topics, *guarded, *([smooth.TOPIC] if expands else [])])
+        self._copies = Copies(store.hosts, [*topics, *([smooth.TOPIC] if expands else [])])
         self._down: dict[int, float] = {}  # when to start it again
         self._stopping: dict[int, BrokerProcess] = {}
         self._paused: dict[int, float] = {}  # when to resume it

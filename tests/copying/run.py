@@ -28,7 +28,8 @@ from tests.copying.comparison import Rows, compare
 from tests.copying.copiers import GROUP, Copiers
 
 SOURCE, TARGET, PARTITIONS = "source", "target", 4
-_TOPICS: Final = (SOURCE, TARGET, "__consumer_offsets", "__transaction_state")
+#: All topics, and how many partitions they have.
+_TOPICS: Final = {SOURCE: PARTITIONS, TARGET: PARTITIONS, "__consumer_offsets": 2, "__transaction_state": 2}
 _SETTINGS: Final = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
@@ -89,9 +90,7 @@ class Copying:
                 writer.start()
             copiers.follow()
             self._wait_until_something_is_copied(cluster)
-            nemesis = Nemesis(
-                cluster, store, {SOURCE: PARTITIONS}, self._rng, self.say, guarded=_TOPICS[1:], expands=False
-            )
+            nemesis = Nemesis(cluster, store, _TOPICS, self._rng, self.say, expands=False)
             try:
                 self._trouble(nemesis, copiers)
             finally:

@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.group import ClassicGroup
+from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.delete_groups import DeleteGroupsRequest
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
@@ -142,7 +143,20 @@ class TestMembership:
         assert parts.groups.groups()[1] == []
 
 
+def _heartbeat(topics: list[str]) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        "g", "m", 0, rebalance_timeout_ms=1000, subscribed_topic_names=topics,
+        topic_partitions=[],
+    )  # fmt: skip
+
+
 class TestOffsets:
+    def test_a_refused_member_leaves_no_group(self, parts: Parts) -> None:
+        request = _heartbeat([])
+        request.subscribed_topic_names, request.subscribed_topic_regex = None, "(a"
+        assert parts.call(request, 1).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert parts.groups.groups()[1] == []
+
     @pytest.mark.parametrize(
         ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
     )
@@ -151,6 +165,13 @@ class TestOffsets:
         request.group_id, request.member_id, request.generation_id_or_member_epoch = "unknown", "member", 3
         assert parts.call(request, version).topics[0].partitions[0].error_code == code
         assert "unknown" not in [group.group_id for group in parts.groups.groups()[1]]
+
+    def test_members_of_the_newer_protocol_need_version_9(self, parts: Parts) -> None:
+        epoch = parts.call(_heartbeat(["t"]), 1).member_epoch
+        request = commit(("t", 0))
+        request.member_id, request.generation_id_or_member_epoch = "m", epoch
+        codes = [parts.call(request, version).topics[0].partitions[0].error_code for version in (8, 9)]
+        assert codes == [ErrorCode.UNSUPPORTED_VERSION, 0]
 
     @pytest.mark.parametrize("version", range(2, 10))
     def test_commit_and_fetch(self, parts: Parts, version: int) -> None:
