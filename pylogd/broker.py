@@ -17,13 +17,13 @@ from threading import Thread
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
+from pylogd.api.first_requests import build_codecs
 from pylogd.api.metering import charge_connection
 from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
@@ -37,8 +37,9 @@ from pylogd.groups import GroupCoordinator
 from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.laggards import LaggardThrottle
+from pylogd.limits.expressions import Matches
 from pylogd.listening import Listeners
-from pylogd.log.compaction.cleaner import Cleaner
+from pylogd.log.compaction.cleaners import Cleaners
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import FileSlice, FileSystem, most_partitions
 from pylogd.log.log_directory import machine_boot_id
@@ -98,7 +99,7 @@ class Broker:
         self.settings = settings
         self.node_id = settings.integer("node.id")
         self.clock = self._reactor = reactor
-        self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
+        self._pool = ThreadPool(reactor, settings.integer("background.threads"), "pylogd")
         self.disks = self._make_disks()
         self.logs = self._make_logs(fs, most_partitions(open_files))
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, reactor, self.in_thread)
@@ -109,7 +110,7 @@ class Broker:
         self.cluster.on_ousted = self._ousted
         self.topics = self.metadata.topics
         self.topic_admin = self.metadata.topic_admin
-        self.broker_configs = self.metadata.broker_configs
+        self.broker_configs, self.group_configs = self.metadata.broker_configs, self.metadata.group_configs
         self._make_authorization(settings)
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
@@ -123,7 +124,7 @@ class Broker:
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
-        self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
+        self.groups = GroupCoordinator(self.replica_parts, self.metadata, settings, reactor, wall_ms)
         self.features = self.metadata.features
         self._transactions = Transactions(
             self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)
@@ -134,7 +135,7 @@ class Broker:
             self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
             self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
-        self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
+        self.cleaners = Cleaners(self.logs, cleaner_config(settings), self.replica_parts.disk_calls.parts, wall_ms)
         self._make_listeners()
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
 
@@ -159,7 +160,9 @@ class Broker:
         self.audit = make_audit_log(settings, wall_ms, self._reactor.seconds)
 
     def _make_listeners(self) -> None:
-        self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
+        self.expressions = Matches(self.in_thread, self.topics.names)
+        self.topics.subscribe(lambda _: self.expressions.changed())
+        self._login_pool = ThreadPool(self._reactor, _LOGIN_THREADS, "pylogd-sasl")
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self._listeners = Listeners(
@@ -228,12 +231,7 @@ class Broker:
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         """Run `function` in a thread of the broker's own; its result, or its failure."""
-        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, timed(function), *args)
-        return deferred
-
-    def _in_login_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._login_pool, function, *args)
-        return deferred
+        return self._pool.defer(timed(function), *args)
 
     async def _make_handler(self, listener: Listener) -> RequestHandler:
         """Return what answers the requests of a listener."""
@@ -241,7 +239,7 @@ class Broker:
         if not listener.protocol.sasl:
             return dispatcher
         values = self.settings.for_listener(listener.name)
-        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._in_login_thread, wall_ms)
+        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._login_pool.defer, wall_ms)
 
     # -- start
 
@@ -258,9 +256,8 @@ class Broker:
             raise
 
     async def _start_parts(self) -> None:
-        self._pool.start()
-        self._login_pool.start()
         self._undo.append(self._stop_pool)
+        codecs = self.in_thread(build_codecs)
         if self.audit is not None:
             await self.in_thread(self.audit.start)
             self._undo.append(partial(self.in_thread, self.audit.stop))
@@ -293,13 +290,14 @@ class Broker:
         self._undo.append(self._stop_laggards)
         self.outages.start()
         self._undo.append(self._stop_outages)
-        self.cleaner.start()
-        self._undo.append(lambda: self.in_thread(self.cleaner.stop))
+        self.cleaners.start()
+        self._undo.append(lambda: self.in_thread(self.cleaners.stop))
         self.replication.start(self.cluster_id)
         self._undo.append(self.replication.stop)
         self.smooth_joins.start()
         self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
+        await codecs
         self._listeners.accept()
 
     def _start_coordinators(self) -> None:
@@ -463,6 +461,7 @@ class Broker:
         self.delegation_tokens.stop()
 
     def _start_disks(self, disks: Disks) -> None:
+        disks.other_calls = self.cleaners.working_at
         disks.start()
         unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else _nothing
 

@@ -7,35 +7,41 @@ To delete a topic of 10,000 partitions takes as many calls, and collecting what 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from twisted.python import context, log, threadpool
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorFromThreads
 from twisted.python.failure import Failure
 
 
-class ThreadPool(threadpool.ThreadPool):
-    """See Twisted's."""
+class ThreadPool:
+    """Threads for what would hold up the reactor. Each is started when all others are busy, and stays."""
 
-    def callInThreadWithCallback(
-        self, onResult: Callable[[bool, Any], object] | None, func: Callable[..., Any], *args: Any, **kw: Any
-    ) -> None:
-        """Call a function in a thread; then call `onResult` there, with True and the result, or False and a Failure."""
-        if self.joined:
-            return
-        ctx = context.theContextTracker.currentContext().contexts[-1]
-        self._team.do(partial(_run, ctx, onResult, [partial(func, *args, **kw)]))
+    def __init__(self, reactor: IReactorFromThreads, most: int, name: str) -> None:
+        """most: how many threads at a time. name: the threads' names begin with it."""
+        self._reactor = reactor
+        self._executor = ThreadPoolExecutor(most, name)
+        self._stopped = False
 
+    def defer(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        """Call a function in a thread. Return a Deferred of its result; after `stop`, one that never fires."""
+        deferred: Deferred[Any] = Deferred()
+        if not self._stopped:
+            self._executor.submit(self._run, deferred, [partial(function, *arguments)])
+        return deferred
 
-def _run(
-    ctx: dict[Any, Any], on_result: Callable[[bool, Any], object] | None, functions: list[Callable[[], Any]]
-) -> None:
-    """Call the one function; nothing refers to it when the result is passed on."""
-    try:
-        result, succeeded = context.call(ctx, functions.pop()), True
-    except BaseException:
-        result, succeeded = Failure(), False
-    if on_result is not None:
-        on_result(succeeded, result)
-    elif not succeeded:
-        log.err(result)
+    def _run(self, deferred: Deferred[Any], functions: list[Callable[[], Any]]) -> None:
+        """Call the one function; nothing refers to it when the result is passed on."""
+        try:
+            result = functions.pop()()
+        except BaseException:
+            self._reactor.callFromThread(deferred.errback, Failure())
+        else:
+            self._reactor.callFromThread(deferred.callback, result)
+
+    def stop(self) -> None:
+        """End the threads, once the calls that wait have been made."""
+        self._stopped = True
+        self._executor.shutdown()

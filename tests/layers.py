@@ -66,7 +66,7 @@ RULES: Mapping[str, Rule] = {
     "metadata": Rule(("config", "threads"), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
-    "quotas": Rule(("config", "metadata")),
+    "quotas": Rule(("config", "limits", "metadata")),
     "isolation": Rule(("config", "limits")),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
@@ -88,8 +88,8 @@ RULES: Mapping[str, Rule] = {
     "listening": Rule(("config", "limits", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
         (
-            "config", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller", "replica",
-            "transactions", "groups", "api", "net", "listening", "threads",
+            "config", "limits", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller",
+            "replica", "transactions", "groups", "api", "net", "listening", "threads",
         ),
         Twisted.ALL,
     ),

@@ -10,18 +10,20 @@ INVALID_REGULAR_EXPRESSION where the package google-re2 is missing.
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 from uuid import uuid4
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
-from pylogd.groups.consumer.expressions import matching
 from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, check
 from pylogd.groups.consumer.members import JOINING, partitions_by_topic
 from pylogd.groups.consumer.service import HeartbeatAnswer
-from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID
+from pylogd.limits.expressions import InvalidExpression
+from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID, MAX_SUBSCRIPTIONS
 from pylogd.metadata.features import GROUP_VERSION
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.consumer_group_heartbeat import (
@@ -49,8 +51,40 @@ def consumer_group_heartbeat(
         return _response(HeartbeatAnswer(refused.code, str(refused)))
     if not heartbeat.member_id:
         heartbeat = heartbeat._replace(member_id=str(uuid4()))
-    answer = context.broker.groups.consumer_heartbeat(request.group_id, heartbeat, partial(_matching, context))
+    expression = _expression(context, request.group_id, heartbeat)
+    try:
+        matched = context.broker.expressions.prepare(expression) if expression else None
+    except InvalidExpression as error:
+        return _response(_refusal(str(error)))
+    if matched is None:
+        return _beat(context, request.group_id, heartbeat)
+    matched.addCallbacks(lambda _: _beat(context, request.group_id, heartbeat), _refuse_if_slow)
+    return cast("Deferred[ConsumerGroupHeartbeatResponse]", matched)
+
+
+def _expression(context: RequestContext, group_id: str, heartbeat: Heartbeat) -> str | None:
+    """Return the regular expression by which a member finds topics, if it has one."""
+    if heartbeat.regex is not None:
+        return heartbeat.regex
+    group = context.broker.groups.describe_consumers(group_id)
+    member = None if isinstance(group, ErrorCode) else group.members.get(heartbeat.member_id)
+    return None if member is None else member.regex
+
+
+def _beat(
+    context: RequestContext, group_id: str, heartbeat: Heartbeat
+) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
+    answer = context.broker.groups.consumer_heartbeat(group_id, heartbeat, partial(_matching, context))
     return answer.addCallback(_response) if isinstance(answer, Deferred) else _response(answer)
+
+
+def _refuse_if_slow(failure: Failure) -> ConsumerGroupHeartbeatResponse:
+    failure.trap(InvalidExpression)
+    return _response(_refusal(str(failure.value)))
+
+
+def _refusal(text: str) -> HeartbeatAnswer:
+    return HeartbeatAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
 
 
 def _heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
@@ -76,6 +110,8 @@ def _check_topics(context: RequestContext, heartbeat: Heartbeat) -> None:
     ids = (heartbeat.member_id, heartbeat.instance_id, heartbeat.rack_id)
     if any(len(text) > MAX_INSTANCE_ID for text in ids if text is not None):
         raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, f"An id has more than {MAX_INSTANCE_ID} characters.")
+    if len(heartbeat.topics or ()) > MAX_SUBSCRIPTIONS:
+        raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, f"The member names more than {MAX_SUBSCRIPTIONS} topics.")
     if heartbeat.epoch < JOINING:
         return
     for name in heartbeat.topics or ():
@@ -85,7 +121,10 @@ def _check_topics(context: RequestContext, heartbeat: Heartbeat) -> None:
 
 def _matching(context: RequestContext, expression: str) -> frozenset[str]:
     """Return the topics that an expression matches and the client may describe. Raises HeartbeatRefused."""
-    found = matching(expression, [topic.name for topic in context.broker.topics.all()])
+    try:
+        found = context.broker.expressions.find(expression)
+    except InvalidExpression as error:
+        raise HeartbeatRefused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
     return frozenset(name for name in found if context.may_use_topic(AclOperation.DESCRIBE, name, audited=False))
 
 

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from pylogd.controller.admin import PartitionAdmin
     from pylogd.groups import GroupCoordinator
     from pylogd.isolation.laggards import LaggardThrottle
+    from pylogd.limits.expressions import Matches
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
     from pylogd.metadata.entity_configs import EntityConfigs
     from pylogd.metadata.features import Features
+    from pylogd.metadata.group_configs import GroupConfigs
     from pylogd.metadata.topic_admin import TopicAdmin
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.quotas.clients import ClientQuotas
@@ -86,6 +88,8 @@ class BrokerParts(Protocol):
     @property
     def groups(self) -> GroupCoordinator: ...
     @property
+    def expressions(self) -> Matches: ...  # those of clients, and the topics that they match
+    @property
     def transactions(self) -> TransactionCoordinator: ...
     @property
     def verifier(self) -> PartitionVerifier | None: ...  # None: nobody is asked about transactions
@@ -97,6 +101,9 @@ class BrokerParts(Protocol):
     def client_quotas(self) -> ClientQuotas: ...
     @property
     def laggards(self) -> LaggardThrottle: ...
+    @property
+    def group_configs(self) -> GroupConfigs: ...
+
     @property
     def entity_configs(self) -> EntityConfigs: ...
     @property

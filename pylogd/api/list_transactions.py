@@ -5,20 +5,24 @@ loaded. The filters are by state, by producer id, by how long the transaction ha
 a regular expression for the whole id (version 2, KIP-1152; RE2's syntax, INVALID_REGULAR_EXPRESSION if it can't be
 read). States that do not exist are named in the answer. A client is told the ids that it may DESCRIBE.
 
-Version 2 is served if the package google-re2 is installed: its expressions take time linear in the id.
+Version 2 is served if the package google-re2 is installed. Its expressions are matched in a thread; one that takes too
+long is INVALID_REGULAR_EXPRESSION too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.slices import fill, in_slices
 from pylogd.api.transactions import may_use_transactional_id
 from pylogd.errors import ErrorCode
+from pylogd.limits.expressions import InvalidExpression, check, is_available
 from pylogd.security.authorizer import AclOperation
 from pylogd.transactions.shards import Transaction
 from pylogd.transactions.states import BY_NAME
@@ -29,16 +33,10 @@ from pylogd.wire.messages.list_transactions import (
     TransactionState,
 )
 
-try:
-    import re2
-except ImportError:
-    re2 = None
-
 _ID_WORK = 60  # in bytes of an answer whose encoding takes as long
-_LONGEST_PATTERN = 1024
 
 
-@handles(ListTransactionsRequest, 0, 1 if re2 is None else 2)
+@handles(ListTransactionsRequest, 0, 2 if is_available() else 1)
 def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse | Deferred[Any]:
@@ -46,11 +44,22 @@ def list_transactions(
     error, transactions = context.broker.transactions.transactions()
     if error:
         return ListTransactionsResponse(error_code=error)
-    pattern = None
-    if request.transactional_id_pattern:
-        pattern = _compiled(request.transactional_id_pattern)
-        if pattern is None:
-            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    pattern = request.transactional_id_pattern
+    if not pattern:
+        return _list(context, request, transactions)
+    try:
+        check(pattern)
+    except InvalidExpression:
+        return _invalid()
+    known = {transaction.name: transaction for transaction in transactions}
+    matched = context.broker.expressions.among(pattern, known.keys())
+    matched.addCallbacks(lambda names: _list(context, request, (known[name] for name in names)), _invalid_if_slow)
+    return matched
+
+
+def _list(
+    context: RequestContext, request: ListTransactionsRequest, transactions: Iterable[Transaction]
+) -> ListTransactionsResponse | Deferred[Any]:
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in BY_NAME]
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
     producer_ids = set(request.producer_id_filters)
@@ -64,8 +73,6 @@ def list_transactions(
             return None
         if request.duration_filter >= 0 and now_ms - value.started_ms <= request.duration_filter:
             return None
-        if pattern is not None and pattern.fullmatch(name) is None:
-            return None
         if not may_use_transactional_id(context, AclOperation.DESCRIBE, name, audited=False):
             return None
         return TransactionState(name, value.producer_id, value.state.kafka_name)
@@ -75,11 +82,10 @@ def list_transactions(
     return in_slices(context, request.API_KEY, steps, response)
 
 
-def _compiled(pattern: str) -> Any:
-    """Return a regular expression, or None if it can't be read."""
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(pattern, options) if len(pattern) <= _LONGEST_PATTERN else None
-    except re2.error:
-        return None
+def _invalid_if_slow(failure: Failure) -> ListTransactionsResponse:
+    failure.trap(InvalidExpression)
+    return _invalid()
+
+
+def _invalid() -> ListTransactionsResponse:
+    return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)

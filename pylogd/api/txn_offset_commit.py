@@ -99,7 +99,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
         return ErrorCode.NONE
     for _ in range(_MOST_QUESTIONS if adds else 1):
         new = VerificationGuard(epoch, NO_SEQUENCE, adds, broker.groups.now_ms)
-        guard = producers.guards.setdefault(producer_id, new)
+        guard = producers.keep_guard(producer_id, new)
         answer = verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)
         found = (await answer if isinstance(answer, Deferred) else answer).get(key)
         if found is not ErrorCode.NONE:
@@ -118,6 +118,8 @@ def _for_version(error: ErrorCode, version: int) -> ErrorCode:
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients send the request again
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_THAT_KNOWS_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error is ErrorCode.STALE_MEMBER_EPOCH:
+        return ErrorCode.ILLEGAL_GENERATION  # the epoch is in a field that is called a generation, as Kafka has it
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     return error

@@ -210,11 +210,19 @@ class Producers:
 
         epoch_bump: whether each of its transactions has an epoch of its own.
         """
-        guard = self.guards.get(header.producer_id)
-        if guard is None:
-            guard = VerificationGuard(header.producer_epoch, header.base_sequence, epoch_bump, now_ms)
-            self.guards[header.producer_id] = guard
+        new = VerificationGuard(header.producer_epoch, header.base_sequence, epoch_bump, now_ms)
+        guard = self.keep_guard(header.producer_id, new)
         guard.note(header.producer_epoch, header.base_sequence)
+        return guard
+
+    def keep_guard(self, producer_id: int, new: VerificationGuard) -> VerificationGuard:
+        """Return the guard of a producer's verification under way, else `new`. The oldest beyond `most` are forgotten.
+
+        A producer id costs whoever makes it up nothing, and a guard stays if its verification fails.
+        """
+        guard = self.guards.setdefault(producer_id, new)
+        if guard is new and len(self.guards) > self.most:
+            del self.guards[next(iter(self.guards))]
         return guard
 
     def is_verified(self, producer_id: int, epoch: int, guard: VerificationGuard) -> bool:

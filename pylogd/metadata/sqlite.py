@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorThreads
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -60,20 +59,15 @@ class ThreadWorker:
     """A thread pool of one thread, started at the first use."""
 
     def __init__(self, reactor: IReactorThreads) -> None:
-        self._reactor = reactor
-        self._pool = ThreadPool(0, 1, "metadata")
+        self._pool = ThreadPool(reactor, 1, "metadata")
 
     def defer(self, function: Callable[..., T], *args: Any) -> Deferred[T]:
         """Run a function in the thread."""
-        if not self._pool.started:
-            self._pool.start()
-        deferred: Deferred[T] = deferToThreadPool(self._reactor, self._pool, function, *args)
-        return deferred
+        return self._pool.defer(function, *args)
 
     def stop(self) -> None:
         """End the thread, which is idle."""
-        if self._pool.started:
-            self._pool.stop()
+        self._pool.stop()
 
 
 @implementer(IMetadataStore)

@@ -13,7 +13,7 @@ Must not know: requests, logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -104,6 +104,10 @@ class TopicRegistry:
     def all(self) -> list[Topic]:
         """Return every topic, in order of the names."""
         return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def names(self) -> KeysView[str]:
+        """Return the names of all topics."""
+        return self._by_name.keys()
 
     def __len__(self) -> int:
         return len(self._by_name)

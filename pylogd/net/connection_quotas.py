@@ -27,13 +27,13 @@ from typing import Any, Final, Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from pylogd.limits.admission import AdmissionRate
 from pylogd.limits.log_lines import LimitedLog
 
 log = Logger()
 _limited = LimitedLog(log)
 
 UNLIMITED: Final = 2**31 - 1
-_ROUNDING: Final = 1e-6  # seconds
 #: How many connections a port accepts in one turn of the reactor: as many as take it about a millisecond.
 _AT_ONCE: Final = 5
 _LOG_SECONDS: Final = 60.0  # between two lines that say that a listener is full
@@ -85,25 +85,6 @@ class QuotaLimits:
     rate: int = UNLIMITED  # max.connection.creation.rate, per second
 
 
-class ConnectionRate:
-    """How soon the next connection may be taken, at a rate per second. What was not used in one second may be later."""
-
-    __slots__ = ("_due",)
-
-    def __init__(self) -> None:
-        self._due = float("-inf")  # when the last one would have been taken at an even rate
-
-    def delay(self, now: float, rate: int) -> float:
-        """Return for how many seconds to take no connection."""
-        delay = 0.0 if rate >= UNLIMITED else self._due + 1.0 / rate - now
-        return delay if delay > _ROUNDING else 0.0
-
-    def take(self, now: float, rate: int) -> None:
-        """Count a connection."""
-        if rate < UNLIMITED:
-            self._due = max(self._due + 1.0 / rate, now - 1.0 + 1.0 / rate)
-
-
 class ConnectionQuotas:
     """The connections of all listeners.
 
@@ -113,7 +94,7 @@ class ConnectionQuotas:
 
     def __init__(self, limits: QuotaLimits | None = None) -> None:
         self.limits = limits or QuotaLimits()
-        self.rate = ConnectionRate()
+        self.rate = AdmissionRate()
         self.count = 0
         self.admit_address: Callable[[str], bool] = lambda _: True
         self.waiting: OrderedDict[Candidate, Admission] = OrderedDict()
@@ -200,7 +181,7 @@ class Admission:
         self.taken: set[Any] = set()
         self.exempt = False
         self.port: Any = None
-        self._rate = ConnectionRate()
+        self._rate = AdmissionRate()
         self._accepting = True
         self._told_at = float("-inf")
         self._closed = False
@@ -243,9 +224,9 @@ class Admission:
     def _take(self, connection: Candidate) -> None:
         now = self._clock.seconds()
         self.taken.add(connection)
-        self._rate.take(now, self._limits()[1])
+        self._rate.take(self._limits()[1], now)
         if not self.exempt:
-            self._quotas.rate.take(now, self._quotas.limits.rate)
+            self._quotas.rate.take(self._quotas.limits.rate, now)
         self._quotas.take(connection)
         self.update()
 
@@ -275,8 +256,8 @@ class Admission:
     def _delay(self) -> float:
         """Return for how many seconds the rates allow no further connection."""
         now, quotas = self._clock.seconds(), self._quotas
-        delay = self._rate.delay(now, self._limits()[1])
-        return delay if self.exempt else max(delay, quotas.rate.delay(now, quotas.limits.rate))
+        delay = self._rate.delay(self._limits()[1], now)
+        return delay if self.exempt else max(delay, quotas.rate.delay(quotas.limits.rate, now))
 
     def _has_room(self) -> bool:
         return len(self.taken) < self._limits()[0] and (self.exempt or not self._quotas.full)

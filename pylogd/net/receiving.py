@@ -7,6 +7,10 @@ in each turn. Meanwhile the reactor reads small chunks only. The memory of such 
 With TLS the transport decrypts into the frame's memory (`pylogd.net.tls.TlsTransport.receive_into`), and reads the
 socket for it.
 
+A client that is slower than the broker, such as one that encrypts, would otherwise wake it for a few KB each time. So
+the kernel reports the socket as readable only when it has `WAITED_BYTES`, or what the frame still needs
+(SO_RCVLOWAT), or when the connection has ended.
+
 Memory: before each further read of a large frame, the connection's `MemoryShare`, if it has one, says how much may be
 read; it pauses the connection if that is nothing.
 
@@ -23,6 +27,7 @@ from typing import Any, Protocol
 from twisted.internet import tcp
 
 from pylogd.net.request_memory import LEAST_BYTES, MemoryShare
+from pylogd.net.socket_options import wait_for_bytes
 from pylogd.wire.framing import LARGE, FrameMemory
 
 #: Shared by all connections of the reactor's thread.
@@ -30,6 +35,11 @@ MEMORY = FrameMemory()
 MOST_BYTES = 1 << 20
 #: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
 RECEIVE_BYTES = 1 << 18
+#: How much of a large frame a socket should have before the reactor is told; and the least that is worth a wait.
+WAITED_BYTES = 1 << 16
+_LEAST_WAITED_BYTES = 1 << 14
+#: So much of a frame OpenSSL may hold already: a record of which a part is missing.
+_HELD_BY_TLS = (1 << 14) + 512
 
 
 def read_little(transport: Any, little: bool) -> None:
@@ -53,7 +63,7 @@ class Receiver:
     small: whether the reactor reads smaller chunks, since a large frame is incomplete or was the last to arrive.
     """
 
-    __slots__ = ("_chunk", "_read", "_session", "_share", "_tls", "_transport", "small")
+    __slots__ = ("_chunk", "_lowest", "_read", "_session", "_share", "_tls", "_transport", "small")
 
     def __init__(self, transport: Any, session: ReceivingSession, chunk: int, share: MemoryShare | None = None) -> None:
         self._transport = transport
@@ -61,6 +71,7 @@ class Receiver:
         self._share = share
         self._chunk = transport.bufferSize = chunk
         self.small = False
+        self._lowest = 1  # the socket's SO_RCVLOWAT
         #: reads at most so many bytes into memory, and returns how many; none if there are no more now
         self._read: Callable[[memoryview, int], int] | None = getattr(transport, "receive_into", None)
         self._tls = self._read is not None
@@ -71,6 +82,7 @@ class Receiver:
         """Read more of a partial frame; call this after each chunk. Return whether bytes arrived."""
         tail = self._session.receive_buffer()
         if tail is None:
+            self._wait_for(0)
             if self.small:
                 self._receive_small(False)
             return False
@@ -79,8 +91,9 @@ class Receiver:
         most = MOST_BYTES if self._share is None else self._share.extend(MOST_BYTES)
         read = self._read
         if not most or read is None:
+            self._wait_for(0)  # what OpenSSL holds may be decrypted before the socket is read again
             return False
-        left = most
+        left, missing = most, len(tail)
         while left > 0 and tail is not None:
             with tail:
                 size = read(tail, left)
@@ -89,7 +102,17 @@ class Receiver:
             self._session.filled(size)
             left -= size
             tail = self._session.receive_buffer()
+            missing = 0 if tail is None else len(tail)
+        self._wait_for(missing)
         return left < most
+
+    def _wait_for(self, missing: int) -> None:
+        """Have the reactor told when a part of the `missing` bytes is there that is worth a turn of it."""
+        missing -= _HELD_BY_TLS if self._tls else 0
+        lowest = min(missing, WAITED_BYTES) if missing >= _LEAST_WAITED_BYTES else 1
+        if lowest != self._lowest:
+            self._lowest = lowest
+            wait_for_bytes(self._transport, lowest)
 
     def _receive_small(self, small: bool) -> None:
         """Have the reactor read small chunks, and with TLS deliver small ones, while a large frame arrives."""
@@ -102,6 +125,8 @@ class Receiver:
 
     def settle(self) -> None:
         """Give back the memory of a frame that has been answered; call this when no request waits."""
+        tail = self._session.receive_buffer()
+        self._wait_for(0 if tail is None else len(tail))
         if self._share is not None:
             self._share.settle()
 

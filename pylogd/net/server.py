@@ -35,7 +35,7 @@ from pylogd.net.receiving import MEMORY, read_little
 from pylogd.net.request_handler import RequestHandler
 from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
-from pylogd.net.socket_options import descriptors_left, tune
+from pylogd.net.socket_options import descriptors_left, tune, unread_bytes
 from pylogd.net.turns import Turns
 from pylogd.net.work_meter import WorkMeter
 from pylogd.security.peers import PeerClaim
@@ -481,7 +481,7 @@ class BrokerFactory(ServerFactory):
             if connection.last_active < now - patience:
                 connection.pipeline.close("an unfinished request has not progressed in request.receive.timeout.ms")
             return
-        number, size = found
+        number, size = found[0], found[1] + unread_bytes(connection.transport)
         if before is None or before[0] != number or size - before[1] >= LEAST_PROGRESS_BYTES:
             connection.progress = (number, size, now)
         elif now - before[2] >= patience - _SWEEP_JITTER_SECONDS:

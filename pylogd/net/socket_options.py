@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
+from array import array
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import Any
 
 _MOST_MS = (1 << 31) - 1
@@ -12,9 +16,7 @@ _DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if th
 
 def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
     """Set the options of a connection's socket. Buffers of 0 bytes or less are the system's."""
-    handle: Any = transport.getHandle()
-    if not isinstance(handle, socket.socket):  # that of TLS
-        handle = transport.socket
+    handle = _socket_of(transport)
     if handle.family in (socket.AF_INET, socket.AF_INET6):
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
@@ -26,6 +28,25 @@ def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffe
     ):
         if size > 0:
             handle.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+def wait_for_bytes(transport: Any, size: int) -> None:
+    """Have a connection reported as readable when so many bytes are there. It is also when it ends, or is full."""
+    with contextlib.suppress(OSError):  # it has just ended
+        _socket_of(transport).setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+
+def unread_bytes(transport: Any) -> int:
+    """Return how many bytes a connection's socket has received that nobody has read yet; 0 if it has ended."""
+    count = array("i", [0])
+    with contextlib.suppress(OSError, ValueError):
+        ioctl(_socket_of(transport).fileno(), FIONREAD, count)
+    return count[0]
+
+
+def _socket_of(transport: Any) -> socket.socket:
+    handle: Any = transport.getHandle()
+    return handle if isinstance(handle, socket.socket) else transport.socket  # with TLS, the handle is OpenSSL's
 
 
 def descriptors_left(transport: Any) -> bool:

@@ -22,9 +22,10 @@ from twisted.logger import Logger
 
 from pylogd.config import Settings
 from pylogd.config.values import LONG_MAX
+from pylogd.limits.admission import AdmissionRate
 from pylogd.metadata.entity_configs import Entity, EntityConfigs
 from pylogd.quotas.limits import KINDS, QuotaKind, QuotaTable, read_limit
-from pylogd.quotas.rates import AdmissionRate, PacedRate, TokenBucket, WindowedRate, Windows
+from pylogd.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
 
 log = Logger()
 
@@ -110,7 +111,7 @@ class ClientQuotas:
         }
         self._kinds = {kind: _Quotas(partial(PacedRate, self._windows)) for kind in QuotaKind}
         self._kinds[QuotaKind.REQUEST] = _Quotas(partial(WindowedRate, self._windows))
-        self._kinds[QuotaKind.CONNECTION] = _Quotas(partial(AdmissionRate, self._windows))
+        self._kinds[QuotaKind.CONNECTION] = _Quotas(partial(AdmissionRate, self._windows.seconds))
         self._kinds[QuotaKind.MUTATION] = _Quotas(partial(TokenBucket, changes))
         self._listeners: list[Callable[[bool], object]] = []
         configs.subscribe(self._changed)

@@ -1,12 +1,11 @@
 """Measure what a client uses, and how long it has to wait to be within its quota again. The clock is passed in.
 
-Strategy: four measures. `WindowedRate` is Kafka's rate, for the time spent on requests: windows without records count,
+Strategy: three measures. `WindowedRate` is Kafka's rate, for the time spent on requests: windows without records count,
 so an idle client may use the quota of all windows at once. `PacedRate` is for bytes: time counts from the first record,
 so a client that always has something to send has its quota from the first second on, and is never stopped for long.
 Kafka's rate lets it send ten seconds' worth at once, stops it until that is out of the windows, and so on: 10 % too
-much in the first minute, and in any other that has six such bursts. `AdmissionRate` is for new connections, which are
-refused one by one; time counts from the first here too. `TokenBucket` is for changes, which can be refused before they
-are made.
+much in the first minute, and in any other that has six such bursts. `TokenBucket` is for changes, which can be refused
+before they are made. New connections, which are refused one by one, have `limits.admission`.
 
 Source: Kafka's `Rate`, `SampledStat` and `TokenBucket`; KIP-13, KIP-599.
 """
@@ -14,10 +13,9 @@ Source: Kafka's `Rate`, `SampledStat` and `TokenBucket`; KIP-13, KIP-599.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 _START, _LAST, _VALUE = range(3)
-_ROUNDING: Final = 1e-6  # seconds
 
 
 class Windows(NamedTuple):
@@ -108,35 +106,6 @@ class PacedRate(WindowedRate):
     def idle(self, now: float) -> bool:
         """See `WindowedRate`."""
         return now >= self._owed_until and super().idle(now)
-
-
-class AdmissionRate:
-    """Limits a rate of single events, measured from the first event on, and over at least one window.
-
-    Each that is admitted takes `1 / limit` seconds, and the next one is admitted when they are over. In the first
-    window as many as that has seconds for may come at once. What is not used is kept for one window; one that has used
-    nothing for longer begins anew. So no time of `t` seconds has more than `limit * (t + window) + 1` of them.
-    """
-
-    __slots__ = ("_since", "_used_until", "_window")
-
-    def __init__(self, windows: Windows) -> None:
-        self._window = windows.seconds
-        self._since = self._used_until = float("-inf")
-
-    def admit(self, limit: float, now: float) -> bool:
-        """Count one more, and return True; False if there would be too many."""
-        if self.idle(now):
-            self._since = self._used_until = now
-        each = 1 / limit
-        if self._used_until > max(now, self._since + self._window - each) + _ROUNDING:
-            return False
-        self._used_until += each
-        return True
-
-    def idle(self, now: float) -> bool:
-        """Return whether nothing was used in a window. This object can then be dropped."""
-        return now - self._used_until >= self._window
 
 
 class TokenBucket:

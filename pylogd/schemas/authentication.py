@@ -13,9 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from pylogd.clock import wall_ms
@@ -64,7 +62,7 @@ class Authenticator:
         self._reactor = reactor
         self._users = users
         self._tokens = tokens
-        self._pool = ThreadPool(0, _THREADS, "schemas-authentication")
+        self._pool = ThreadPool(reactor, _THREADS, "schemas-authentication")
         self._waiting = 0
 
     @property
@@ -76,7 +74,6 @@ class Authenticator:
 
     async def start(self) -> None:
         """Read users and keys. Raises MechanismUnavailable."""
-        self._pool.start()
         if self._users is not None:
             await self._in_thread(self._users.read)
         if self._tokens is not None:
@@ -84,8 +81,7 @@ class Authenticator:
 
     def stop(self) -> None:
         """End the threads."""
-        if self._pool.started:
-            self._pool.stop()
+        self._pool.stop()
 
     async def name(self, header: str | None, host: str) -> str:
         """Return the user's name, "" if nobody needs one. Raises Unauthorized, Overloaded.
@@ -123,8 +119,7 @@ class Authenticator:
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         self._waiting += 1
         try:
-            done: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, function, *arguments)
-            return await done
+            return await self._pool.defer(function, *arguments)
         finally:
             self._waiting -= 1
 

@@ -3,7 +3,8 @@
 Strategy: nothing is read or compiled before it is needed. The first message of an API at a version reads the API's
 schema, builds a construct from it, compiles it and caches the codec. After that a message costs one call of a function
 that was generated for this API, version and direction. `pylogd.wire.messages.APIS` has the versions without reading
-a schema, and construct itself is imported with the first codec (`building`), so a broker starts to listen without it.
+a schema, and construct itself is imported with the first codec (`building`). A broker builds those of what clients ask
+for first before it listens (`api.first_requests`).
 
 Rules: for any bytes `decode` returns a message or raises RemoteProtocolError; for any message `encode` returns parts or
 raises LocalProtocolError. Codecs have no state.

@@ -31,7 +31,7 @@ from tests.extreme.brokers import OpenBroker, SecuredBroker, circumstances
 from tests.extreme.choosing import Chooser
 from tests.extreme.messages import Extreme
 from tests.extreme.neighbour import Neighbour, Sample, percentile
-from tests.extreme.state import Known, delete_others, make_doomed, prepare
+from tests.extreme.state import Known, begin_transaction, delete_others, make_doomed, prepare
 from tests.pages import write_page
 from tests.rawclient import ConnectionClosed, RawClient, check_serves, memory
 
@@ -42,6 +42,7 @@ _BRIEFLY = 0.3  # the same of an answer that may be late on purpose, or whose cl
 _WORST = 15  # rows of a table
 _NEED_DOOMED = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS)
 _MAKE_TOPICS = (ApiKey.CREATE_TOPICS, ApiKey.METADATA)
+_END_TRANSACTIONS = (ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN, ApiKey.WRITE_TXN_MARKERS)
 _MOST_ALONE = 60.0  # seconds in which the neighbour is alone
 
 
@@ -88,14 +89,14 @@ class Run:
             chosen = chooser.next()
             (attacker,) = self.rng.choices(attackers, shares)
             if isinstance(chosen, Extreme):
-                self._ask(admin, attacker, chosen)
+                self._ask(admin, known, attacker, chosen)
             else:
                 self._converse(attacker.access, *chosen)
         for attacker in attackers:
             attacker.close()
         self.missing = len(chooser.missing)
 
-    def _ask(self, admin: RawClient, attacker: Attacker, request: Extreme) -> None:
+    def _ask(self, admin: RawClient, known: Known, attacker: Attacker, request: Extreme) -> None:
         if request.api_key in _NEED_DOOMED:
             make_doomed(admin)
         slowed = request.may_wait or attacker.access in self.broker.slowed
@@ -107,6 +108,8 @@ class Run:
             self.broker.repair(admin)
         if request.api_key in _MAKE_TOPICS:
             delete_others(admin)
+        if request.api_key in _END_TRANSACTIONS:
+            begin_transaction(admin, known)
 
     def _converse(self, access: Access, attack: Callable[..., Any], scale: float) -> None:
         self.sent.append((time.monotonic(), attack.__name__, f"{attack.__name__}, scale {scale}{access.who}", None))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
@@ -22,15 +23,17 @@ from pylogd.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pylogd.wire.messages.list_transactions import ListTransactionsRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from pylogd.wire.records import NewRecord, encode_batch
 from pylogd.wire.schema import request_codec
 from tests.extreme.access import Access
 from tests.extreme.asking import connect_many
 from tests.extreme.messages import Extreme
-from tests.extreme.state import GROUP, PARTITIONS, STAMP, TOPIC, Known
+from tests.extreme.state import CONSUMERS, GROUP, PARTITIONS, STAMP, TOPIC, Known
 from tests.rawclient import frame, header, produce
 
 _BROKER, _TOPIC = 4, 2
@@ -106,6 +109,34 @@ def a_session_of_unknown_partitions(_: Known, scale: float) -> Extreme:
     return encoded(message, 11, "a large session")
 
 
+def slow_expression() -> str:
+    """Return a regular expression that RE2 takes milliseconds to match with a long name."""
+    return "(x?){1000}[^x]"
+
+
+def a_subscription_that_is_slow_to_match(_: Known, scale: float) -> Extreme:
+    """Subscribe to what an expression matches; with names of topics as long as those that exist."""
+    join = ConsumerGroupHeartbeatRequest(
+        CONSUMERS, f"slow-{scale:g}", 0, rebalance_timeout_ms=1000, subscribed_topic_names=[], topic_partitions=[],
+        subscribed_topic_regex=f"(x?){{{int(1000 * scale)}}}[^x]",
+    )  # fmt: skip
+    return encoded(join, 1, "an expression that is slow to match")
+
+
+def a_subscription_to_many_topics(_: Known, scale: float) -> Extreme:
+    names = [f"{TOPIC}-{number}" for number in range(int(10_000 * scale))]
+    join = ConsumerGroupHeartbeatRequest(
+        CONSUMERS, f"many-{scale:g}", 0, rebalance_timeout_ms=1000, subscribed_topic_names=names, topic_partitions=[]
+    )
+    return encoded(join, 1, "very many names")
+
+
+def transactions_by_a_slow_expression(_: Known, scale: float) -> Extreme:
+    return encoded(
+        ListTransactionsRequest(transactional_id_pattern=slow_expression()), 2, "an expression that is slow to match"
+    )
+
+
 #: The table. Each of these cost a broker seconds, or hundreds of MB, before work was bounded.
 TABLE: Final[tuple[Callable[[Known, float], Extreme], ...]] = (
     describe_one_broker_often,
@@ -119,6 +150,9 @@ TABLE: Final[tuple[Callable[[Known, float], Extreme], ...]] = (
     a_forged_follower,
     a_generation_out_of_range,
     a_session_of_unknown_partitions,
+    a_subscription_that_is_slow_to_match,
+    a_subscription_to_many_topics,
+    transactions_by_a_slow_expression,
 )
 
 
@@ -186,7 +220,31 @@ def members(access: Access, scale: float) -> Iterator[None]:
         yield
 
 
-CONVERSATIONS: Final = (unfinished_frames, slow_senders, producer_ids, members)
+@contextlib.contextmanager
+def consumers(access: Access, scale: float) -> Iterator[None]:
+    """Have very many members of the newer protocol join a group, each with other topics."""
+    with access.connect() as client:
+        for number in within_seconds(int(2_000 * scale)):
+            names = [TOPIC, *(f"unknown-{number * 7 + each}" for each in range(50))]
+            join = ConsumerGroupHeartbeatRequest(
+                "crowded-consumers", f"member-{number}", 0, rebalance_timeout_ms=1000, subscribed_topic_names=names,
+                topic_partitions=[],
+            )  # fmt: skip
+            client.request(join, 1)
+        yield
+
+
+@contextlib.contextmanager
+def transactional_ids(access: Access, scale: float) -> Iterator[None]:
+    """Take very many transactional ids, which the broker has to remember for a week, and list them all."""
+    with access.connect() as client:
+        for number in within_seconds(int(20_000 * scale)):
+            client.request(InitProducerIdRequest(f"crowd-{number}", 60_000), 4)
+        client.request(ListTransactionsRequest(), 1)
+        yield
+
+
+CONVERSATIONS: Final = (unfinished_frames, slow_senders, producer_ids, members, consumers, transactional_ids)
 
 
 def _varint(number: int) -> bytes:

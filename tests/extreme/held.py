@@ -45,13 +45,13 @@ from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.extreme import attacks
+from tests.extreme import attacks, coordinators
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, End, Outcome
 from tests.extreme.attacks import encoded
 from tests.extreme.brokers import OpenBroker, circumstances
 from tests.extreme.messages import Extreme, Sizes, Variant, variants
-from tests.extreme.state import TOPIC, Known, make_doomed, prepare
+from tests.extreme.state import TOPIC, Known, begin_transaction, make_doomed, prepare
 from tests.extreme.turns import Turn, Turns
 from tests.pages import write_page
 from tests.rawclient import RawClient, check_serves, memory, reset_peak
@@ -63,8 +63,12 @@ _MOST_DATA: Final = 16 << 20  # bytes of a field
 _WIDE: Final = "wide"
 _PARTITIONS: Final = 10_000
 _ELEMENTS: Final = 19_990  # `request.max.elements`, less those around them
+_IN_TRANSACTIONS: Final = (
+    ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+)  # fmt: skip
 _SMALL: Final = 300  # elements and partitions where only some APIs are measured
 _GROUPS: Final = 2_000
+_TRANSACTIONAL_IDS: Final = 10_000
 _ENTITIES: Final = 1_000  # of quotas and credentials, each of which takes some milliseconds to write
 _SETTINGS: Final = {
     "max.partitions.per.request": str(_PARTITIONS),
@@ -286,15 +290,29 @@ def largest_requests(only: frozenset[str], seconds: float) -> tuple[list[Measure
             for wide, narrow in large_variants(key, registration.last, known):
                 if key == ApiKey.DELETE_TOPICS:
                     make_doomed(client)
+                if key in _IN_TRANSACTIONS:
+                    begin_transaction(client, known)
                 request = wide.build()
                 found = meter.measure(request, _BRIEFLY if request.may_wait else _PATIENCE)
                 if found.outcome.end is End.REFUSED:  # its elements have elements, which count too
                     found = meter.measure(narrow.build(), _PATIENCE)
                 note(found)
+        for found in _ask_coordinators(running, meter, client, few):
+            note(found)
         for request in clear(_SMALL if few else _ELEMENTS):
             note(meter.measure(request))
         check_log(running)
     return measured, left_out
+
+
+def _ask_coordinators(running: OpenBroker, meter: Meter, client: RawClient, few: bool) -> Iterator[Measured]:
+    partitions, ids = (_SMALL, _SMALL) if few else (_PARTITIONS, _TRANSACTIONAL_IDS)
+    yield from coordinators.consumers(
+        meter.measure, meter.measure_while, running.admin.connect, names=1000, topic=_WIDE
+    )
+    yield from coordinators.transactions(
+        client, meter.measure, meter.measure_while, topic=_WIDE, partitions=partitions, ids=ids
+    )
 
 
 def check_log(running: OpenBroker) -> None:

@@ -51,7 +51,7 @@ class SmoothHistory(History):
         self._session = self.tree.open(cast(Any, None), _WAIT_MS / 1000)  # the group's
         self._start_group()
         for broker in self.brokers.values():
-            broker.groups = NoGroups()
+            broker.groups = NoGroups()  # type: ignore[attr-defined]
             broker.bytes_of = partial(self._completed, broker)  # type: ignore[method-assign]
 
     # -- what smooth expansions need

@@ -70,7 +70,7 @@ class TransactionHistory(History):
         self._broken: list[str] = []
         self._internal: tuple[Any, ...] = ()
         for broker in self.brokers.values():
-            broker.groups = NoGroups()
+            broker.groups = NoGroups()  # type: ignore[attr-defined]
 
     # -- running
 

@@ -18,7 +18,6 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import REGISTRATIONS
 from pylogd.config import Settings
@@ -208,7 +207,7 @@ class SimConnection:
             return
         highest = FETCH_VERSION if message.API_KEY == _FETCH else REGISTRATIONS[message.API_KEY].last
         context = RequestContext(cast(Any, self._target), self, highest, "sim")
-        maybeDeferred(HANDLERS[message.API_KEY], context, message).addCallbacks(
+        maybeDeferred(REGISTRATIONS[message.API_KEY].handler, context, message).addCallbacks(
             lambda response: self._reply(number, response), self._world.fault
         )
 
@@ -271,8 +270,7 @@ class SimBroker:
     principal = ANONYMOUS
     authorizer = None
     on_lost: Callable[[], object] | None = None  # of clients, which share a connection that lasts
-    groups: Any  # what some histories add
-    transactions: Any
+    transactions: Any  # what some histories add, as the next one
     verifier: Any
 
     def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
@@ -382,8 +380,7 @@ class SimBroker:
 
     def now_ms(self) -> int:
         """Return the broker's wall clock, which differs from the others': ms since 1970."""
-        skew_ms: int = self.world.skew_ms
-        return _EPOCH_MS + self.node_id * skew_ms + int(self.world.time.now * 1000)
+        return int(_EPOCH_MS + self.node_id * self.world.skew_ms + self.world.time.now * 1000)
 
     def run(self, boot: int, function: Callable[..., Any], *args: Any) -> None:
         """Handle a message, unless the process has been restarted since it was sent."""

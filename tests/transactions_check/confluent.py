@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.transactions_check.history import Action, Outcome, Value
-from tests.transactions_check.workload import CLASSIC, CONSUMER, SOURCES, TRANSACTION_TIMEOUT, Group, Load
+from tests.transactions_check.workload import CLASSIC, CONSUMER, SOURCES, TRANSACTION_TIMEOUT, CopyGroup, Load
 
 _MOST_RECORDS = 20
 _POLL_SECONDS = 0.2
@@ -25,7 +25,7 @@ _WAIT_SECONDS = 30.0
 class ConfluentCopier:
     """One member of a group, and the producer of its copies."""
 
-    def __init__(self, load: Load, name: str, rng: random.Random, group: Group) -> None:
+    def __init__(self, load: Load, name: str, rng: random.Random, group: CopyGroup) -> None:
         self.load, self.name, self.rng, self.group = load, name, rng, group
         self.number = 0
         self.rebalanced = False
@@ -163,7 +163,7 @@ def _name(error: KafkaException) -> str:
     return f"librdkafka {_error(error).name()}"
 
 
-def copy_in(group: Group) -> Callable[[Load, str, random.Random], None]:
+def copy_in(group: CopyGroup) -> Callable[[Load, str, random.Random], None]:
     """Return the work of a member of a group: copy all sources until everything is copied."""
 
     def copy(load: Load, name: str, rng: random.Random) -> None:

@@ -96,7 +96,7 @@ def run(bootstrap: str, seed: int, brokers: int, trouble: Callable[[], Counter[s
     load.draining.set()
     _join(workers)
     history = load.history
-    history.final = read_all(load)
+    history.final = read_all(load, settle_seconds)
     anomalies += check(history, set(SOURCES), load.targets)
     counts = Counter(outcome.value for outcome in history.outcomes.values())
     return Result(

@@ -39,12 +39,10 @@ SOURCES = ("source-a", "source-b")
 MIX = "mix"
 PARTITIONS = 2
 _BLOCK_SECONDS = 30.0
-#: Within which everything can be read at the end. Something that is open then was reported as never settling.
-_READ_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Group:
+class CopyGroup:
     """A group of copiers. Each record of the sources has to be copied to every target once."""
 
     name: str
@@ -52,9 +50,9 @@ class Group:
 
 
 #: The group of pylogd's client, and those of librdkafka: with the classic group protocol, and with that of KIP-848.
-OWN = Group("own", ("copy-a", "copy-b"))
-CLASSIC = Group("classic", ("copy-c",))
-CONSUMER = Group("consumer", ("copy-d",))
+OWN = CopyGroup("own", ("copy-a", "copy-b"))
+CLASSIC = CopyGroup("classic", ("copy-c",))
+CONSUMER = CopyGroup("consumer", ("copy-d",))
 
 
 @dataclass
@@ -62,7 +60,7 @@ class Load:
     """What all workers share. `stopping` ends feeders and mixers, `draining` the others."""
 
     bootstrap: str
-    groups: tuple[Group, ...]
+    groups: tuple[CopyGroup, ...]
     seed: int
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -423,7 +421,7 @@ def _ends(load: Load) -> dict[TopicPartition, int]:
         return consumer.end_offsets(load.places)
 
 
-def _behind(load: Load, group: Group) -> dict[TopicPartition, int]:
+def _behind(load: Load, group: CopyGroup) -> dict[TopicPartition, int]:
     """Return the offsets that a group has committed, if records lie behind them."""
     sources = [place for place in load.places if place.topic in SOURCES]
     with Consumer(load.bootstrap, group_id=group.name, auto_commit="transaction") as consumer:
@@ -434,13 +432,16 @@ def _behind(load: Load, group: Group) -> dict[TopicPartition, int]:
         return offsets if reader.poll(1.0) else {}
 
 
-def read_all(load: Load) -> Reading:
-    """Return everything that is committed. Call it when nothing changes any more: it waits for what is still open."""
+def read_all(load: Load, seconds: float) -> Reading:
+    """Return everything that is committed. Call it when nothing changes any more.
+
+    seconds: how long to wait for the end of transactions that are open.
+    """
     found: Reading = []
     with Consumer(load.bootstrap, isolation="committed") as consumer:
         ends = _ends(load)
         consumer.assign(dict.fromkeys(load.places, 0))
-        deadline = time.monotonic() + _READ_SECONDS
+        deadline = time.monotonic() + seconds
         while any(consumer.position(place) < ends[place] for place in load.places) and time.monotonic() < deadline:
             found += take(consumer, 1.0)
     return found

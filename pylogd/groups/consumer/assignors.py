@@ -13,7 +13,10 @@ Must not know: groups, records, clocks.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from heapq import heapify, heapreplace
+from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from pylogd.groups.consumer.members import TopicPartition
@@ -37,8 +40,9 @@ def assign_uniformly(subscribers: Mapping[str, Subscriber], partition_counts: Ma
     if len({subscriber.topics for subscriber in subscribers.values()}) <= 1:
         _level(target, free)
     else:
-        _fill(subscribers, target, free)
-        _balance(subscribers, target)
+        by_topic = _members_by_topic(subscribers)
+        _fill(by_topic, target, free)
+        _balance(by_topic, target)
     return target
 
 
@@ -80,42 +84,57 @@ def _level(target: Target, free: list[TopicPartition]) -> None:
             partitions.add(free.pop())
 
 
-def _fill(subscribers: Mapping[str, Subscriber], target: Target, free: Iterable[TopicPartition]) -> None:
+def _fill(by_topic: Mapping[bytes, Sequence[str]], target: Target, free: Iterable[TopicPartition]) -> None:
     """Give each free partition to the subscriber of its topic that has fewest."""
-    by_topic = _members_by_topic(subscribers)
-    for partition in sorted(free, key=lambda partition: (len(by_topic[partition[0]]), partition)):
-        least = min(by_topic[partition[0]], key=lambda member_id: (len(target[member_id]), member_id))
-        target[least].add(partition)
+    in_order = sorted(free, key=lambda partition: (len(by_topic[partition[0]]), partition))
+    for topic, partitions in groupby(in_order, lambda partition: partition[0]):
+        fewest = [(len(target[member_id]), member_id) for member_id in by_topic[topic]]
+        heapify(fewest)
+        for partition in partitions:
+            size, member_id = fewest[0]
+            target[member_id].add(partition)
+            heapreplace(fewest, (size + 1, member_id))
 
 
-def _balance(subscribers: Mapping[str, Subscriber], target: Target) -> None:
+def _balance(by_topic: Mapping[bytes, Sequence[str]], target: Target) -> None:
     """Move single partitions from members that have more to such that have fewer, until no move helps.
 
     Each move makes the sum of the squares of the numbers smaller, so this ends.
     """
-    by_topic = _members_by_topic(subscribers)
+    had = {member_id: _indexes_by_topic(partitions) for member_id, partitions in target.items()}
     moved = True
     while moved:
         moved = False
         for topic, members in by_topic.items():
-            while _move_one(topic, members, target):
+            sizes = [len(target[member_id]) for member_id in members]
+            if max(sizes) <= min(sizes) + 1:
+                continue
+            indexes = {member_id: sorted(had[member_id].get(topic, ())) for member_id in members}
+            changed = False
+            while _move_one(topic, indexes, target):
+                changed = True
+            if changed:
                 moved = True
+                for member_id, left in indexes.items():
+                    had[member_id][topic] = set(left)
 
 
-def _move_one(topic: bytes, members: Sequence[str], target: Target) -> bool:
-    """Move a partition of the topic from the member that has most to the one that has fewest, if that helps."""
-    least = min(members, key=lambda member_id: (len(target[member_id]), member_id))
+def _move_one(topic: bytes, indexes: Mapping[str, list[int]], target: Target) -> bool:
+    """Move a partition of the topic from the member that has most to the one that has fewest, if that helps.
+
+    indexes: those of the topic that each of its subscribers has, in order.
+    """
+    least = min(indexes, key=lambda member_id: (len(target[member_id]), member_id))
     enough = len(target[least]) + 1
-    for most in sorted(members, key=lambda member_id: (-len(target[member_id]), member_id)):
-        if len(target[most]) <= enough:
-            return False
-        movable = [partition for partition in target[most] if partition[0] == topic]
-        if movable:
-            partition = max(movable)
-            target[most].remove(partition)
-            target[least].add(partition)
-            return True
-    return False
+    donors = [member_id for member_id, found in indexes.items() if found and len(target[member_id]) > enough]
+    if not donors:
+        return False
+    most = min(donors, key=lambda member_id: (-len(target[member_id]), member_id))
+    index = indexes[most].pop()
+    target[most].remove((topic, index))
+    target[least].add((topic, index))
+    insort(indexes[least], index)
+    return True
 
 
 def assign_ranges(subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]) -> Target:
@@ -124,18 +143,25 @@ def assign_ranges(subscribers: Mapping[str, Subscriber], partition_counts: Mappi
     for topic, members in _members_by_topic(subscribers).items():
         alike.setdefault((tuple(members), partition_counts[topic]), []).append(topic)
     target: Target = {member_id: set() for member_id in sorted(subscribers)}
+    last = {member_id: _indexes_by_topic(subscriber.target) for member_id, subscriber in subscribers.items()}
     for (member_ids, count), topics in sorted(alike.items()):
-        had = {
-            member_id: [
-                index
-                for index in range(count)
-                if all((topic, index) in subscribers[member_id].target for topic in topics)
-            ]
-            for member_id in member_ids
-        }
+        had = {member_id: _had_of_all(topics, last[member_id], count) for member_id in member_ids}
         for member_id, indexes in _ranges(had, count).items():
             target[member_id].update((topic, index) for topic in topics for index in indexes)
     return target
+
+
+def _indexes_by_topic(partitions: Iterable[TopicPartition]) -> dict[bytes, set[int]]:
+    found: dict[bytes, set[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, set()).add(index)
+    return found
+
+
+def _had_of_all(topics: Sequence[bytes], had: Mapping[bytes, set[int]], count: int) -> list[int]:
+    """Return the indexes below `count` that a member had of all these topics, in order."""
+    common = set.intersection(*(had.get(topic, set()) for topic in topics))
+    return sorted(index for index in common if index < count)
 
 
 def _ranges(had: Mapping[str, list[int]], count: int) -> dict[str, list[int]]:

@@ -12,6 +12,7 @@ from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, StorageFailure
 from pylogd.log.log import Log
 from pylogd.log.producers import MAX_SEQUENCE, Producers, SnapshotCorrupt, read_snapshot
+from pylogd.log.transactions import VerificationGuard
 from pylogd.log.truncation import truncate_to
 from tests.fakes.storage import START_MS, MemoryStorage, append, batch, flip_byte, names, values
 
@@ -236,3 +237,14 @@ def test_a_gap_long_after_a_failed_write_is_a_gap() -> None:
     storage.seconds += 31.0
     with pytest.raises(OutOfOrderSequence):
         send(log, 2)
+
+
+def test_verifications_of_producers_that_somebody_made_up_are_forgotten() -> None:
+    producers = Producers(most=100)
+    first = VerificationGuard(0, 0, False, 0)
+    assert producers.keep_guard(1, first) is first
+    assert producers.keep_guard(1, VerificationGuard(0, 0, False, 0)) is first
+    for producer_id in range(1000):
+        producers.keep_guard(2 + producer_id, VerificationGuard(0, 0, False, 0))
+    assert len(producers.guards) == 100
+    assert not producers.is_verified(1, 0, first)

@@ -156,7 +156,7 @@ class TestAuthenticator:
             held.append(Deferred())
             return held[-1]
 
-        monkeypatch.setattr("pylogd.schemas.authentication.deferToThreadPool", never)
+        monkeypatch.setattr("pylogd.threads.ThreadPool.defer", never)
         waiting = [self.ask(authenticator, basic("ada", SECRET)) for _ in range(51)]
         assert not any(waiting[:50])
         assert isinstance(waiting[50][0].value, Overloaded)

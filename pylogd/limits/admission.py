@@ -1,0 +1,49 @@
+"""Limit how often something may come that is admitted one by one, such as new connections. The clock is passed in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ROUNDING: Final = 1e-6  # seconds
+
+
+class AdmissionRate:
+    """A rate, counted since the first that came, but over one window at least.
+
+    Each that is admitted takes `1 / limit` seconds, and the next one is admitted when they are over. In the first
+    window as many as that has seconds for may come at once. What is not used is kept for one window; one that has used
+    nothing for longer begins anew. So no time of `t` seconds has more than `limit * (t + window) + 1` of them.
+
+    Times are in seconds of a monotonic clock. limit: how many a second; it may change from one call to the next.
+    """
+
+    __slots__ = ("_since", "_used_until", "_window")
+
+    def __init__(self, window: float = 1.0) -> None:
+        """window: in seconds."""
+        self._window = window
+        self._since = self._used_until = float("-inf")
+
+    def delay(self, limit: float, now: float) -> float:
+        """Return in how many seconds the next one may be admitted; 0 if it may be now."""
+        if self.idle(now) or self._used_until <= self._since + self._window - 1 / limit + _ROUNDING:
+            return 0.0
+        delay = self._used_until - now
+        return delay if delay > _ROUNDING else 0.0
+
+    def take(self, limit: float, now: float) -> None:
+        """Count one more."""
+        if self.idle(now):
+            self._since = self._used_until = now
+        self._used_until += 1 / limit
+
+    def admit(self, limit: float, now: float) -> bool:
+        """Count one more, and return True; False if there would be too many."""
+        if self.delay(limit, now):
+            return False
+        self.take(limit, now)
+        return True
+
+    def idle(self, now: float) -> bool:
+        """Return whether nothing was used in a window. This object can then be dropped."""
+        return now - self._used_until >= self._window
