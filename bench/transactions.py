@@ -23,18 +23,19 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import confluent_kafka
 
 from bench.before_after import interval
-from bench.loads.transact import Load, Turn, turn
+from bench.failover import in_sync, wait_until
+from bench.loads.transact import Load, NothingCommitted, Turn, turn
 from bench.machine import machine
 from bench.peers.base import Peer
 from bench.peers.clusters import BROKERS, KafkaCluster, PylogdCluster
@@ -49,7 +50,6 @@ PYLOGD, KAFKA = "pylogd", "Apache Kafka"
 ONE, THREE = "one broker", "three brokers"
 #: How many times Kafka's rate is asked for.
 TARGETS: Final = {ONE: 2.0, THREE: 1.0}
-_UP_SECONDS: Final = 60.0
 
 LOADS: Final = [
     Load(client, producers, offsets)
@@ -110,23 +110,16 @@ NAMES: Final = [row_name(count, load) for count in PEERS for load in LOADS]
 
 def create_topics(peer: Peer, load: Load, replicas: int) -> None:
     """Create a load's topics, as soon as there are enough brokers, and wait until each partition has its replicas."""
-    deadline = time.monotonic() + _UP_SECONDS
     with Admin(peer.address) as admin:
-        while len(admin.describe_cluster().brokers) < replicas and time.monotonic() < deadline:
-            time.sleep(0.2)
+        wait_until(lambda: len(admin.describe_cluster().brokers) == replicas, "all brokers are up")
         config = {"min.insync.replicas": str(min(replicas, 2))}
         new = [NewTopic(topic, load.partitions, replicas, config) for topic in load.topics]
         for error in admin.create_topics(new).values():
             if error is not None:
                 raise error
-        while not all(
-            len(partition.isr) == replicas
-            for topic in load.topics
-            for partition in admin.describe_topic(topic).partitions
-        ):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{peer.name}: replicas are not in sync")
-            time.sleep(0.2)
+    for address in peer.address.split(","):
+        with Admin(address) as admin:
+            wait_until(partial(in_sync, admin, len(new), replicas), "all replicas are in sync")
 
 
 def measure(count: str, loads: Sequence[Load], options: argparse.Namespace, results: Results) -> None:
@@ -139,7 +132,8 @@ def measure(count: str, loads: Sequence[Load], options: argparse.Namespace, resu
             peer.start()
             create_topics(peer, loads[0], 1 if count == ONE else BROKERS)
             for client in dict.fromkeys(load.client for load in loads):  # its internal topics; what the JVM compiles
-                turn(peer, Load(client, 10, True), f"warm-{client}", 3.0, 3.0)
+                with suppress(NothingCommitted):
+                    turn(peer, Load(client, 10, True), f"warm-{client}", 3.0, 5.0)
         for load in loads:
             row = results.rows[row_name(count, load)] = {name: [] for name in peers}
             for number in range(options.pairs):

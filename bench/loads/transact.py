@@ -60,6 +60,10 @@ class Turn:
     aborted: int
 
 
+class NothingCommitted(RuntimeError):
+    """Raised if no transaction was committed while a turn was measured."""
+
+
 def _librdkafka() -> list[str]:
     return [str(compiled(HERE / "transact.c"))]
 
@@ -105,7 +109,7 @@ def _measured(peer: Peer, process: subprocess.Popen[str], command: Sequence[str]
         used.append((peer.cpu_seconds(), process_seconds(process.pid)))
     said = json.loads(process.stdout.readline() or "{}")
     if not said.get("transactions"):
-        raise RuntimeError(f"{' '.join(command)}: no transaction was committed in time")
+        raise NothingCommitted(f"{' '.join(command)}: no transaction was committed in time")
     broker, client = (1000 * (after - before) / said["transactions"] for before, after in zip(*used, strict=True))
     return Turn(
         said["transactions"] / said["seconds"], broker, client,
