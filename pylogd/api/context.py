@@ -244,7 +244,7 @@ class RequestContext:
 
 
 class _OwnConnection:
-    """In place of a client's connection, where a broker asks itself. Nobody is connected."""
+    """Stand in for a client's connection when a broker sends a request to itself."""
 
     authentication: Authentication | None = None
     host = ""
@@ -267,7 +267,7 @@ class _OwnConnection:
 
 
 class OwnContext(RequestContext):
-    """The context of a request of this broker to itself, which may do what brokers do."""
+    """Return the context of a request that this broker sends to itself, with the rights of a broker."""
 
     __slots__ = ()
 

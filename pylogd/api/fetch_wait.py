@@ -90,7 +90,7 @@ class FetchWait(Operation[None]):
         return self._missing <= 0 and self.complete(None)
 
     def _end_of(self, partition: Partition) -> int:
-        """Return up to where the job reads a partition."""
+        """Return the offset at which the job stops reading a partition."""
         if self._job.follower >= 0:
             return partition.log.log_end_offset
         return partition.last_stable_offset if self._job.committed else partition.high_watermark

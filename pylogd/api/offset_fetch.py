@@ -116,7 +116,7 @@ def _fill(
     *,
     stable: bool,
 ) -> Iterator[int]:
-    """Fill a group's answer: all of it or, where that does not fit, none. `stable`: transactions are waited for."""
+    """Fill a group's answer; leave it empty if it does not fit. stable: refuse offsets in open transactions."""
     if not context.may_use_group(AclOperation.DESCRIBE, asked.group_id):
         answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         yield _PARTITION_BYTES

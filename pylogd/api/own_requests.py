@@ -1,4 +1,4 @@
-"""Requests of this broker to itself: they go to the handlers that answer other brokers, without a connection."""
+"""Send requests of this broker to itself straight to the handlers that serve other brokers."""
 
 from __future__ import annotations
 

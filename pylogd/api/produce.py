@@ -87,7 +87,7 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
 
 
 def _produce_unusual(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
-    """Answer a request with a transactional id, or with other acks than there are."""
+    """Answer a request that has a transactional id, or an invalid value of acks."""
     if not -1 <= request.acks <= 1:
         return _refuse(request, *_ACKS)
     job = _Job(context, request.acks)
@@ -130,7 +130,7 @@ def _append_all(context: RequestContext, request: ProduceRequest, job: _Job) -> 
 
 
 def _is_large(request: ProduceRequest) -> bool:
-    """Return whether a request has so many partitions that others get a turn in between."""
+    """Return whether a request has so many partitions that other requests get a turn between them."""
     count = 0
     for topic in request.topic_data:
         count += len(topic.partition_data)
@@ -315,7 +315,7 @@ def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionPr
 
 
 def pause(connection: Connection, full: QueueFull) -> int:
-    """Mute the client of an append that is refused, if so many are at present; return for how many milliseconds."""
+    """Mute the client of a refused append if many appends are being refused. Return for how long, in milliseconds."""
     if full.pause:
         connection.mute(full.pause)
     return math.ceil(full.pause * 1000)
@@ -338,7 +338,7 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Add the addresses of the leaders that the answers name (KIP-951); older versions have neither."""
+    """Add the addresses of the leaders that the answers name (KIP-951); remove the leaders for older versions."""
     answers = [answer for topic in response.responses for answer in topic.partition_responses]
     if context.version < PRODUCE_WITH_LEADERS:
         for answer in answers:

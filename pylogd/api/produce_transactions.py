@@ -57,7 +57,7 @@ class _First(NamedTuple):
 
 
 class TransactionalProduce:
-    """What is known of the transaction of a request, by partition. Made before its batches are appended.
+    """The result of the verification of a request's transaction, by partition. Made before its batches are appended.
 
     waits: whether `verify` has to be awaited before.
     """
@@ -88,7 +88,7 @@ class TransactionalProduce:
         )
 
     def terms(self, partition: Partition) -> TransactionTerms:
-        """Return what the append to a partition needs. Raises KafkaError if the coordinator refuses it."""
+        """Return the proof of verification that an append needs. Raises KafkaError if the coordinator refused it."""
         found = self._terms.get(partition, self._default)
         if isinstance(found, KafkaError):
             raise found
@@ -200,7 +200,7 @@ def _first_batches(context: RequestContext, request: ProduceRequest, find: Find)
 
 
 def _first_header(records: Buffer) -> BatchHeader | None:
-    """Return the header of the first batch; None if there is none: the append tells why."""
+    """Return the header of the first batch; None if it can't be read, which the append then reports."""
     try:
         return parse_header(records)
     except InvalidRecordBatch:

@@ -32,9 +32,9 @@ SLICE_BYTES: Final = 1 << 17
 SLICE_STEPS: Final = 4000
 _PACE_STEPS = 50  # of loops whose steps are slower, since they change something
 _SEARCH_STEPS = 1000  # of such loops
-#: So many objects that were not searched yet are too many. By itself the collector searches whenever that many more
-#: were made than freed (`process.tuning`). A loop that replaces old objects by new ones makes 100,000 before that, and
-#: the search then takes 60 ms.
+#: Collect garbage once this many objects were made since the last collection. The collector's own threshold counts
+#: objects made minus objects freed (`process.tuning`): a loop that replaces objects makes 100,000 before it is reached,
+#: and the collection then takes 60 ms.
 _YOUNG_OBJECTS: Final = 15_000
 
 
@@ -126,7 +126,7 @@ class Pace:
 
 
 def search_young() -> None:
-    """Search what is new for garbage, if it is much."""
+    """Collect the youngest generation if it has grown large."""
     if len(gc.get_objects(generation=0)) >= _YOUNG_OBJECTS:
         gc.collect(1)
 

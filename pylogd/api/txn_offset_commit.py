@@ -105,7 +105,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
         if producers.is_verified(producer_id, epoch, guard):
             return ErrorCode.NONE
-        # A marker came meanwhile: of the transaction before, or of this one, which the coordinator would refuse now.
+        # A marker was appended meanwhile: it ended the previous transaction, or this one, which is closed then.
     return ErrorCode.INVALID_TXN_STATE
 
 

@@ -64,7 +64,7 @@ async def _update(context: RequestContext, request: UpdateFeaturesRequest) -> Up
 
 
 def _fault(context: RequestContext, levels: Mapping[str, int], update: FeatureUpdateKey) -> str | None:
-    """Return what is wrong with an update, None if nothing is."""
+    """Return the error message for an update that is not possible; None for one that is."""
     known = SUPPORTED.get(update.feature)
     if known is None:
         return "this broker does not know the feature"

@@ -45,7 +45,7 @@ _TIMEOUT_MS: Final = 30_000  # Kafka's default of request.timeout.ms
 @handles(WriteTxnMarkersRequest, 1, 2)
 def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred[WriteTxnMarkersResponse]:
     """Write all markers; return a Deferred of the response, which fires when they are replicated."""
-    # A client that leaves would cancel it: markers that wait for replicas are in the log already.
+    # Not cancelled when the client disconnects: the markers are in the log already and only wait for replicas.
     return shield(Deferred.fromCoroutine(_write_all(context, request)))
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from pylogd.log.files import SegmentFile
 
-#: What one read takes, for as many readers as there are large buffers; the others get less at a time.
+#: The size of a large buffer, and so of one read. When all of them are in use, readers get small buffers.
 LARGE_BYTES: Final = 1 << 20
 SMALL_BYTES: Final = 1 << 17
 _LARGE_BUFFERS: Final = 8
@@ -31,7 +31,7 @@ _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class LoadedBytes:
-    """What was read of a file. position, end: of its first byte, and after the last one."""
+    """Bytes that were read from a file. position: of the first byte; end: after the last one."""
 
     __slots__ = ("_free", "_memory", "_start", "end", "position")
 

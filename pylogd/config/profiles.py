@@ -19,7 +19,7 @@ from pylogd.config.values import ConfigType, Setting
 
 
 class Choice(NamedTuple):
-    """The value of one broker setting in a profile, and one sentence that says why."""
+    """The value of one broker setting in a profile, with the reason in one sentence."""
 
     name: str
     value: object

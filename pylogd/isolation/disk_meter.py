@@ -119,7 +119,7 @@ class DirtyPages(NamedTuple):
 
     @property
     def bound(self) -> int:
-        """The number of dirty pages from which on the kernel makes writers wait."""
+        """The number of dirty pages above which the kernel makes writers wait."""
         return (self.background + self.limit) // 2
 
     @property

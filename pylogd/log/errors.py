@@ -72,11 +72,11 @@ class TransactionNotOpen(InvalidAppend):
 
 
 class TransactionalIdMissing(InvalidAppend):
-    """A client sent a batch of a transaction without saying whose it is."""
+    """A client sent a transactional batch in a request without a transactional id."""
 
 
 class CoordinatorFenced(InvalidAppend):
-    """A marker comes from a transaction coordinator that another one has replaced."""
+    """A marker was sent by a transaction coordinator that another broker has replaced."""
 
 
 class RecordTooLarge(InvalidAppend):

@@ -185,7 +185,7 @@ class TimeIndex:
 
 
 class TransactionIndex:
-    """The transactions that the markers of a segment abort, in the order of these. Never changed but by `append`."""
+    """The transactions aborted by the markers of a segment, in the order of the markers. Only `append` changes it."""
 
     __slots__ = ("entries",)
 
@@ -196,7 +196,7 @@ class TransactionIndex:
         return len(self.entries)
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add a transaction, whose marker is behind those of all others."""
+        """Add a transaction whose marker has a higher offset than all others."""
         self.entries.append(aborted)
 
     def overlapping(self, offset: int, end: int) -> tuple[list[AbortedTransaction], bool]:
@@ -240,7 +240,7 @@ class TransactionIndex:
 
     @property
     def nbytes(self) -> int:
-        """About the memory of the entries in bytes."""
+        """Roughly how many bytes of memory the entries use."""
         return len(self.entries) * 200
 
 

@@ -1,4 +1,4 @@
-"""Where a batch is in a segment, as its look-up found it."""
+"""The location of a batch in a segment, as a look-up returns it."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ _VERSION = 0
 
 
 class Marker(NamedTuple):
-    """What a marker says. coordinator_epoch: of the coordinator that ended the transaction."""
+    """The contents of a marker. coordinator_epoch: the epoch of the coordinator that ended the transaction."""
 
     committed: bool
     coordinator_epoch: int
 
 
 def read_marker(header: BatchHeader, batch: Buffer) -> Marker | None:
-    """Return what a control batch says; None if it ends no transaction, or compaction has removed its record."""
+    """Read the marker in a control batch; None if it is not a marker, or compaction has removed its record."""
     if not header.record_count:
         return None
     try:

@@ -16,7 +16,7 @@ from pylogd.log.files import Buffer
 from pylogd.log.log import Log
 from pylogd.log.segment import Storage
 
-#: Shorter appends are not worth mentioning: the page cache takes them in microseconds.
+#: Appends that took less are not reported: the page cache takes them in microseconds.
 NOTED_SECONDS: Final = 0.01
 #: The longest wait for a thread that has taken the log since the caller looked, to roll or truncate it.
 _WAIT_SECONDS: Final = 0.5
@@ -42,7 +42,7 @@ class PacedLog(Log):
             self._end(began)
 
     def _begin(self) -> float:
-        # A staged write would be waited for in vain: the thread that waits here is the one that ends it.
+        # Waiting for a staged write would be a deadlock: this thread is the one that finishes it.
         if not self.writing.acquire(timeout=_WAIT_SECONDS):
             raise AppendInTurn(f"{self.topic}-{self.partition} is being written in a thread")
         return self.storage.seconds()

@@ -297,7 +297,7 @@ class Producers:
         return producer
 
     def _forget_oldest(self) -> None:
-        """Make space. Those whose last batch was in an epoch that has ended go first: their last offset is -1."""
+        """Remove producers to make space, first those without a batch in their present epoch (last offset -1)."""
         idle = [key for key, producer in self.by_id.items() if producer.transaction_first_offset < 0]
         idle.sort(key=lambda producer_id: self.by_id[producer_id].last_offset)
         for producer_id in idle[: max(len(self.by_id) - self.most + max(self.most // 8, 1), 0)]:
@@ -326,7 +326,7 @@ class Producers:
         return None
 
     def _wrote_unnumbered(self, header: BatchHeader) -> None:
-        """Record a batch without sequence numbers: a group coordinator writes such for a producer."""
+        """Record a transactional batch without sequence numbers, as a group coordinator writes for offsets."""
         producer = self.by_id.get(header.producer_id) or self._add(header.producer_id, header.producer_epoch)
         producer.epoch = header.producer_epoch
         producer.next_sequence = 0
@@ -420,7 +420,7 @@ def _fenced(producer_id: int, epoch: int, current: int) -> InvalidProducerEpoch:
 
 
 def _restored(entry: SnapshotEntry) -> Producer:
-    """Return the state of one producer as its entry in a snapshot has it."""
+    """Read the state of one producer from its entry in a snapshot."""
     producer = Producer(entry.epoch)
     producer.last_seen_ms = entry.timestamp
     producer.coordinator_epoch = entry.coordinator_epoch

@@ -32,7 +32,7 @@ class SegmentsView:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
-        #: The indexes of those that have an aborted transaction, and of the last one, which may get one.
+        #: The segments to search: those with an aborted transaction, and the last one, which may get one.
         self._aborted = [at for at, segment in enumerate(segments[:-1]) if segment.has_aborted] + [len(segments) - 1]
         self._bases = [segment.base_offset for segment in segments]
         self._next: dict[int, tuple[int, Located]] = {}  # by a batch's base offset: index of its segment, batch

@@ -1,4 +1,4 @@
-"""What batches of transactions, and markers, must be before a leader appends them.
+"""The checks of transactional batches and markers that a leader makes before it appends them.
 
 Rules for a batch of a transaction: its request names the transactional id. If the producer has no open transaction in
 the log, the batch opens one: that takes the guard of a verification that went well, and that no marker has ended since.

@@ -1,4 +1,4 @@
-"""The transactions of one partition that are not known to have ended: what of the log is stable, and who was verified.
+"""The open transactions of one partition: they decide the last stable offset, and which producers were verified.
 
 A transaction belongs to a producer, and extends from its first batch in the log to its marker. What comes before the
 first open transaction is stable. One whose marker is not below the high watermark counts as open: a new leader may not
@@ -23,7 +23,7 @@ _NONE: Final = (1 << 63) - 1  # after all offsets
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that was aborted: of whom, its first offset, that of its marker, and the last stable offset then.
+    """An aborted transaction: producer id, first offset, offset of its marker, and the last stable offset at that time.
 
     The last stable offset is that of the log as if its end were replicated.
     """
@@ -112,7 +112,7 @@ class VerificationGuard:
 
 
 class TransactionTerms(NamedTuple):
-    """What the caller of an append knows of the transaction of its batches.
+    """Proof that the coordinator verified the transaction of the batches to be appended.
 
     guard: of a verification that went well; None if there was none. verified: whether a first batch is accepted without
     a guard, because verification is turned off. version: of the transactions of a marker's producer; from 2 on each

@@ -77,7 +77,7 @@ def _unlink(log: Log, segment: Segment) -> None:
 
 
 def _take_back(log: Log, removed: list[BatchHeader] | None) -> bool:
-    """Make a truncation durable, and take the producers back; return False, with nothing done, if that can't be told.
+    """Make a truncation durable and restore the producers to it. Return False if that is not possible; nothing is done.
 
     removed: headers of all batches that were removed, None if they are many.
     """

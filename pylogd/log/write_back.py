@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pylogd.log.log import Log
 
-#: Flags of `sync_file_range`. `WRITE` alone begins to write dirty pages, and waits while the disk's queue is full only;
-#: it leaves errors to the next sync of the file.
+#: Flags of `sync_file_range`. `WRITE` alone starts to write dirty pages; it waits only while the disk's queue is full,
+#: and errors are reported by the next sync of the file.
 WAIT_BEFORE: Final = 1
 WRITE: Final = 2
 WAIT_AFTER: Final = 4
-#: Less than this of a log waits until it is more, or until the kernel writes it after half a minute.
+#: A log with fewer new bytes is left alone until it has more; the kernel itself writes dirty pages after 30 seconds.
 LEAST_BYTES: Final = 1 << 16
 
 
@@ -52,7 +52,7 @@ sync_file_range: Final = _find_sync_file_range()
 
 
 class EarlyWriteBack:
-    """Begins to write what was appended to logs since it was called last. One thread at a time may call it."""
+    """Starts to write to disk what was appended to logs since the last call. One thread at a time may call it."""
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[int, int]] = {}  # by a log's directory: segment, and up to where

@@ -99,7 +99,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class SmoothWait:
-    """The wait of a smooth expansion, as the partition's leader saw it when it looked at the groups.
+    """The progress of a smooth expansion, as the partition's leader saw it when it last checked the groups.
 
     until_ms: `PartitionState.latest_until_ms`. epochs: of each new replica that is not in sync, the broker epoch in
     which it has told where its log begins.

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, DeferredList
 
 T = TypeVar("T")
 
-#: Awaited in each step of a long loop, so that the reactor can serve other connections now and then.
+#: Await this in each step of a long loop: it lets the reactor serve other connections from time to time.
 Pause: TypeAlias = Callable[[], Awaitable[None]]
 
 

@@ -307,7 +307,7 @@ class Tree:
             self._unfire(fired)
             self._unwatch(watched)
             self._transaction = transaction
-            # Its traceback refers to the list of outcomes that it gets into: only the garbage collector frees that.
+            # The traceback refers to the list that holds the error: a cycle, which only the garbage collector frees.
             return None, error.with_traceback(None)
         finally:
             # A failed statement (disk full) may have ended the whole transaction, and the savepoint with it.

@@ -30,7 +30,7 @@ _MALLOC_PARAMETERS: Final = (
 
 
 def tune_allocator() -> bool:
-    """Have freed memory of a megabyte and more given back to the system at once. Return whether that is so.
+    """Make malloc return freed blocks of a megabyte or more to the system at once. Return whether it will.
 
     By default glibc raises its threshold for that to the largest block freed so far, at most 32 MB. Blocks below it are
     cut from the heap, which then has holes: large requests that grew side by side left 77 MB of them, of 118.

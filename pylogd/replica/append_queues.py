@@ -67,7 +67,7 @@ class _Every:
 
 
 class _Staged:
-    """Contains the partitions of which an append waits, and those whose appends are for threads at present."""
+    """Contains the partitions with an append that waits, and those whose appends are made by threads at present."""
 
     def __init__(self, queues: Mapping[Partition, object], staged: StagedWrites) -> None:
         self._queues = queues

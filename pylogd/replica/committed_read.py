@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CommittedRead:
-    """Reads as `Partition.read` does, but up to the last stable offset, which is that of the moment when it is made.
+    """Reads as `Partition.read` does, up to the last stable offset at the time when this object is made.
 
     aborted: after a read, the aborted transactions of what it returned, in the order of their markers.
     """
@@ -21,7 +21,7 @@ class CommittedRead:
     __slots__ = ("aborted", "partition", "stable_end")
 
     def __init__(self, partition: Partition) -> None:
-        """Raises PartitionOffline. Reactor thread only; what is made may be called in any."""
+        """Raises PartitionOffline. Make it in the reactor's thread; call it in any thread."""
         self.partition = partition
         self.stable_end = partition.last_stable_offset
         self.aborted: list[AbortedTransaction] = []

@@ -10,7 +10,7 @@ class NotEnoughReplicas(PylogdError):
 
 
 class QueueFull(NotEnoughReplicas):
-    """Nothing was appended, since too much waits for the disk: try again later.
+    """Nothing was appended, because the write queue of the disk is full: try again later.
 
     pause: seconds for which nothing more should be taken from the client; 0 if few are refused at present.
     """

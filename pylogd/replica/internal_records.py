@@ -1,4 +1,4 @@
-"""The fields of the records in internal topics: numbers are big-endian, strings have their length in front.
+"""Encode and decode the fields of records in internal topics: big-endian numbers, length-prefixed strings.
 
 Keys and the older values are plain: the length of a string is an int16, of bytes an int32. Newer values are flexible,
 as the protocol's newer messages: a length is a varint, one more than the length, with 0 for null, and each structure
@@ -18,7 +18,7 @@ T = TypeVar("T")
 SHORT: Final = struct.Struct(">h")
 INT: Final = struct.Struct(">i")
 LONG: Final = struct.Struct(">q")
-#: What stands for no tagged fields.
+#: The encoding of "no tagged fields".
 NO_TAGS: Final = b"\0"
 _MOST_VARINT_BITS: Final = 35
 

@@ -1,4 +1,4 @@
-"""A compacted topic in which brokers keep state: where a key belongs, creating the topic, appending to it.
+"""A compacted topic in which brokers keep state: create it, find the partition of a key, append to it.
 
 Strategy: what has a name (a group, a transactional id) is stored in the same partition as with Kafka, so that tools
 find it. The topic is created when it is first needed. An append waits for every in-sync replica, as a producer with
@@ -53,7 +53,7 @@ _MOST_UNITS: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class InternalTopicOptions:
-    """What tells one internal topic from another.
+    """The name and settings of an internal topic.
 
     partitions, replication_factor: the settings with which it is created. timeout: the setting that says for how many
     milliseconds an append waits for the replicas. configs: its own settings. too_large: the error for records that do
@@ -91,7 +91,7 @@ class InternalTopic:
         self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
 
     def index_of(self, name: str) -> int:
-        """Return the partition that stores what is called `name`, also before the topic exists."""
+        """Return the partition that stores `name` (a group or transactional id), also before the topic exists."""
         topic = self._topics.get(self.name)
         count = self._settings.integer(self._options.partitions) if topic is None else len(topic.partitions)
         return partition_of(name, count)
@@ -101,7 +101,7 @@ class InternalTopic:
         return self._topics.get(self.name)
 
     def coordinator_of(self, name: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
-        """Return the node id of the broker that coordinates what is called `name`, or an error code.
+        """Return the node id of the broker that coordinates `name` (a group or transactional id), or an error code.
 
         Creates the topic if it is missing.
         """
@@ -211,7 +211,7 @@ class InternalTopic:
 
 
 def partition_of(name: str, count: int) -> int:
-    """Return which of `count` partitions stores what is called `name`.
+    """Return which of `count` partitions stores `name`.
 
     It is the absolute value of Java's String.hashCode, modulo `count`.
 

@@ -121,7 +121,7 @@ class ReplicaManager:
         return result
 
     def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
-        """Return why a client's batches are refused at once, for a partition in `append_queues`; None if they are not.
+        """Return the error with which a client's batches are refused at once; None if they may enter the write queue.
 
         The error is returned, not raised, since that is cheaper for many.
         """

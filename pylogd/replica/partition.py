@@ -282,7 +282,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what is committed and in no open transaction; it moves only when the high watermark does.
+        """The last stable offset: all below it is committed and in no open transaction. It follows the high watermark.
 
         Raises PartitionOffline. Reactor thread only.
         """

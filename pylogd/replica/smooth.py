@@ -57,7 +57,7 @@ class GroupsConnection(Protocol):
 
 @dataclass(slots=True)
 class _Wait:
-    """A wait. begin: where all new replicas have records from. since: when that was first seen, in seconds."""
+    """A wait. begin: the offset from which all new replicas have records. since: when it was first seen, in s."""
 
     begin: int
     state: SmoothWait
@@ -96,7 +96,7 @@ class SmoothJoins:
         self._look_seconds = look_seconds
         self._producer_seconds = producer_seconds
         self._call: IDelayedCall | None = None
-        #: The partitions that waited at the last look.
+        #: The partitions that were waiting at the last check.
         self._waits: dict[Key, _Wait] = {}
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class SmoothJoins:
         done.addBoth(lambda _: self.start() if self._call is not None else None)
 
     def _find_waits(self) -> dict[Key, _Wait]:
-        """Return the waits of partitions led here whose new replicas have all told where they begin."""
+        """Return the waits of partitions led here whose new replicas have all reported their first offset."""
         now_ms, now = self._now_ms(), self._clock.seconds()
         found = {}
         for key, partition in self._partitions.replicated.items():

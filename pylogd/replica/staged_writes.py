@@ -105,7 +105,7 @@ class StagedWrites:
         return self._disks.any_queued and self._disks.at(log.directory).queued
 
     def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
-        """Return why an append is refused before it is looked into; None if it may enter the queue.
+        """Return the error that refuses an append before its batches are checked; None if it may enter the queue.
 
         The error is not raised here: with a traceback it would be garbage that only the collector can free, which at
         thousands of refusals a second is felt by everybody.

@@ -26,12 +26,12 @@ def shield(inner: Deferred[T]) -> Deferred[T]:
 
 
 def shielded(result: T | Deferred[T]) -> T | Deferred[T]:
-    """Return a result for a client, whose disconnecting leaves alone what is under way."""
+    """Return a Deferred for a client: cancelling it, as a disconnect does, leaves the work under way alone."""
     return shield(result) if isinstance(result, Deferred) else result
 
 
 def then(result: T | Deferred[T], function: Callable[[T], R]) -> R | Deferred[R]:
-    """Return what `function` makes of a result; a Deferred of that if there is a Deferred of the result."""
+    """Call `function` with a result, at once or when the Deferred fires. Return its result, or a Deferred of it."""
     return result.addCallback(function) if isinstance(result, Deferred) else function(result)
 
 

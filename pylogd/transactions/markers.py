@@ -37,12 +37,12 @@ log = Logger()
 #: How long to wait before a marker is tried again, in seconds: at first, and at most.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
-#: After so many tries an operator is told, and again after as many.
+#: A warning is logged each time a marker has failed this many times.
 _TRIES_UNTIL_LOGGED: Final = 30
 #: How many partitions one request names.
 _MOST_PARTITIONS: Final = 2000
 
-#: For whom no marker is needed: the partition can hold none of a transaction.
+#: Errors after which no marker is needed, since the partition can hold no records of the transaction.
 _NEEDLESS = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 
 Ask = Callable[[int, WriteTxnMarkersRequest], "Deferred[WriteTxnMarkersResponse]"]
@@ -92,7 +92,7 @@ Errand = tuple[Marker, list[PartitionId]]
 
 
 class MarkerSender:
-    """Writes markers. `waiting`: those that are not everywhere yet."""
+    """Writes markers to the leaders of partitions. waiting: markers that some partition does not have yet."""
 
     def __init__(self, ask: Ask, leader_of: Callable[[str, int], int | None], clock: IReactorTime) -> None:
         """`ask`: sends a request to a broker. leader_of: the node id of a partition's leader, None if it is deleted."""

@@ -1,4 +1,4 @@
-"""What a producer may do now: pure functions that return why not, with Kafka's error codes.
+"""Decide what a producer may do: pure functions that return NONE, or Kafka's error code for why not.
 
 Rules: a change that is being written fences all others, which are answered CONCURRENT_TRANSACTIONS and tried again.
 Source: Kafka's TransactionCoordinator.

@@ -1,4 +1,4 @@
-"""The transactional ids of the partitions of `__transaction_state` that this broker leads: load, find, store, forget.
+"""Load, find, store and forget the transactional ids of the partitions of `__transaction_state` that this broker leads.
 
 Rules: see `coordinator`. Requests are answered only while the partition is led here and loaded; otherwise the answer is
 COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE while this broker stops.

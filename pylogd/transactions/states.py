@@ -10,7 +10,7 @@ from pylogd.machine import MachineTable
 
 
 class TransactionState(Enum):
-    """How far the transaction of a transactional id is."""
+    """The state of the transaction of a transactional id."""
 
     EMPTY = "The producer has its id and epoch, and no transaction yet."
     ONGOING = "A transaction is open: partitions or offsets were added to it."
@@ -52,7 +52,7 @@ BY_NAME: Mapping[str, TransactionState] = MappingProxyType({name: state for stat
 
 
 class TransactionEvent(Enum):
-    """What happens to a transactional id."""
+    """An event that changes the state of a transactional id."""
 
     INITIALIZED = "A producer asks for its id and epoch."
     ADDED = "Partitions, or the offsets of a group, are added to the transaction."

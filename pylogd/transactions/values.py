@@ -1,4 +1,4 @@
-"""What the coordinator knows of a transactional id."""
+"""The state of a transactional id as a value, as the coordinator keeps and stores it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pylogd.errors import ErrorCode
 from pylogd.transactions.states import TransactionState
 
-#: In place of a producer id, an epoch or a time: none.
+#: Stands for "none" in place of a producer id, an epoch or a time.
 NONE_YET: Final = -1
 #: The version of transactions with an epoch for each transaction (KIP-890, part 2).
 EPOCH_PER_TRANSACTION: Final = 2

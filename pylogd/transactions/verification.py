@@ -1,4 +1,4 @@
-"""What the leader of a partition asks a transaction coordinator before it appends the first batch of a transaction.
+"""The question that a partition leader asks the transaction coordinator before the first batch of a transaction.
 
 Without the question, a batch that comes late could open a transaction that nobody ever ends, and read_committed
 consumers would wait for ever.

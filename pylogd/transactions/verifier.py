@@ -42,7 +42,7 @@ Ask = Callable[[int, AddPartitionsToTxnRequest], "Deferred[AddPartitionsToTxnRes
 
 
 class Question(NamedTuple):
-    """What a leader asks, and where it waits for the answer."""
+    """A leader's question, and the Deferred that gets the answer."""
 
     transactional_id: str
     producer_id: int
@@ -52,7 +52,7 @@ class Question(NamedTuple):
     answer: Deferred[Answer]
 
     def all(self, error: ErrorCode) -> None:
-        """Answer all partitions alike."""
+        """Give the same answer for every partition."""
         self.answer.callback(dict.fromkeys(self.partitions, error))
 
 

@@ -6,39 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from pylogd.net.request_memory import LONG_PART, OTHERS_PART, MemoryShare, RequestMemory
+from pylogd.net.request_memory import LONG_PART, OTHERS_PART, RequestMemory
+from tests.fakes.uploads import FakeUpload
 
 LIMIT = 3200
 LONGEST = 3000
 UNASKED = 8  # bytes that are there before a connection can ask
 
 
-class Sender:
+class Sender(FakeUpload):
     """A connection that sends a request of `size` bytes, which then may have to wait behind another one."""
 
     def __init__(self, memory: RequestMemory, size: int) -> None:
-        self.size = size
-        self.paused = self.closed = self.served = False
-        self.partial_bytes = UNASKED
-        self.share: MemoryShare = memory.share(self)
-
-    @property
-    def announced_bytes(self) -> int:
-        return self.size if self.partial_bytes else 0
-
-    def pause_reading(self) -> None:
-        self.paused = True
-
-    def resume_reading(self) -> None:
-        self.paused = False
-
-    def cut(self, reason: str) -> None:
-        self.closed = True
-        self.share.release()
+        super().__init__(memory, size, received=UNASKED)
+        self.served = False
 
     @property
     def open(self) -> bool:
-        return not self.closed and not self.served
+        return not self.closed_for and not self.served
 
     def send(self, count: int, *, waits: bool = False) -> None:
         """Send up to `count` bytes. `waits`: the whole request is not taken yet."""
@@ -49,13 +34,12 @@ class Sender:
             self.end()
 
     def end(self) -> None:
-        self.partial_bytes, self.served = 0, True
-        self.share.settle()
+        self.answer()
+        self.served = True
 
     def leave(self) -> None:
         if self.open:
-            self.closed = True
-            self.share.release()
+            self.cut("the client left")
 
 
 SIZES = st.sampled_from((90, 800, LONGEST, LONGEST, LONGEST))
@@ -103,5 +87,5 @@ def test_requests_stay_within_the_bound_and_all_that_send_are_served(
                 check()
         clock.advance(10)
         memory.check()
-    assert all(one.served or one.closed for one in senders)
+    assert all(one.served or one.closed_for for one in senders)
     assert (memory.used, memory.waiting) == (0, 0)

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from pylogd.net.request_memory import LEAST_BYTES, MemoryShare, RequestMemory
+from pylogd.net.request_memory import LEAST_BYTES, RequestMemory
+from tests.fakes.uploads import FakeUpload
 
 CHUNK = LEAST_BYTES
 LIMIT = 10 * CHUNK
 
 
-class Upload:
+class Upload(FakeUpload):
     """A connection that sends one request of `size` bytes in chunks."""
 
     def __init__(self, memory: RequestMemory, size: int = 10 * CHUNK) -> None:
-        self.size = size
-        self.partial_bytes = 1
-        self.paused = False
-        self.closed_for = ""
-        self.share: MemoryShare = memory.share(self)
-
-    @property
-    def announced_bytes(self) -> int:
-        return self.size if self.partial_bytes else 0
-
-    def pause_reading(self) -> None:
-        self.paused = True
-
-    def resume_reading(self) -> None:
-        self.paused = False
-
-    def cut(self, reason: str) -> None:
-        self.closed_for = reason
-        self.share.release()
+        super().__init__(memory, size, received=1)
 
     def receive(self) -> bool:
         """Receive a chunk if the bound allows it; return whether the whole request has arrived."""
@@ -40,10 +23,6 @@ class Upload:
             return False
         self.partial_bytes += CHUNK
         return self.partial_bytes > self.size or self.share.extend(CHUNK) < 0
-
-    def answer(self) -> None:
-        self.partial_bytes = 0
-        self.share.settle()
 
 
 def make(limit: int = LIMIT) -> tuple[RequestMemory, Clock]:

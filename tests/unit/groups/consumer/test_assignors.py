@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.groups.consumer.assignors import ASSIGNORS, Subscriber, Target, assign_ranges, assign_uniformly
+from pylogd.groups.consumer.assignors import ASSIGNORS, Assignor, Subscriber, Target, assign_ranges, assign_uniformly
 from pylogd.groups.consumer.members import TopicPartition
 
 A, B, C = (bytes([number]) * 16 for number in (1, 2, 3))
@@ -32,11 +32,26 @@ def check(members: Mapping[str, frozenset[bytes]], counts: Mapping[bytes, int], 
     assert all(topic in members[name] for name, partitions in target.items() for topic, _ in partitions)
 
 
+#: A group at one time: its members before, what they had, and what they are given.
+Step = tuple[dict[str, frozenset[bytes]], Target, Target]
+Drawn = tuple[dict[bytes, int], list[dict[str, frozenset[bytes]]]]
+
+
+def assign_again_and_again(assign: Assignor, drawn: Drawn) -> Iterator[Step]:
+    """Yield the members at each time, the assignment before, and the one that `assign` makes of it."""
+    counts, times = drawn
+    before: Target = {}
+    for members in times:
+        target = assign(again(members, before), counts)
+        yield members, before, target
+        before = target
+
+
 TOPICS = st.dictionaries(st.sampled_from([A, B, C]), st.integers(0, 12), min_size=1)
 
 
 @st.composite
-def groups(draw: st.DrawFn, *, alike: bool = False) -> tuple[dict[bytes, int], list[dict[str, frozenset[bytes]]]]:
+def groups(draw: st.DrawFn, *, alike: bool = False) -> Drawn:
     """Draw the sizes of topics, and the members of a group at several times."""
     counts = draw(TOPICS)
     topics = st.just(frozenset(counts)) if alike else st.frozensets(st.sampled_from(sorted(counts)), min_size=1)
@@ -46,66 +61,41 @@ def groups(draw: st.DrawFn, *, alike: bool = False) -> tuple[dict[bytes, int], l
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(drawn=groups())
-def test_each_partition_has_one_owner(
-    name: str, drawn: tuple[dict[bytes, int], list[dict[str, frozenset[bytes]]]]
-) -> None:
-    counts, times = drawn
-    target: Target = {}
-    for members in times:
-        target = ASSIGNORS[name](again(members, target), counts)
-        check(members, counts, target)
+def test_each_partition_has_one_owner(name: str, drawn: Drawn) -> None:
+    for members, _, target in assign_again_and_again(ASSIGNORS[name], drawn):
+        check(members, drawn[0], target)
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(drawn=groups())
-def test_nothing_moves_while_nothing_changes(
-    name: str, drawn: tuple[dict[bytes, int], list[dict[str, frozenset[bytes]]]]
-) -> None:
-    counts, times = drawn
-    target: Target = {}
-    for members in times:
-        target = ASSIGNORS[name](again(members, target), counts)
-        assert ASSIGNORS[name](again(members, target), counts) == target
+def test_nothing_moves_while_nothing_changes(name: str, drawn: Drawn) -> None:
+    for members, _, target in assign_again_and_again(ASSIGNORS[name], drawn):
+        assert ASSIGNORS[name](again(members, target), drawn[0]) == target
 
 
 @given(groups(alike=True))
-def test_uniform_is_level_and_moves_no_more_than_it_must(
-    drawn: tuple[dict[bytes, int], list[dict[str, frozenset[bytes]]]],
-) -> None:
-    counts, times = drawn
-    before: Target = {}
-    for members in times:
-        target = assign_uniformly(again(members, before), counts)
+def test_uniform_is_level_and_moves_no_more_than_it_must(drawn: Drawn) -> None:
+    for members, before, target in assign_again_and_again(assign_uniformly, drawn):
         sizes = sorted(map(len, target.values()))
         assert sizes[-1] - sizes[0] <= 1
         least, extra = divmod(sum(sizes), len(sizes))
         could_keep = sorted((len(before.get(name, ())) for name in members), reverse=True)
         most = sum(min(had, least + (place < extra)) for place, had in enumerate(could_keep))
         assert sum(len(target[name] & before.get(name, set())) for name in members) == most
-        before = target
 
 
 @given(groups())
-def test_no_single_move_makes_uniform_more_level(
-    drawn: tuple[dict[bytes, int], list[dict[str, frozenset[bytes]]]],
-) -> None:
-    counts, times = drawn
-    target: Target = {}
-    for members in times:
-        target = assign_uniformly(again(members, target), counts)
+def test_no_single_move_makes_uniform_more_level(drawn: Drawn) -> None:
+    for members, _, target in assign_again_and_again(assign_uniformly, drawn):
         for partitions in target.values():
             for topic, _ in partitions:
                 assert all(len(target[other]) >= len(partitions) - 1 for other in members if topic in members[other])
 
 
 @given(groups())
-def test_ranges_of_topics_that_can_be_joined_are_the_same(
-    drawn: tuple[dict[bytes, int], list[dict[str, frozenset[bytes]]]],
-) -> None:
-    counts, times = drawn
-    target: Target = {}
-    for members in times:
-        target = assign_ranges(again(members, target), counts)
+def test_ranges_of_topics_that_can_be_joined_are_the_same(drawn: Drawn) -> None:
+    counts = drawn[0]
+    for members, _, target in assign_again_and_again(assign_ranges, drawn):
         for one in counts:
             for other in counts:
                 readers = [{name for name in members if topic in members[name]} for topic in (one, other)]
