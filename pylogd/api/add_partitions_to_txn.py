@@ -44,6 +44,7 @@ _FIRST_WITH_FENCED = 2
 _FIRST_FOR_BROKERS = 4
 _FIRST_WITH_EPOCHS = 5
 _PARTITION_WORK = 30  # in bytes of an answer whose encoding takes as long
+_TRANSACTION_WORK = 100
 
 
 @handles(AddPartitionsToTxnRequest, 0, 5)
@@ -66,13 +67,22 @@ def add_partitions_to_txn(
             result = AddPartitionsToTxnResult(transaction.transactional_id)
             response.results_by_transaction.append(result)
             work.append(_Work(context, transaction, result.topic_results))
-    steps = (step for one in work for step in one.check())
-    return in_slices(context, request.API_KEY, steps, response, lambda: _finish(work))
+    waiting: list[Deferred[None]] = []
+    return in_slices(context, request.API_KEY, _steps(work, waiting), response, lambda: _finish(waiting))
 
 
-def _finish(work: Sequence[_Work]) -> Deferred[None] | None:
-    """Ask the coordinator about each transaction; return a Deferred if it has to be waited for."""
-    waiting = [found for one in work if (found := one.finish()) is not None]
+def _steps(work: Sequence[_Work], waiting: list[Deferred[None]]) -> Iterator[int]:
+    """Yield the steps that check the transactions, and ask the coordinator about each."""
+    for one in work:
+        yield from one.check()
+        asked = one.finish()
+        if asked is not None:
+            waiting.append(asked)
+        yield _TRANSACTION_WORK
+
+
+def _finish(waiting: Sequence[Deferred[None]]) -> Deferred[None] | None:
+    """Return a Deferred if the coordinator has to be waited for."""
     if not waiting:
         return None
 

@@ -8,6 +8,7 @@ that no longer fit into `response.max.bytes` are INVALID_REQUEST.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -15,7 +16,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.authorized import NOT_ASKED, group_operations
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.api.slices import answer_budget, in_slices
+from pylogd.api.slices import answer_budget, fill, in_slices
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.heartbeats import assignor_of
@@ -51,16 +52,26 @@ def _describe_all(
     budget = answer_budget(context)
     for group_id in dict.fromkeys(request.group_ids):
         before = budget.spent
-        answers.append(_describe(context, group_id, request.include_authorized_operations, budget))
-        yield budget.spent - before + _LEAST_WORK
+        group = context.broker.groups.describe_consumers(group_id)
+        answer = _describe(context, group_id, group, request.include_authorized_operations, budget)
+        answers.append(answer)
+        yield _LEAST_WORK
+        if not isinstance(group, ErrorCode) and not answer.error_code:
+            describe = partial(_member, context.broker.topics, group)
+            work = (budget.spent - before) // max(len(group.members), 1)
+            yield from fill(answer.members, group.members.values(), describe, work)
 
 
 def _describe(
-    context: RequestContext, group_id: str, with_operations: bool, budget: AnswerBudget
+    context: RequestContext,
+    group_id: str,
+    group: ConsumerGroup | ErrorCode,
+    with_operations: bool,
+    budget: AnswerBudget,
 ) -> DescribedConsumerGroup:
+    """Return the description of a group, without its members yet."""
     if not context.may_use_group(AclOperation.DESCRIBE, group_id):
         return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    group = context.broker.groups.describe_consumers(group_id)
     if isinstance(group, ErrorCode):
         text = f"Group {group_id} is not a consumer group." if group == ErrorCode.GROUP_ID_NOT_FOUND else None
         return _refused(group_id, group, text)
@@ -75,7 +86,6 @@ def _describe(
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=assignor_of(group),
-        members=[_member(context.broker.topics, group, member) for member in group.members.values()],
         authorized_operations=group_operations(context, group_id) if with_operations else NOT_ASKED,
     )
 

@@ -8,7 +8,7 @@ _ROUNDING: Final = 1e-6  # seconds
 
 
 class AdmissionRate:
-    """A rate, counted since the first that came, but over one window at least.
+    """Limits a rate of single events, measured from the first event on, and over at least one window.
 
     Each that is admitted takes `1 / limit` seconds, and the next one is admitted when they are over. In the first
     window as many as that has seconds for may come at once. What is not used is kept for one window; one that has used
