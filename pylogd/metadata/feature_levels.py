@@ -10,7 +10,7 @@ from pylogd.metadata.image import FeatureRange
 
 
 class Levels(NamedTuple):
-    """The levels of a feature that this release can use. `default`: where the cluster has not chosen one."""
+    """The levels of a feature that this release supports. default: used until the cluster has chosen one."""
 
     lowest: int
     highest: int
