@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills transactions conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-kuaishou freeze held strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once transactions conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -85,7 +85,10 @@ endif
 chaos: install ## break a loaded cluster for an hour and check that nothing is lost; writes tests/chaos/RESULTS.md
 	$(BIN)/python -m tests.chaos --seconds 3600 --results tests/chaos/RESULTS.md $(CHAOS_ARGS)
 
-transactions: install java ## check transactions for an hour while brokers are killed; writes tests/transactions_check/RESULTS.md
+copying: install java ## copy a topic in transactions while copiers and brokers fail; writes tests/copying/RESULTS.md (30 minutes)
+	$(BIN)/python -m tests.copying --seconds 1200 --results tests/copying/RESULTS.md $(COPYING_ARGS)
+
+transactions: install java ## check transactions for an hour under all faults of `make chaos`; writes tests/transactions_check/RESULTS.md
 	$(BIN)/python -m tests.transactions_check --seconds 3600 --results tests/transactions_check/RESULTS.md $(TRANSACTIONS_ARGS)
 
 crash: install ## kill a loaded broker 1,000 times and check that nothing is lost; writes tests/crash/RESULTS.md (10 minutes)
@@ -93,6 +96,9 @@ crash: install ## kill a loaded broker 1,000 times and check that nothing is los
 
 kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; resumes)
 	$(BIN)/python -m tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
+
+exactly-once: install java ## kill a Spark query that counts in transactions, and brokers, 50 times; writes tests/exactly_once/RESULTS.md (half an hour; resumes)
+	$(BIN)/python -m tests.exactly_once --folder .cache/exactly-once --results tests/exactly_once/RESULTS.md $(EXACTLY_ONCE_ARGS)
 
 check: $(VENV)/.lint ## check lint, format and types, of the tests too (half a minute)
 	@$(BIN)/ruff check --quiet .
@@ -131,7 +137,7 @@ held: install ## how long the largest requests of every API hold a broker; write
 strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)
 
-conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md (half an hour; CONFORMANCE_ARGS="--only secure")
+conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md (an hour; CONFORMANCE_ARGS="--only secure")
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
 
 bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; writes bench/RESULTS.md (75 minutes; BENCH_ARGS=--quick: 10)
@@ -164,7 +170,10 @@ freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
 
-bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (40 minutes; BENCH_ARGS=--quick: 5)
+bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafka's; writes bench/TRANSACTIONS.md (35 minutes; BENCH_ARGS="--only 'one broker: Java' --pairs 3": 4)
+	$(BIN)/python -m bench.transactions $(BENCH_ARGS)
+
+bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (55 minutes; BENCH_ARGS=--quick: 7)
 	$(BIN)/python -m bench.kuaishou $(BENCH_ARGS)
 
 clean: ## remove .venv and everything that was built

@@ -11,11 +11,16 @@ Measured is the processor time of the broker for each MB or request: of all its 
 which is what limits a broker. The page cache of the broker without a cache is written to the disk, and given up, by
 threads of the kernel, whose time is in neither; the cache's own thread does that for the other broker. Ratios are the
 median over rounds of the ratios of neighbouring rounds. The client is a plain socket that throws away what it receives.
+
+Then a log alone, in this process, is appended to by batches of 100 kB: without a cache; with blocks that were all used
+before; with these and the thread that has pages dropped; and with blocks that are used for the first time, so that the
+kernel has to find and clear a page for every 4 KiB. And what the bare copy into such memory takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import socket
 import statistics
@@ -27,11 +32,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest import mock
 
 from bench.machine import machine
 from bench.peers.base import process_seconds
+from pylogd.cache.blocks import BLOCK_BYTES
+from pylogd.cache.counters import CacheCounters
+from pylogd.cache.page_dropper import PageDropper
+from pylogd.cache.ranges import BlockCache, BlockRange
 from pylogd.client import Admin, NewTopic
 from pylogd.local.broker import BrokerProcess
+from pylogd.log.config import LogConfig
+from pylogd.log.manager import LogManager
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
@@ -46,6 +58,10 @@ SMALL: Final = (4 * MIB, 500)
 OLD: Final = 64 * MIB
 FETCHES: Final = (16_384, 262_144, MIB)
 TOPICS: Final = ("large", "small", "old")
+#: Bytes of a round of a log alone, less than the cache has, so that all may be used for the first time.
+ALONE: Final = 96 * MIB
+_ALONE_ROUNDS: Final = 5
+_NOW_MS: Final = 1_700_000_000_000
 _PRODUCE_VERSION, _FETCH_VERSION = 10, 12
 
 
@@ -195,10 +211,82 @@ def main() -> None:
             for arm in arms if number % 2 else reversed(arms):
                 arm.round(keep=number > 0)
             print(f"bench: round {number}", file=sys.stderr, flush=True)
-    text = report(arms, arguments.rounds)
+        text = report(arms, arguments.rounds) + "\n" + alone_report(folder)
     if arguments.write:
         REPORT.write_text(text)
     print(text)
+
+
+def alone(folder: Path, used_before: bool, dropping: bool, cached: bool = True) -> tuple[float, float]:
+    """Append to a log without a broker. Return this thread's microseconds a MiB: of all, and of the cache's part."""
+    counters = CacheCounters()
+    dropper = PageDropper(counters, print) if dropping else None
+    cache = BlockCache(CACHE // BLOCK_BYTES, dropper=dropper, counters=counters) if cached else None
+    if cache is not None and used_before:
+        _copy(cache.memory, bytes(LARGE[1]))
+    batch = encode_batch([(None, os.urandom(LARGE[1]), _NOW_MS, ())])
+    manager = LogManager(
+        [str(folder)], config=LogConfig(segment_bytes=256 * MIB), now_ms=lambda: _NOW_MS, node_id=1, cluster_id="c",
+        cache=cache,
+    )  # fmt: skip
+    manager.load()
+    log = manager.create("t", 0, bytes(16))
+    spent, wrote = 0.0, BlockRange.wrote
+
+    def timed(*arguments: Any) -> None:
+        nonlocal spent
+        begun = time.thread_time()
+        wrote(*arguments)
+        spent += time.thread_time() - begun
+
+    with mock.patch.object(BlockRange, "wrote", timed):
+        begun = time.thread_time()
+        for _ in range(ALONE // len(batch)):
+            log.append(batch, leader_epoch=0)
+        total = time.thread_time() - begun
+    manager.close(clean=False)
+    if dropper is not None:
+        dropper.stop(10.0)
+    return total * 1e6 / (ALONE / MIB), spent * 1e6 / (ALONE / MIB)
+
+
+def _copy(memory: memoryview, data: bytes) -> float:
+    """Fill memory with copies of some bytes; return this thread's microseconds a MiB."""
+    begun = time.thread_time()
+    for at in range(0, len(memory) - len(data), len(data)):
+        memory[at : at + len(data)] = data
+    return (time.thread_time() - begun) * 1e6 / (len(memory) / MIB)
+
+
+def alone_report(folder: Path) -> str:
+    """Measure a log without a broker, and return the results as Markdown."""
+    kinds = {
+        "no cache": (False, False, False),
+        "blocks that were used before": (True, False, True),
+        "and pages dropped by a thread": (True, True, True),
+        "blocks that are used for the first time": (False, False, True),
+    }
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+    for number in range(_ALONE_ROUNDS):
+        for name, (used_before, dropping, cached) in kinds.items():
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                found[name].append(alone(Path(place), used_before, dropping, cached))
+        print(f"bench: a log alone, round {number + 1}", file=sys.stderr, flush=True)
+    memory = memoryview(mmap.mmap(-1, CACHE))
+    _copy(memory, bytes(LARGE[1]))
+    copies = statistics.median(_copy(memory, os.urandom(LARGE[1])) for _ in range(_ALONE_ROUNDS))
+    lines = [
+        f"A log alone, to which batches of 100 kB are appended, without a broker: microseconds of its thread a MiB, "
+        f"medians of {_ALONE_ROUNDS} rounds. To copy 100 kB at a time into memory that was used before takes "
+        f"{copies:.0f}.",
+        "",
+        "| | an append | of it in the cache |",
+        "| --- | ---: | ---: |",
+    ]
+    for name, rows in found.items():
+        total, own = (statistics.median(column) for column in zip(*rows, strict=True))
+        lines.append(f"| {name} | {total:.0f} | {own:.0f} |")
+    return "\n".join([*lines, ""])
 
 
 def report(arms: Sequence[Arm], rounds: int) -> str:

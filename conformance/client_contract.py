@@ -13,6 +13,9 @@ AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
+#: So that members of the newer group protocol notice soon what happens. Kafka has a bound of its own for it.
+HEARTBEATS = {"group.consumer.heartbeat.interval.ms": "200"}
+KAFKA_HEARTBEATS = {**HEARTBEATS, "group.consumer.min.heartbeat.interval.ms": "200"}
 _SUITE = "tests/contract/clients"
 
 
@@ -24,7 +27,8 @@ def version() -> str:
 def suite(kind: str, folder: Path) -> list[Check]:
     """Each test, on each face, is a check. The broker has an authorizer, since some tests are of ACLs."""
     results = folder / "results.xml"
-    with brokers.running(kind, folder, AUTHORIZER) as address:
+    settings = {**AUTHORIZER, **(KAFKA_HEARTBEATS if kind == "kafka" else HEARTBEATS)}
+    with brokers.running(kind, folder, settings) as address:
         command = [sys.executable, "-m", "pytest", _SUITE, "-q", "-p", "no:cacheprovider", f"--junitxml={results}"]
         done = checks.run(command, seconds=1800, folder=HERE.parent, environment={"PYLOGD_TEST_BOOTSTRAP": address})
     if not results.exists():

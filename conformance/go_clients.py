@@ -24,11 +24,15 @@ def build() -> str:
     folder = CACHE / "go"
     shutil.rmtree(folder / "source", ignore_errors=True)
     shutil.copytree(HERE / "go", folder / "source")
-    environment = {"GOPATH": str(folder / "path"), "GOFLAGS": "-modcacherw -buildvcs=false"}
     program = str(folder / "conformance")
     command = [go, "build", "-o", program, "."]
-    checks.fetched(command, "the Go clients", folder=folder / "source", environment=environment)
+    checks.fetched(command, "the Go clients", folder=folder / "source", environment=environment())
     return program
+
+
+def environment() -> dict[str, str]:
+    """Return the variables with which `go` is run: it keeps what it downloads in the cache."""
+    return {"GOPATH": str(CACHE / "go" / "path"), "GOFLAGS": "-modcacherw -buildvcs=false"}
 
 
 def suite(address: str) -> list[Check]:

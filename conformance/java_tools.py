@@ -11,9 +11,10 @@ from pathlib import Path
 from conformance import checks
 from conformance.checks import CACHE, HERE, Check, expect
 
-JARS = CACHE / "java" / "jars"
 TOOLS = "org.apache.kafka.tools."
 POM = HERE / "java" / "pom.xml"
+#: The jars of Kafka Streams and of its system tests.
+STREAMS_POM = HERE / "java" / "streams.xml"
 
 
 def version() -> str:
@@ -25,12 +26,26 @@ def version() -> str:
 def java() -> list[str]:
     """Return the start of a command that runs a main class of Kafka's jars, which are downloaded at the first use."""
     program = checks.tool("java", "openjdk-17-jre-headless")
-    if not (JARS / f"kafka-tools-{version()}.jar").exists():
+    return [program, "-Xmx400m", "-cp", f"{_jars(POM, 'kafka')}/*"]
+
+
+def streams() -> list[str]:
+    """Return the same for Kafka Streams and its system tests."""
+    program = checks.tool("java", "openjdk-17-jre-headless")
+    return [program, "-Xmx400m", "-cp", f"{_jars(STREAMS_POM, 'streams')}/*"]
+
+
+def _jars(pom: Path, name: str) -> Path:
+    """Return the folder of the jars that a Maven file names. They are downloaded if they are not there."""
+    folder = CACHE / "java" / f"{name}-{version()}"
+    if not folder.exists():
         maven = checks.tool("mvn", "maven")
-        shutil.rmtree(JARS, ignore_errors=True)
-        command = [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={JARS}"]
-        checks.fetched(command, "Kafka's jars from Maven Central")
-    return [program, "-Xmx400m", "-cp", f"{JARS}/*"]
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        options = [f"-Dkafka.version={version()}", f"-DoutputDirectory={partial}"]
+        checks.fetched([maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options], f"jars: {name}")
+        partial.rename(folder)
+    return folder
 
 
 class _Tools:

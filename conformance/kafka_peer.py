@@ -12,7 +12,7 @@ from pathlib import Path
 from conformance import checks, java_tools
 from pylogd.local.broker import free_ports
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 #: server.properties of a broker that is a controller too
 PROPERTIES = """\
@@ -55,7 +55,7 @@ def running(
         extra["advertised.listeners"] = own + others
     properties.write_text(text + "".join(f"{name}={value}\n" for name, value in extra.items()))
     storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
-    checks.fetched(storage, "a formatted Kafka directory", seconds=60)
+    checks.fetched(storage, "a formatted Kafka directory", seconds=180)
     with (folder / "kafka.log").open("wb") as log:
         process = subprocess.Popen(
             [java[0], *options, *java[1:], "kafka.Kafka", str(properties)], stdout=log, stderr=log

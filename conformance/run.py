@@ -27,6 +27,8 @@ from typing import Any
 from conformance import (
     brokers,
     client_contract,
+    dumped_segments,
+    franz_go_suite,
     go_clients,
     java_tools,
     kafka_commands,
@@ -35,6 +37,8 @@ from conformance import (
     kcat,
     pylogd_client,
     secure_clients,
+    streams_smoke,
+    transactions,
 )
 from conformance.brokers import say
 from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
@@ -72,6 +76,11 @@ SUITES = {
         java_tools.version,
     ),
     "go": Suite("Go clients", with_default_settings(go_clients.suite), go_clients.version),
+    "franz-go": Suite(
+        "franz-go's own tests TestGroupETL and TestTxnEtl",
+        with_default_settings(franz_go_suite.suite),
+        franz_go_suite.version,
+    ),
     "kafka-python": Suite(
         "kafka-python's own integration suite",
         kafka_python_suite.suite,
@@ -84,10 +93,19 @@ SUITES = {
         java_tools.version,
         kinds=("pylogd",),
     ),
+    "transactions": Suite(
+        "Transactions and the newer groups: what clients answer, compared with Apache Kafka",
+        lambda _, folder: transactions.suite(folder),
+        transactions.version,
+        kinds=("pylogd",),
+    ),
+    "streams": Suite("Kafka Streams' smoke test, exactly_once_v2, with kills", streams_smoke.suite, java_tools.version),
+    "dump": Suite("DumpLogSegments on the broker's files", dumped_segments.suite, java_tools.version),
     "pylogd": Suite("pylogd's own client", with_default_settings(pylogd_client.suite), pylogd_client.version),
     "contract": Suite("pylogd's client: its contract suite", client_contract.suite, client_contract.version),
 }
-Results = dict[str, Any]  # suite -> {"version": ..., "checks": [...]}, as in results/*.json
+#: suite -> {"version": ..., "kafka": version of Apache Kafka beside it, "checks": [...]}, as in results/*.json
+Results = dict[str, Any]
 PEERS = {"pylogd": "pylogd", "kafka": "Apache Kafka"}
 
 
@@ -106,7 +124,8 @@ def run_suite(name: str, peer: str) -> Results:
             say(f"{name}: {check.name}: {check.outcome}: {check.reason}")
     counts = Counter(check.outcome for check in checks)
     say(f"{name}: {dict(counts)} in {time.monotonic() - begun:.0f} s")
-    return {"version": version, "checks": [asdict(check) for check in checks]}
+    kafka = java_tools.version() if peer == "kafka" or suite.kinds == ("pylogd",) else ""
+    return {"version": version, "kafka": kafka, "checks": [asdict(check) for check in checks]}
 
 
 class Known:
@@ -143,10 +162,13 @@ def _cell(text: str) -> str:
 def _summary(results: dict[str, Results]) -> list[str]:
     kinds = (PASSED, FAILED, SKIPPED, MISSING)
     titles = [f"{PEERS[peer]}: {kind}" for peer in results for kind in kinds]
-    lines = ["| suite | version | " + " | ".join(titles) + " |", "| --- | --- |" + " --: |" * len(titles)]
+    heads = ["suite", "version", "Apache Kafka", *titles]
+    lines = ["| " + " | ".join(heads) + " |", "| --- | --- | --- |" + " --: |" * len(titles)]
     for name, suite in SUITES.items():
         version = next((str(found[name]["version"]) for found in results.values() if name in found), "")
-        cells = []
+        cells = [
+            next((str(found[name]["kafka"]) for found in results.values() if found.get(name, {}).get("kafka")), "")
+        ]
         for found in results.values():
             counts = Counter(check["outcome"] for check in found.get(name, {"checks": []})["checks"])
             cells += [str(counts[kind]) if name in found else "not run" for kind in kinds]
@@ -177,8 +199,8 @@ def table(results: dict[str, Results], known: Known) -> str:
         "",
         "Written by `make conformance`. Every suite but the last two is another project's client, unmodified, each run "
         "against one fresh broker, with its default settings unless its title says otherwise. The columns of Apache "
-        f"Kafka are the same run against the original ({java_tools.version()}, "
-        "`python -m conformance.run --peer kafka`). "
+        "Kafka are the same run against the original (`python -m conformance.run --peer kafka`), whose version is in "
+        "the third column; some suites compare both in one run. "
         "Skipped is what a client or a suite does not have; it counts neither as passed nor as failed.",
         "",
         *_summary(results),

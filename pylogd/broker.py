@@ -39,7 +39,7 @@ from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.limits.expressions import Matches
 from pylogd.listening import Listeners
-from pylogd.log.compaction.cleaner import Cleaner
+from pylogd.log.compaction.cleaners import Cleaners
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import FileSlice, FileSystem, most_partitions
 from pylogd.log.log_directory import machine_boot_id
@@ -110,7 +110,7 @@ class Broker:
         self.cluster.on_ousted = self._ousted
         self.topics = self.metadata.topics
         self.topic_admin = self.metadata.topic_admin
-        self.broker_configs = self.metadata.broker_configs
+        self.broker_configs, self.group_configs = self.metadata.broker_configs, self.metadata.group_configs
         self._make_authorization(settings)
         self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
@@ -124,7 +124,7 @@ class Broker:
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
-        self.groups = GroupCoordinator(self.replica_parts, self.topics, self.topic_admin, settings, reactor, wall_ms)
+        self.groups = GroupCoordinator(self.replica_parts, self.metadata, settings, reactor, wall_ms)
         self.features = self.metadata.features
         self._transactions = Transactions(
             self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)
@@ -135,7 +135,7 @@ class Broker:
             self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
             self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
-        self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
+        self.cleaners = Cleaners(self.logs, cleaner_config(settings), self.replica_parts.disk_calls.parts, wall_ms)
         self._make_listeners()
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
 
@@ -290,8 +290,8 @@ class Broker:
         self._undo.append(self._stop_laggards)
         self.outages.start()
         self._undo.append(self._stop_outages)
-        self.cleaner.start()
-        self._undo.append(lambda: self.in_thread(self.cleaner.stop))
+        self.cleaners.start()
+        self._undo.append(lambda: self.in_thread(self.cleaners.stop))
         self.replication.start(self.cluster_id)
         self._undo.append(self.replication.stop)
         self.smooth_joins.start()
@@ -461,6 +461,7 @@ class Broker:
         self.delegation_tokens.stop()
 
     def _start_disks(self, disks: Disks) -> None:
+        disks.other_calls = self.cleaners.working_at
         disks.start()
         unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else _nothing
 

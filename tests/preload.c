@@ -1,8 +1,9 @@
 /* Faults of the machine under one process, by LD_PRELOAD: see preload.py.
  *
  * PYLOGD_TEST_CONTROL   a file of two int64 that is mapped: how many ns the wall clock is ahead, and whether the disk
- *                       fails. Both may change while the process runs.
- * PYLOGD_TEST_FAILING   the directory below which writes and syncs fail with EIO while the second number is not 0.
+ *                       fails (1) or hangs (2). Both may change while the process runs.
+ * PYLOGD_TEST_FAILING   the directory below which writes and syncs fail with EIO while the second number is 1, and do
+ *                       not return while it is 2.
  * PYLOGD_TEST_SYNCED    a file that gets a line "s <inode> <size>" for each sync that succeeded, and a line
  *                       "t <inode> <size>" for each file that was cut.
  *
@@ -26,6 +27,7 @@
 #include <unistd.h>
 
 #define NS 1000000000LL
+#define HANGS 2
 #define REAL(result, name, ...) ((result(*)(__VA_ARGS__))real(#name))
 
 static const int64_t *control;
@@ -92,9 +94,11 @@ int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict unt
 
 /* -- the disk */
 
+static int64_t state(void) { return __atomic_load_n(&control[1], __ATOMIC_RELAXED); }
+
 static int fails(int fd) {
     char link[64], path[PATH_MAX];
-    if (!failing || !control || !__atomic_load_n(&control[1], __ATOMIC_RELAXED)) return 0;
+    if (!failing || !control || !state()) return 0;
     int saved = errno;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
@@ -103,6 +107,12 @@ static int fails(int fd) {
     path[length] = 0;
     size_t wanted = strlen(failing);
     if (strncmp(path, failing, wanted) || path[wanted] != '/') return 0;
+    while (state() == HANGS) {
+        struct timespec pause = {0, 5000000};
+        nanosleep(&pause, NULL);
+    }
+    errno = saved;
+    if (!state()) return 0;
     errno = EIO;
     return 1;
 }

@@ -1,8 +1,8 @@
-"""Simulate faults of the machine for one process: steps of the wall clock, a failing disk, a loss of power.
+"""Simulate faults of the machine for one process: steps of the wall clock, a failing or hanging disk, a loss of power.
 
 Strategy: a small library (`preload.c`), compiled at its first use, stands between a process and the C library
-(`LD_PRELOAD`). It shifts what the wall clock says, fails writes and syncs below one directory, and notes which bytes of
-a file have been synced. The first two are controlled through a small mapped file, while the process runs.
+(`LD_PRELOAD`). It shifts what the wall clock says, fails or holds writes and syncs below one directory, and notes which
+bytes of a file have been synced. The first two are controlled through a small mapped file, while the process runs.
 
 Linux only, and it needs a C compiler: `why_not` says what is missing.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 _SOURCE = Path(__file__).with_name("preload.c")
 _CONTROL = struct.Struct("=qq")
 _NS = 1_000_000_000
+_FINE, _FAILS, _HANGS = range(3)
 
 
 def _compiler() -> str | None:
@@ -56,12 +57,12 @@ class Preload:
     """The faults of one process and its children. They stay the same over restarts."""
 
     def __init__(self, folder: Path, name: str, failing: Path | None = None) -> None:
-        """Keep the library's files in `folder`, named after `name`. `failing`: the directory that `fail` is about."""
+        """Keep the library's files in `folder`, named after `name`. `failing`: what `fail` and `hang` are about."""
         self._control = folder / f"{name}.control"
         self._synced = folder / f"{name}.synced"
         self._failing = failing
         self.step_seconds = 0.0
-        self.failed = False
+        self._disk = _FINE
         self._control.write_bytes(_CONTROL.pack(0, 0))
 
     @property
@@ -80,13 +81,18 @@ class Preload:
 
     def fail(self, failing: bool) -> None:
         """Let writes and syncs below the directory fail with EIO from now on, or succeed again."""
-        self.failed = failing
+        self._disk = _FAILS if failing else _FINE
+        self._write()
+
+    def hang(self, hanging: bool) -> None:
+        """Let writes and syncs below the directory not return from now on, or succeed, those that hang included."""
+        self._disk = _HANGS if hanging else _FINE
         self._write()
 
     def _write(self) -> None:
         fd = os.open(self._control, os.O_WRONLY)
         try:
-            os.pwrite(fd, _CONTROL.pack(int(self.step_seconds * _NS), int(self.failed)), 0)
+            os.pwrite(fd, _CONTROL.pack(int(self.step_seconds * _NS), self._disk), 0)
         finally:
             os.close(fd)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from pylogd.config import PROFILES, SETTINGS, TOPIC_SETTINGS, ConfigType, Mode, Setting, Value
+from pylogd.config import GROUP_SETTINGS, PROFILES, SETTINGS, TOPIC_SETTINGS, ConfigType, Mode, Setting, Value
 from pylogd.config.values import INT_MAX, LONG_MAX
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,7 +45,8 @@ The others take effect at the next start. With an unknown name, or a value of th
 does not start, and prints one line that says what is allowed. Lists are TOML arrays, or text separated by commas.
 
 Topic settings are given when a topic is created or altered. A topic that does not set one uses the broker setting named
-with it, and follows its changes; `placement.label` has no such setting.
+with it, and follows its changes; `placement.label` has no such setting. So do groups, whose settings are changed by
+IncrementalAlterConfigs on the resource GROUP, or `pylogd groups alter`.
 """
 
 _PROFILES_HEAD = """\
@@ -90,6 +91,8 @@ def manual() -> str:
         parts += [_entry(setting, "Default") for setting in settings]
     parts.append("\n## Topic settings\n")
     parts += [_entry(setting, "Shipped default") for setting in TOPIC_SETTINGS.values()]
+    parts.append("\n## Group settings\n")
+    parts += [_entry(setting, "Shipped default") for setting in GROUP_SETTINGS.values()]
     return "".join(parts)
 
 
@@ -127,7 +130,7 @@ def _groups(settings: Iterable[Setting]) -> list[tuple[str, list[Setting]]]:
 
 def _entry(setting: Setting, default: str) -> str:
     facts = [f"{_kind(setting)}", f"{default}: {_shown(setting)}"]
-    if setting.synonyms and setting.group == "Topic":
+    if setting.synonyms and setting.group in ("Topic", "Group"):
         followed = ", then ".join(f"`{name}`" for name, _ in setting.synonyms)
         facts.append(f"Follows: {followed}")
     elif setting.mode is Mode.DYNAMIC:

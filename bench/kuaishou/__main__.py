@@ -32,6 +32,7 @@ EXPERIMENTS: Final[Sequence[Experiment]] = (
     frozen_disk.EXPERIMENT,
     cache.EXPERIMENT,
     laggards.EXPERIMENT,
+    laggards.EVEN_EXPERIMENT,
     expansion.EXPERIMENT,
 )
 

@@ -119,7 +119,8 @@ class Reader(threading.Thread):
 
     def __init__(self, options: argparse.Namespace, partition: int) -> None:
         super().__init__(daemon=True)
-        settings = {"bootstrap.servers": options.address, "group.id": options.group or "none", "log_level": 3}
+        settings: dict[str, Any] = {"bootstrap.servers": options.address, "group.id": options.group or "none"}
+        settings |= {"log_level": 3, "client.id": options.what}
         settings |= {"enable.auto.commit": bool(options.group), "auto.commit.interval.ms": 1000}
         settings |= {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100}
         self._consumer = Consumer(settings)

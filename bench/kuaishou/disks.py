@@ -26,6 +26,8 @@ from bench.kuaishou.cgroups import Unavailable
 
 _TOOLS: Final = {"losetup": "util-linux", "mkfs.ext4": "e2fsprogs", "mount": "mount", "umount": "mount"}
 _TOOL_SECONDS: Final = 120.0
+#: The kind of the file systems that have images, not files of a broker (`even_disk`).
+_BELOW: Final = "fuse"
 _FREEZE: Final = 0xC0045877  # FIFREEZE, linux/fs.h
 _THAW: Final = 0xC0045878  # FITHAW
 #: Position in /sys/block/*/stat: milliseconds in which a request was in progress.
@@ -141,12 +143,16 @@ class Disk:
             watchdog.stdout.close()
             watchdog.wait(_TOOL_SECONDS)
 
-    def remove(self) -> None:
-        """Thaw, unmount and detach the disk, and delete its image."""
+    def detach(self) -> None:
+        """Thaw, unmount and detach the disk; its image stays."""
         thaw(self.mount)
         if self.mount.is_mount():
             run("umount", str(self.mount))
         run("losetup", "--detach", self.device)
+
+    def remove(self) -> None:
+        """Thaw, unmount and detach the disk, and delete its image."""
+        self.detach()
         self.image.unlink(missing_ok=True)
 
 
@@ -159,19 +165,27 @@ def make_disk(folder: Path, name: str, size: int) -> Disk:
     except OSError as error:
         image.unlink(missing_ok=True)
         raise Unavailable(f"there is no room for a disk of {size >> 20} MB: {error}") from None
+    try:
+        return Disk(image, mount, attach(image, mount))
+    except BaseException:
+        image.unlink(missing_ok=True)
+        raise
+
+
+def attach(image: Path, mount: Path) -> str:
+    """Make a file system in an image and mount it by a loop device; return the device's path. Raises Unavailable."""
     device = ""
     try:
         run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
         device = run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
         mount.mkdir(exist_ok=True)
         if (Path("/sys/block") / Path(device).name / "loop" / "dio").read_text().strip() != "1":
-            raise Unavailable(f"loop devices have no direct I/O on the file system of {folder}")
+            raise Unavailable(f"loop devices have no direct I/O on the file system of {image.parent}")
         run("mount", "-o", "noatime", device, str(mount))
-        return Disk(image, mount, device)
+        return device
     except BaseException:
         if device:
             run("losetup", "--detach", device)
-        image.unlink(missing_ok=True)
         raise
 
 
@@ -187,13 +201,17 @@ def thaw(mount: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the disks that were made in a folder by a process that has ended, then the folder."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        mount = Path(line.split()[1])
-        if mount.parent == folder:
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    ours = [(Path(path), kind) for path, kind in mounts if Path(path).parent == folder]
+    for mount, kind in ours:
+        if kind != _BELOW:
             thaw(mount)
             run("umount", str(mount))
     for device in loop_devices(run("losetup", "--list", "--json", "--output", "NAME,BACK-FILE"), folder):
         run("losetup", "--detach", device)
+    for mount, kind in ours:
+        if kind == _BELOW:
+            run("umount", "--lazy", str(mount))
     shutil.rmtree(folder, ignore_errors=True)
 
 

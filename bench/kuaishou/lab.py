@@ -28,12 +28,15 @@ from typing import Any, Final
 from bench.kuaishou import cgroups, disks
 from bench.kuaishou.cgroups import ControlGroup, Unavailable
 from bench.kuaishou.disks import Disk
+from bench.kuaishou.even_disk import EvenDisk, make_even_disk
 
-__all__ = ["ControlGroup", "Disk", "Laboratory", "Unavailable", "laboratory", "slow_down", "why_not"]
+__all__ = ["ControlGroup", "Disk", "EvenDisk", "Laboratory", "Unavailable", "laboratory", "slow_down", "why_not"]
 
 PREFIX: Final = "pylogd-kuaishou-"
 #: One place for all checkouts, so that what any killed run left is found; on a disk, which /tmp need not be.
 IMAGES: Final = Path("/var/tmp")
+#: The queue of a slow disk: how many requests it has in progress, and their size in bytes.
+QUEUE: Final = (4, 32 << 10)
 _NAME: Final = re.compile(rf"{PREFIX}(\d+)-(\d+)")
 _START_TIME: Final = 19  # position of the start time behind the command in /proc/PID/stat
 
@@ -58,6 +61,12 @@ class Laboratory:
         self._stack.callback(disk.remove)
         return disk
 
+    def even_disk(self, name: str, size: int) -> EvenDisk:
+        """Return a new disk of `size` bytes that serves evenly at a speed that can be set. Raises Unavailable."""
+        disk = make_even_disk(self.folder, name, size)
+        self._stack.callback(disk.remove)
+        return disk
+
     def callback(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function at the end, before what was made earlier is removed."""
         self._stack.callback(function, *arguments)
@@ -69,7 +78,7 @@ def slow_down(disk: Disk, group: ControlGroup, read_bps: int) -> None:
     Four requests of 32 KB are in progress at most, so that writes get about 15 MB/s while several readers keep the disk
     busy at 40 MB/s, and more than 100 MB/s otherwise (measured). Raises Unavailable.
     """
-    disk.limit_queue(4, 32 << 10)
+    disk.limit_queue(*QUEUE)
     group.limit_disk(disk.below, read_bps=read_bps)
 
 

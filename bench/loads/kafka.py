@@ -19,24 +19,30 @@ CLIENT = SOURCE.parents[1] / ".cache" / "bench" / "client"
 
 
 def build() -> None:
-    """Compile bench/client.c against the librdkafka in confluent-kafka's wheel, or say what it needs.
+    """Compile bench/client.c, as `compiled` does."""
+    compiled(SOURCE)
 
+
+def compiled(source: Path) -> Path:
+    """Compile a C program against the librdkafka in confluent-kafka's wheel, or say what it needs; return the program.
 
     The system's librdkafka may be too old for some brokers. Only its headers are used; the newer library is compatible.
     """
-    CLIENT.parent.mkdir(parents=True, exist_ok=True)
+    program = CLIENT.parent / source.stem
+    program.parent.mkdir(parents=True, exist_ok=True)
     library = next((Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so*"), None)
-    newest = max(path.stat().st_mtime for path in (SOURCE, library) if path is not None)
-    if CLIENT.exists() and CLIENT.stat().st_mtime > newest:
-        return
+    newest = max(path.stat().st_mtime for path in (source, library) if path is not None)
+    if program.exists() and program.stat().st_mtime > newest:
+        return program
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         sys.exit("bench: needs a C compiler (Debian: apt-get install gcc librdkafka-dev)")
-    command = [compiler, "-O2", "-pthread", "-o", str(CLIENT), str(SOURCE)]
+    command = [compiler, "-O2", "-pthread", "-o", str(program), str(source)]
     command += ["-lrdkafka"] if library is None else [str(library), f"-Wl,-rpath,{library.parent}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"bench: needs librdkafka's headers (Debian: apt-get install librdkafka-dev)\n{done.stderr}")
+    return program
 
 
 def _producing(work: Work) -> list[str]:

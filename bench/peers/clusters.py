@@ -53,11 +53,13 @@ class KafkaCluster(Peer):
 
     name = "kafka cluster"
     load = "kafka"
+    #: lines for each server.properties
+    more = ""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         controllers = dict(enumerate(free_ports(BROKERS)))
-        self._brokers = [Kafka(self.folder, node, voters=controllers) for node in controllers]
+        self._brokers = [Kafka(self.folder, node, voters=controllers, more=self.more) for node in controllers]
 
     @property
     def address(self) -> str:

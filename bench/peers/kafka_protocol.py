@@ -84,7 +84,10 @@ class Kafka(Program):
     name = "kafka"
     load = "kafka"
 
-    def __init__(self, folder: Path, node: int = 0, port: int = 0, voters: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, folder: Path, node: int = 0, port: int = 0, voters: Mapping[int, int] | None = None, more: str = ""
+    ) -> None:
+        """`more`: lines for its server.properties, where the last one of a name counts."""
         super().__init__(folder)
         self._java = kafka_java()
         [own, controller] = free_ports(2)
@@ -99,6 +102,7 @@ class Kafka(Program):
                 controller=voters[node],
                 folder=self.folder,
             )
+            + more
         )
         self._format(node)
 

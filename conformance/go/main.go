@@ -1,4 +1,5 @@
-// franz-go and sarama against a broker: conformance HOST:PORT; franz-go with a file of tasks: conformance --tasks FILE.
+// franz-go and sarama against a broker: conformance HOST:PORT; franz-go with a file of tasks: conformance --tasks FILE;
+// franz-go as it is told: conformance --transacting HOST:PORT.
 // Prints `ok NAME` and `not ok NAME: REASON` lines.
 package main
 
@@ -39,6 +40,10 @@ func check(name string, seconds int, work func(context.Context) error) {
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == "--tasks" {
 		secured(os.Args[2])
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == "--transacting" {
+		transacting(os.Args[2])
 		return
 	}
 	address := os.Args[1]

@@ -1,4 +1,4 @@
-"""AlterConfigs (33), versions 0 to 2: replace all settings of topics and brokers.
+"""AlterConfigs (33), versions 0 to 2: replace all settings of topics, brokers and groups.
 
 Behaviour: settings that the request doesn't name return to their defaults. Each resource is changed or refused
 separately, with all of its settings or none. A broker is named by its id, all brokers by the empty name.
@@ -51,4 +51,5 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
         resource,
         lambda name: broker.topic_admin.set_topic_configs(name, configs, validate_only=validate_only),
         lambda whose: broker.broker_configs.replace(whose, configs, validate_only=validate_only),
+        lambda group: broker.group_configs.replace(group, configs, validate_only=validate_only),
     )

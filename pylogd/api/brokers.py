@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from pylogd.api.context import RequestContext
-from pylogd.metadata.image import Broker, PartitionState
+from pylogd.api.context import BrokerParts, RequestContext
+from pylogd.metadata.image import NO_LEADER, Broker, PartitionState
 
 #: The versions of Produce and Fetch from which on responses have the addresses of the leaders they name (KIP-951).
 PRODUCE_WITH_LEADERS = 10
@@ -41,3 +41,16 @@ def endpoints_of(context: RequestContext, leaders: Iterable[int]) -> Iterator[tu
     """Return those of `reachable_brokers` that are in `leaders`."""
     wanted = set(leaders)
     return (found for found in reachable_brokers(context) if found[0] in wanted) if wanted else iter(())
+
+
+def leader_elsewhere(broker: BrokerParts, topic: str | bytes, index: int) -> tuple[int, int] | None:
+    """Return the id of the other broker that leads a partition, and the leader epoch; None if no other one does.
+
+    It is as the metadata has it, also for partitions that this broker no longer has: a client that is told goes there
+    at once, instead of asking for metadata first (KIP-951). topic: its name, or its id as bytes.
+    """
+    found = broker.topics.by_id(topic) if isinstance(topic, bytes) else broker.topics.get(topic)
+    if found is None or not 0 <= index < len(found.partitions):
+        return None
+    state = found.partitions[index]
+    return None if state.leader in (NO_LEADER, broker.node_id) else (state.leader, state.leader_epoch)

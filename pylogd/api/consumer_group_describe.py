@@ -34,7 +34,7 @@ from pylogd.wire.messages.consumer_group_describe import (
 )
 
 _LEAST_WORK = 100  # for each group, in bytes of the answer that take as long
-_CONSUMER_MEMBER = 1
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 @handles(ConsumerGroupDescribeRequest, 0, 1)
@@ -117,7 +117,7 @@ def _member(topics: TopicRegistry, group: ConsumerGroup, member: ConsumerMember)
         member.regex or None,
         _assignment(topics, member.assigned),
         _assignment(topics, group.target_of(member.member_id)),
-        _CONSUMER_MEMBER,
+        _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 
 

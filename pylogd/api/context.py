@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pylogd.metadata.configs import BrokerConfigs
     from pylogd.metadata.entity_configs import EntityConfigs
     from pylogd.metadata.features import Features
+    from pylogd.metadata.group_configs import GroupConfigs
     from pylogd.metadata.topic_admin import TopicAdmin
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.quotas.clients import ClientQuotas
@@ -100,6 +101,9 @@ class BrokerParts(Protocol):
     def client_quotas(self) -> ClientQuotas: ...
     @property
     def laggards(self) -> LaggardThrottle: ...
+    @property
+    def group_configs(self) -> GroupConfigs: ...
+
     @property
     def entity_configs(self) -> EntityConfigs: ...
     @property

@@ -1,13 +1,13 @@
-"""DescribeConfigs (32), versions 0 to 4: list the settings of topics and brokers, with the source of each value.
+"""DescribeConfigs (32), versions 0 to 4: list settings of topics, brokers and groups, with the source of each value.
 
 Behaviour: every setting is listed, defaults too; an empty or null list of names means all. A value's source is
-the topic, a dynamic setting of the broker, the configuration file or command line, or the default; synonyms (on
-request) are all sources that have a value, the one in force first. Types and documentation come
+the topic or the group, a dynamic setting of the broker, the configuration file or command line, or the default;
+synonyms (on request) are all sources that have a value, the one in force first. Types and documentation come
 with version 3 (the latter on request). A broker is named by its id; the empty name is for settings of all brokers, of
 which only those are listed that have been set. A resource that is named more than once is answered once. Resources that
 no longer fit into `response.max.bytes` are INVALID_REQUEST. A broker that is asked for `lagging.consumers.throttled`
 tells who had to wait for busy disks (`throttled_consumers`).
-Gaps: broker loggers (type 8), client metrics (16) and groups (32) have no settings here: INVALID_REQUEST.
+Gaps: broker loggers (type 8) and client metrics (16) have no settings here: INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, broker_of, check_authorized, topic_of, unsupported
+from pylogd.api.resources import ResourceType, broker_of, check_authorized, group_of, topic_of, unsupported
 from pylogd.api.slices import answer_budget, in_slices
 from pylogd.api.throttled_consumers import NAME as THROTTLED
 from pylogd.api.throttled_consumers import throttled_consumers
@@ -105,6 +105,9 @@ def _source(
     if resource.resource_type == ResourceType.TOPIC:
         overrides: Mapping[str, str] = topic_of(context, resource.resource_name).configs
         return frozenset(overrides.items()), partial(settings.describe_topic, overrides)
+    if resource.resource_type == ResourceType.GROUP:
+        own = context.broker.group_configs.get(group_of(resource.resource_name))
+        return ("group", frozenset(own.items())), partial(settings.describe_group, own)
     if resource.resource_type != ResourceType.BROKER:
         raise unsupported(resource.resource_type)
     if broker_of(context, resource.resource_name) is not None:

@@ -34,7 +34,7 @@ from typing import Any, TypeAlias
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.brokers import FETCH_WITH_LEADERS, endpoints_of
+from pylogd.api.brokers import FETCH_WITH_LEADERS, endpoints_of, leader_elsewhere
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.fast import fetch as fast
@@ -256,8 +256,7 @@ class FetchJob:
         wanted = entry.wanted
         partition = self.find((entry.topic, wanted.partition))
         if partition is None:
-            self.due = True
-            return _failed(wanted.partition, why_absent(self._context.broker, entry.topic, wanted.partition))
+            return self._absent(entry)
         if self.session is not None:
             self.session.looks_at(entry, partition)
         try:
@@ -323,6 +322,16 @@ class FetchJob:
             partition.index, 0, partition.high_watermark, partition.last_stable_offset, log_start, diverging,
             NO_LEADER, NO_SNAPSHOT, fast.NONE_ABORTED if self.committed else None, -1, records,
         )  # fmt: skip
+
+    def _absent(self, entry: Entry) -> PartitionData:
+        """Return the data of a partition that is not here, with the broker that leads it if there is one."""
+        self.due = True
+        broker, key, index = self._context.broker, entry.topic, entry.wanted.partition
+        data = _failed(index, why_absent(broker, key, index))
+        leader = leader_elsewhere(broker, key, index) if self._context.version >= _FIRST_WITH_LEADER else None
+        if leader is not None:
+            data.current_leader = LeaderIdAndEpoch(*leader)
+        return data
 
     def _error(self, partition: Partition, code: ErrorCode) -> PartitionData:
         data = _failed(partition.index, code)
@@ -484,12 +493,6 @@ class FetchJob:
 
 def _failed(index: int, code: ErrorCode) -> PartitionData:
     return PartitionData(
-        partition_index=index,
-        error_code=code,
-        high_watermark=-1,
-        diverging_epoch=NO_DIVERGENCE,
-        current_leader=NO_LEADER,
-        snapshot_id=NO_SNAPSHOT,
-        aborted_transactions=None,
-        records=_NO_RECORDS,
-    )
+        partition_index=index, error_code=code, high_watermark=-1, diverging_epoch=NO_DIVERGENCE,
+        current_leader=NO_LEADER, snapshot_id=NO_SNAPSHOT, aborted_transactions=None, records=_NO_RECORDS,
+    )  # fmt: skip

@@ -15,9 +15,13 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.slices import next_turn
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.mixed import LeaveAnswer
 from pylogd.groups.values import LeavingMember
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+
+#: The error for all of a request, and the answer for each member.
+_Removed = tuple[ErrorCode, list[MemberResponse]]
 
 _FIRST_WITH_MANY = 3
 _AT_ONCE = 1000  # members
@@ -31,19 +35,30 @@ def leave_group(
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return LeaveGroupResponse(0, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if context.version < _FIRST_WITH_MANY:
-        error, (result,) = context.broker.groups.leave(request.group_id, [LeavingMember(request.member_id, None)])
-        return LeaveGroupResponse(0, error or result)
+        answer = context.broker.groups.leave(request.group_id, [LeavingMember(request.member_id, None)])
+        return answer.addCallback(_one) if isinstance(answer, Deferred) else _one(answer)
     if len(request.members) <= _AT_ONCE:
-        error, members = _remove(context, request.group_id, request.members)
-        return LeaveGroupResponse(0, error) if error else LeaveGroupResponse(0, 0, members)
+        some = _remove(context, request.group_id, request.members)
+        return some.addCallback(_many) if isinstance(some, Deferred) else _many(some)
     return Deferred.fromCoroutine(_remove_many(context, request))
+
+
+def _one(answer: LeaveAnswer) -> LeaveGroupResponse:
+    error, (result,) = answer
+    return LeaveGroupResponse(0, error or result)
+
+
+def _many(answer: _Removed) -> LeaveGroupResponse:
+    error, members = answer
+    return LeaveGroupResponse(0, error) if error else LeaveGroupResponse(0, 0, members)
 
 
 async def _remove_many(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove some members in each turn of the reactor."""
     members: list[MemberResponse] = []
     for start in range(0, len(request.members), _AT_ONCE):
-        error, some = _remove(context, request.group_id, request.members[start : start + _AT_ONCE])
+        answer = _remove(context, request.group_id, request.members[start : start + _AT_ONCE])
+        error, some = await answer if isinstance(answer, Deferred) else answer
         if error:
             return LeaveGroupResponse(0, error)
         members += some
@@ -51,10 +66,13 @@ async def _remove_many(context: RequestContext, request: LeaveGroupRequest) -> L
     return LeaveGroupResponse(0, 0, members)
 
 
-def _remove(
-    context: RequestContext, group_id: str, members: Sequence[MemberIdentity]
-) -> tuple[ErrorCode, list[MemberResponse]]:
+def _remove(context: RequestContext, group_id: str, members: Sequence[MemberIdentity]) -> _Removed | Deferred[_Removed]:
     """Return the error for all of the request, and the answer for each member."""
     leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in members]
-    error, results = context.broker.groups.leave(group_id, leavers)
-    return error, [MemberResponse(*leaver, result) for leaver, result in zip(leavers, results, strict=True)]
+
+    def answered(answer: LeaveAnswer) -> _Removed:
+        error, results = answer
+        return error, [MemberResponse(*leaver, result) for leaver, result in zip(leavers, results, strict=True)]
+
+    answer = context.broker.groups.leave(group_id, leavers)
+    return answer.addCallback(answered) if isinstance(answer, Deferred) else answered(answer)

@@ -15,8 +15,9 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.slices import fill, in_slices
+from pylogd.groups.consumer.embedded import CONSUMER
 from pylogd.groups.consumer.group import ConsumerGroup
-from pylogd.groups.group import CONSUMER, ClassicGroup
+from pylogd.groups.group import ClassicGroup
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 

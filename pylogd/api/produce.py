@@ -28,7 +28,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
+from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of, leader_elsewhere
 from pylogd.api.context import Connection, RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.produce_transactions import TransactionalProduce
@@ -95,7 +95,7 @@ def _produce_unusual(context: RequestContext, request: ProduceRequest) -> Produc
         transaction = job.transaction = TransactionalProduce(context, request, job.find)
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
-    if not transaction.waits:
+    if not transaction.waits or (not _is_large(request) and transaction.verify_at_once()):
         return _append_all(context, request, job)
     return shield(Deferred.fromCoroutine(_append_verified(context, request, job, transaction)))
 
@@ -196,6 +196,7 @@ class _Job:
             elif partition is None:
                 code = why_absent(context.broker, key, data.index)
                 answer = _failure(data.index, code, code.text)
+                answer.current_leader = _leader_of(context, key, data.index)
             elif partition.topic in INTERNAL_TOPICS and not _may_write_internal(context):
                 answer = _failure(data.index, *_INTERNAL)
             else:
@@ -348,6 +349,11 @@ def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
 
 
+def _leader_of(context: RequestContext, topic: str | bytes, index: int) -> LeaderIdAndEpoch:
+    found = leader_elsewhere(context.broker, topic, index)
+    return _NO_LEADER if found is None else LeaderIdAndEpoch(*found)
+
+
 def _may_write(context: RequestContext, key: str | bytes, partition: Partition | None) -> bool:
     """Return whether the client may write to a topic, given by name or id; True also for an unknown id.
 
@@ -389,7 +395,8 @@ def _when_replicated(
                 failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
                 failed.log_append_time_ms = failed.log_start_offset = -1
                 if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    failed.current_leader = LeaderIdAndEpoch(append.partition.leader_id, append.partition.leader_epoch)
+                    partition = append.partition
+                    failed.current_leader = _leader_of(context, partition.topic, partition.index)
         _name_leaders(context, response)
         return response
 

@@ -21,12 +21,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms, VerificationGuard
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
+from pylogd.replica.waiting import then
 from pylogd.security.authorizer import AclOperation, ResourceType
-from pylogd.transactions.verification import TopicPartition
+from pylogd.transactions.verification import Answer, TopicPartition
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import ProduceRequest
@@ -46,6 +48,7 @@ _PASSING: Final = frozenset(
 )
 
 
+_Answers: TypeAlias = dict[TopicPartition, ErrorCode]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
@@ -59,7 +62,7 @@ class _First(NamedTuple):
 class TransactionalProduce:
     """The result of the verification of a request's transaction, by partition. Made before its batches are appended.
 
-    waits: whether `verify` has to be awaited before.
+    waits: whether `verify` has to be awaited before, unless `verify_at_once` makes that needless.
     """
 
     def __init__(self, context: RequestContext, request: ProduceRequest, find: Find) -> None:
@@ -71,6 +74,9 @@ class TransactionalProduce:
         self._id = request.transactional_id or ""
         self._verifier = context.broker.verifier
         self._terms: dict[Partition, TransactionTerms | KafkaError] = {}
+        self._guards: dict[TopicPartition, VerificationGuard] = {}
+        #: The answer to the first question, if it was asked.
+        self._answer: _Answers | Deferred[_Answers] | None = None
         if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self._id):
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         self._first = _first_batches(context, request, find)
@@ -81,11 +87,9 @@ class TransactionalProduce:
             )
         verifies = context.broker.settings.flag("transaction.partition.verification.enable")
         self._default = UNGUARDED if verifies else VERIFICATION_OFF
-        self.waits = (
-            verifies
-            and self._verifier is not None
-            and (context.broker.replicas.verifications.busy(self._senders) or bool(self._without_transaction()))
-        )
+        self._busy = context.broker.replicas.verifications.busy(self._senders)
+        self._asked = self._without_transaction() if verifies and self._verifier is not None else []
+        self.waits = verifies and self._verifier is not None and (self._busy or bool(self._asked))
 
     def terms(self, partition: Partition) -> TransactionTerms:
         """Return the proof of verification that an append needs. Raises KafkaError if the coordinator refused it."""
@@ -94,6 +98,21 @@ class TransactionalProduce:
             raise found
         return found
 
+    def verify_at_once(self) -> bool:
+        """Ask the coordinator, unless earlier requests of the producer wait; return whether it has answered already.
+
+        Then there is nothing to wait for. Otherwise `verify` takes over.
+        """
+        if self._busy:
+            return False
+        answer = self._answer = self._question(self._asked)
+        if isinstance(answer, Deferred) or (
+            self._adds and any(_is_undecided(one, answer, self._guards) for one in self._asked)
+        ):
+            return False
+        self._take_over(self._asked, answer)
+        return True
+
     async def verify(self) -> Callable[[], None]:
         """Wait for earlier requests of the producer, then for the coordinator's answer.
 
@@ -101,13 +120,17 @@ class TransactionalProduce:
         """
         finish = await self._context.broker.replicas.verifications.take_turn(self._senders)
         try:
-            asked = self._without_transaction()
+            asked = self._asked if self._answer is not None else self._without_transaction()
             if asked:
-                await self._ask(asked)
+                self._take_over(asked, await self._answers(asked))
         except BaseException:
             finish()
             raise
         return finish
+
+    @property
+    def _adds(self) -> bool:
+        return self._context.version >= ADDS_PARTITIONS
 
     def _without_transaction(self) -> list[_First]:
         """Return the batches that would open a transaction."""
@@ -121,37 +144,45 @@ class TransactionalProduce:
                 continue  # the append tells why
         return found
 
-    async def _ask(self, asked: list[_First]) -> None:
-        add = self._context.version >= ADDS_PARTITIONS
-        guards: dict[TopicPartition, VerificationGuard] = {}
-        answers = await self._answers(asked, guards, add)
+    def _take_over(self, asked: list[_First], answers: Answer) -> None:
         for partition, _ in asked:
             refusal = self._refusal(answers.get(partition.key, ErrorCode.UNKNOWN_SERVER_ERROR))
-            self._terms[partition] = refusal or TransactionTerms(guards[partition.key])
+            self._terms[partition] = refusal or TransactionTerms(self._guards[partition.key])
 
-    async def _answers(
-        self, asked: list[_First], guards: dict[TopicPartition, VerificationGuard], add: bool
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Ask the coordinator, again for partitions where the transaction before is being ended.
+    def _question(self, asked: list[_First]) -> _Answers | Deferred[_Answers]:
+        """Ask the coordinator about partitions, each of which has a guard that is valid now.
+
+        The answer for a log that has failed is its error.
+        """
+        assert self._verifier is not None
+        failed: dict[TopicPartition, ErrorCode] = {}
+        asked = [one for one in asked if _begin(one, failed, self._guards, self._adds)]
+        if not asked:
+            return failed
+        header = asked[0].header
+        keys = [partition.key for partition, _ in asked]
+        answer = self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, self._adds)
+        return then(answer, lambda found: {**found, **failed})
+
+    async def _answers(self, asked: list[_First]) -> Answer:
+        """Wait for the answer, and ask again about partitions where the transaction before is being ended.
 
         The marker of that one ends the guards that there are, also while the coordinator waits for it to be written and
         then adds the partition. So each question has a guard that is valid then, and is asked again, at once, if a
-        marker came meanwhile: had it ended this transaction, the coordinator would say so now.
+        marker came meanwhile: had it ended this transaction, the coordinator would say so now. Of a log that fails
+        meanwhile the answer is its error.
         """
-        assert self._verifier is not None
         answers: dict[TopicPartition, ErrorCode] = {}
-        header = asked[0].header
         left = asked
         for attempt in range(_MOST_RETRIES + 1):
             if attempt and any(answers[one.partition.key] for one in left):
                 pause: Deferred[None] = Deferred()
                 self._context.broker.clock.callLater(_RETRY_SECONDS, pause.callback, None)
                 await pause
-            for partition, first in left:
-                guards[partition.key] = partition.log.producers.begin_verification(first, add, partition.log.now_ms())
-            keys = [partition.key for partition, _ in left]
-            answers.update(await self._verifier.verify(self._id, header.producer_id, header.producer_epoch, keys, add))
-            left = [one for one in left if _is_undecided(one, answers, guards)] if add else []
+            answer = self._question(left) if self._answer is None else self._answer
+            self._answer = None
+            answers.update(await answer if isinstance(answer, Deferred) else answer)
+            left = [one for one in left if _is_undecided(one, answers, self._guards)] if self._adds else []
             if not left:
                 break
         return answers
@@ -173,14 +204,35 @@ class TransactionalProduce:
         return KafkaError(code)
 
 
+def _begin(
+    asked: _First,
+    answers: dict[TopicPartition, ErrorCode],
+    guards: dict[TopicPartition, VerificationGuard],
+    add: bool,
+) -> bool:
+    """Make the guard of a batch. Return whether there is one; otherwise the answer is why the log has failed."""
+    partition, header = asked
+    try:
+        log = partition.log
+        guards[partition.key] = log.producers.begin_verification(header, add, log.now_ms())
+    except PylogdError as error:
+        answers[partition.key] = explain(error)[0]
+        return False
+    return True
+
+
 def _is_undecided(
-    asked: _First, answers: Mapping[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
+    asked: _First, answers: dict[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, VerificationGuard]
 ) -> bool:
     """Return whether the coordinator has to be asked again about the first batch of a transaction on a partition."""
     (partition, header), key = asked, asked.partition.key
     if answers.get(key) is not ErrorCode.NONE:
         return answers.get(key) is ErrorCode.CONCURRENT_TRANSACTIONS
-    return not partition.log.producers.is_verified(header.producer_id, header.producer_epoch, guards[key])
+    try:
+        return not partition.log.producers.is_verified(header.producer_id, header.producer_epoch, guards[key])
+    except PylogdError as error:
+        answers[key] = explain(error)[0]
+        return False
 
 
 def _first_batches(context: RequestContext, request: ProduceRequest, find: Find) -> list[_First]:

@@ -1,4 +1,4 @@
-"""The resources of the three configuration APIs: topics and brokers."""
+"""The resources of the configuration APIs: topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pylogd.api.errors import explain
 from pylogd.api.slices import Pace
 from pylogd.config import ConfigError
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.metadata.errors import InvalidConfig, UnknownTopic
 from pylogd.metadata.image import Topic, check_topic_name
 from pylogd.security.authorizer import AclOperation
@@ -33,13 +34,14 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 def unsupported(resource_type: int) -> KafkaError:
     """Return the error for a type of resource without settings."""
     return KafkaError(
         ErrorCode.INVALID_REQUEST,
-        f"Resources of type {resource_type} have no settings; use topics (2) or brokers (4).",
+        f"Resources of type {resource_type} have no settings; use topics (2), brokers (4) or groups (32).",
     )
 
 
@@ -53,7 +55,7 @@ def as_invalid_request() -> Iterator[None]:
 
 
 def check_authorized(context: RequestContext, operation: AclOperation, resource: Resource) -> None:
-    """Raise KafkaError unless the client may do `operation` to a topic, or, for brokers, to the cluster.
+    """Raise KafkaError unless the client may do `operation` to a topic or a group, or, for brokers, to the cluster.
 
     Settings of internal topics are for those who may ALTER the cluster. A resource without settings is for nobody:
     `unsupported` says so.
@@ -63,6 +65,9 @@ def check_authorized(context: RequestContext, operation: AclOperation, resource:
         may = context.may_use_topic if reads else context.may_change_topic
         if not may(operation, resource.resource_name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    elif resource.resource_type == ResourceType.GROUP:
+        if not context.may_use_group(operation, resource.resource_name):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     elif resource.resource_type == ResourceType.BROKER and not context.may_use_cluster(operation):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -89,13 +94,23 @@ def broker_of(context: RequestContext, name: str) -> int | None:
     return own
 
 
+def group_of(name: str) -> str:
+    """Return a group's name, if it can be that of a group with settings. Raises KafkaError."""
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Groups have no common settings: name a group.")
+    if len(name) > MAX_GROUP_ID:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"A group's name has at most {MAX_GROUP_ID} characters.")
+    return name
+
+
 async def alter_one(
     context: RequestContext,
     resource: Resource,
     alter_topic: Callable[[str], Awaitable[object]],
     alter_broker: Callable[[int | None], Awaitable[object]],
+    alter_group: Callable[[str], Awaitable[object]],
 ) -> None:
-    """Change the settings of a topic, by its name, or of a broker, by its id; None for all brokers.
+    """Change the settings of a topic or a group, by its name, or of a broker, by its id; None for all brokers.
 
     Raises KafkaError for resources of other types, and whatever the functions raise.
     """
@@ -108,6 +123,8 @@ async def alter_one(
         with as_invalid_request():
             await alter_broker(whose)
         await context.broker.cluster.labels_settled()  # so that the next request finds what this one has set
+    elif resource.resource_type == ResourceType.GROUP:
+        await alter_group(group_of(resource.resource_name))
     else:
         raise unsupported(resource.resource_type)
 

@@ -91,7 +91,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
     broker = context.broker
     verifier, key = broker.verifier, broker.groups.offsets_partition(request.group_id)
     partition = None if key is None else broker.partitions.by_name.get(key)
-    if key is None or partition is None:
+    if key is None or partition is None or not partition.online:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if key is None else ErrorCode.NOT_COORDINATOR
     producer_id, epoch = request.producer_id, request.producer_epoch
     producers, adds = partition.log.producers, context.version >= _FIRST_THAT_ADDS
@@ -100,7 +100,8 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
     for _ in range(_MOST_QUESTIONS if adds else 1):
         new = VerificationGuard(epoch, NO_SEQUENCE, adds, broker.groups.now_ms)
         guard = producers.keep_guard(producer_id, new)
-        found = (await verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)).get(key)
+        answer = verifier.verify(request.transactional_id, producer_id, epoch, [key], adds)
+        found = (await answer if isinstance(answer, Deferred) else answer).get(key)
         if found is not ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
         if producers.is_verified(producer_id, epoch, guard):
@@ -117,6 +118,8 @@ def _for_version(error: ErrorCode, version: int) -> ErrorCode:
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients send the request again
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_THAT_KNOWS_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error is ErrorCode.STALE_MEMBER_EPOCH:
+        return ErrorCode.ILLEGAL_GENERATION  # the epoch is in a field that is called a generation, as Kafka has it
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     return error

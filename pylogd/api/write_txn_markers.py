@@ -1,6 +1,7 @@
 """WriteTxnMarkers (27), versions 1 and 2: end transactions in partitions (KIP-98). For transaction coordinators.
 
-Behaviour: a marker is a control batch. It is answered once every in-sync replica has it, after 30 s at the latest. A
+Behaviour: a marker is a control batch. It is answered once every in-sync replica has it. A partition whose disk or
+replicas take longer than half a second is REQUEST_TIMED_OUT, so that it does not hold up the others of the request. A
 marker of an older coordinator epoch than the producer's last one is TRANSACTION_COORDINATOR_FENCED; one of an older
 producer epoch INVALID_PRODUCER_EPOCH, as is, with version 2 of transactions, one of the same epoch while the
 transaction is open (KIP-890; Kafka 4.3's version 2 of this API says which version it is). A partition that is not led
@@ -27,11 +28,11 @@ from pylogd.log.append_result import AppendResult
 from pylogd.log.markers import encode_marker
 from pylogd.log.transactions import TransactionTerms
 from pylogd.metadata.image import OFFSETS_TOPIC
+from pylogd.replica.late_writes import unfinished
 from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.write_txn_markers import (
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -39,7 +40,8 @@ from pylogd.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-_TIMEOUT_MS: Final = 30_000  # Kafka's default of request.timeout.ms
+#: How long partitions may take, in seconds: coordinators send what was late again, apart from other markers.
+_SECONDS: Final = 0.5
 
 
 @handles(WriteTxnMarkersRequest, 1, 2)
@@ -52,25 +54,39 @@ def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) 
 async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     allowed = context.may_use_cluster(AclOperation.ALTER, audited=False) or context.acts_for_cluster()
     response = WriteTxnMarkersResponse()
+    writes: dict[int, Deferred[None]] = {}  # those that are not done at once, by their number
     pending: list[PendingAppend] = []
     pace = Pace(context)
+    deadline = context.broker.clock.seconds() + _SECONDS
     for marker in request.markers:
         topics: list[WritableTxnMarkerTopicResult] = []
         response.markers.append(WritableTxnMarkerResult(marker.producer_id, topics))
+        batch = encode_marker(
+            marker.producer_id, marker.producer_epoch, context.broker.transactions.now_ms,
+            committed=marker.transaction_result, coordinator_epoch=marker.coordinator_epoch,
+        )  # fmt: skip
+        terms = TransactionTerms(version=marker.transaction_version)
         for topic in marker.topics:
             answers: list[WritableTxnMarkerPartitionResult] = []
             topics.append(WritableTxnMarkerTopicResult(topic.name, answers))
             for index in topic.partition_indexes:
                 await pace.step()
-                answer = WritableTxnMarkerPartitionResult(index)
-                answers.append(answer)
-                if allowed:
-                    await _write(context, marker, topic.name, answer, pending)
-                else:
-                    answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    if pending:
-        await context.broker.replicas.wait_for_replicas(pending, _TIMEOUT_MS)
-    for append in pending:
+                if not allowed:
+                    answers.append(WritableTxnMarkerPartitionResult(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+                    continue
+                answers.append(answer := WritableTxnMarkerPartitionResult(index, ErrorCode.REQUEST_TIMED_OUT))
+                writes[pace.steps] = Deferred.fromCoroutine(_write(context, batch, terms, topic.name, answer, pending))
+                if writes[pace.steps].called:  # no queue of a disk has it
+                    await writes.pop(pace.steps)
+    if writes:
+        late = await unfinished(writes, context.broker.clock, _SECONDS)
+        for number in writes.keys() - late:
+            await writes[number]
+    appended = list(pending)  # a late write adds to the other list, and to an answer that was sent
+    if appended:
+        left_ms = round((deadline - context.broker.clock.seconds()) * 1000)
+        await context.broker.replicas.wait_for_replicas(appended, left_ms)
+    for append in appended:
         append.answer.error_code = why_not_committed(context, append) or ErrorCode.NONE
     if allowed:
         _tell_groups(context, request, response)
@@ -90,7 +106,8 @@ def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, respo
 
 async def _write(
     context: RequestContext,
-    marker: WritableTxnMarker,
+    batch: bytes,
+    terms: TransactionTerms,
     topic: str,
     answer: WritableTxnMarkerPartitionResult,
     pending: list[PendingAppend],
@@ -101,21 +118,18 @@ async def _write(
         answer.error_code = why_absent(context.broker, topic, answer.partition_index)
         return
     try:
-        result = await _append(context, partition, marker)
+        result = await _append(context, partition, batch, terms)
     except PylogdError as error:
         answer.error_code = explain(error)[0]
         return
     if partition.high_watermark <= result.last_offset:
         pending.append(PendingAppend(partition, result.last_offset + 1, answer))
+    else:
+        answer.error_code = ErrorCode.NONE
 
 
-async def _append(context: RequestContext, partition: Partition, marker: WritableTxnMarker) -> AppendResult:
+async def _append(context: RequestContext, partition: Partition, batch: bytes, terms: TransactionTerms) -> AppendResult:
     replicas = context.broker.replicas
-    batch = encode_marker(
-        marker.producer_id, marker.producer_epoch, partition.log.now_ms(), committed=marker.transaction_result,
-        coordinator_epoch=marker.coordinator_epoch,
-    )  # fmt: skip
-    terms = TransactionTerms(version=marker.transaction_version)
     if partition in replicas.append_queues:
         return await replicas.append_in_turn(partition, batch, True, own=True, terms=terms)
     return replicas.append(partition, batch, True, own=True, terms=terms)

@@ -22,6 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable before
 _PROPERTIES = "pylogd.properties"  # where a command's context keeps them
 _SECURITY = "pylogd.security"
+_MEMBER = "pylogd.member"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -35,7 +36,7 @@ def bootstrap_option(function: Function) -> Function:
         envvar="PYLOGD_COMMAND_CONFIG",
         expose_value=False,
         callback=_read_config,
-        help="Properties of TLS and SASL, named as in Kafka. Also from PYLOGD_COMMAND_CONFIG.",
+        help="Properties of TLS, SASL and members of groups, named as in Kafka. Also from PYLOGD_COMMAND_CONFIG.",
     )(function)
     return click.option(
         "-b",
@@ -52,13 +53,14 @@ def bootstrap_option(function: Function) -> Function:
 
 def _read_config(ctx: click.Context, _parameter: click.Parameter, path: str | None) -> None:
     """Keep the properties of `--command-config` for the rest of the command."""
-    from pylogd.client.properties import is_security, parse_properties, security_from
+    from pylogd.client.properties import is_security, member_options, parse_properties, security_from
 
     if not path:
         return
     try:
         properties = parse_properties(Path(path).read_text("utf-8"))
         found = security_from(properties)
+        ctx.meta[_MEMBER] = member_options(properties)
     except OSError as error:
         raise click.BadParameter(f"can't read {path}: {error.strerror}") from None
     except ValueError as error:
@@ -71,6 +73,19 @@ def security() -> SecurityOptions | None:
     """Return what the command's `--command-config` says of TLS and SASL; None if nothing."""
     ctx = click.get_current_context(silent=True)
     found: SecurityOptions | None = None if ctx is None else ctx.meta.get(_SECURITY)
+    return found
+
+
+def member_settings(protocol: str | None) -> dict[str, Any]:
+    """Return the options of a group member in the command's `--command-config`, by the names of `ConsumerOptions`.
+
+    protocol: the group protocol to use in place of the file's; None for that.
+    """
+    found: dict[str, Any] = dict(click.get_current_context().meta.get(_MEMBER, {}))
+    if protocol is not None:
+        found["group_protocol"] = protocol
+    if found.get("group_protocol") != "consumer":
+        found.pop("group_remote_assignor", None)
     return found
 
 

@@ -7,15 +7,22 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import BinaryIO, Literal
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, format_time, parse_time, text_or_base64
+from pylogd.cli.common import (
+    bootstrap_option,
+    connect,
+    format_time,
+    member_settings,
+    parse_time,
+    text_or_base64,
+)
 from pylogd.cli.output import note
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.client import Consumer, Record, TopicPartition
+from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.process.printable import printable, printable_json
 
 _NUMBER = re.compile(r"-?\d+")
@@ -36,6 +43,9 @@ Render = Callable[[Record], bytes]
 @click.option("-g", "--group", metavar="GROUP",
               help="Join this consumer group: share its partitions, start at its committed offsets, and commit "
               "what is printed.")  # fmt: skip
+@click.option("--group-protocol", "protocol", type=click.Choice(["classic", "consumer"]),
+              help="With --group: classic, in which members assign the partitions, or consumer (KIP-848), in which the "
+              "broker does  [default: group.protocol of --command-config, else classic]")  # fmt: skip
 @click.option("-f", "--from", "start", default="beginning", show_default=True, metavar="WHERE",
               help="Where to start: beginning, end, an offset, -N for the last N of each partition, or a time: "
               "2026-11-21T08:00, @1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
@@ -56,8 +66,9 @@ Render = Callable[[Record], bytes]
               "KIP-392).")  # fmt: skip
 @bootstrap_option
 def consume(
-    topics: Sequence[str], partitions: Sequence[int], group: str | None, start: str, count: int | None,
-    follow: bool, timeout: float | None, form: str, raw: bool, key_separator: str, rack: str | None, bootstrap: str,
+    topics: Sequence[str], partitions: Sequence[int], group: str | None, protocol: str | None, start: str,
+    count: int | None, follow: bool, timeout: float | None, form: str, raw: bool, key_separator: str, rack: str | None,
+    bootstrap: str,
 ) -> None:  # fmt: skip
     """Print the records of TOPICS as they arrive, one per line.
 
@@ -68,6 +79,7 @@ def consume(
     pylogd consume events --from -10 --until-end           the last ten of each partition
     pylogd consume events --from 15m --count 100
     pylogd consume events --group billing                  as a member of a group, which shares the partitions
+    pylogd consume events --group billing --group-protocol consumer
 
     In a pipe or a file, keys and values are written as they are. On a terminal, control characters in them are shown
     as escapes such as \\x1b, unless --raw is given.
@@ -78,8 +90,10 @@ def consume(
     if group is not None:
         _check_for_group(partitions, start)
         reset: Literal["earliest", "latest"] = "earliest" if start == "beginning" else "latest"
-        member = partial(Consumer, group_id=group, auto_offset_reset=reset, client_rack=rack)
-        with terminable() as stop, connect(bootstrap) as connected, member(connected) as consumer:
+        options = ConsumerOptions(
+            group_id=group, auto_offset_reset=reset, client_rack=rack, **member_settings(protocol)
+        )  # fmt: skip
+        with terminable() as stop, connect(bootstrap) as connected, Consumer(connected, options) as consumer:
             for topic in topics:
                 consumer.partitions(topic)  # raises for an unknown topic, which would otherwise be waited for
             ends = _Ends(consumer, grouped=True)
@@ -111,12 +125,14 @@ class _Ends:
     def __init__(self, consumer: Consumer, *, grouped: bool = False) -> None:
         self._consumer = consumer
         self._grouped = grouped
+        # In the newer protocol the first partitions may come later, when other members have given them up.
+        self._may_be_none = consumer.options.group_protocol == "classic"
         self._ends: dict[TopicPartition, int] = {}
         self._begun = False
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """Look up the end offsets of partitions that are read from now on."""
-        self._begun = True
+        self._begun |= bool(partitions) or self._may_be_none
         self._ends.update(self._consumer.end_offsets(partitions))
 
     def revoked(self, partitions: list[TopicPartition]) -> None:

@@ -1,4 +1,4 @@
-"""`pylogd groups`: show consumer groups and their lag, reset their offsets, delete them."""
+"""`pylogd groups`: show consumer groups and their lag, reset their offsets, change their settings, delete them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pylogd.cli import throttled
-from pylogd.cli.common import bootstrap_option, connect, format_time, json_option, parse_time
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, json_option, parse_time
 from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import LATEST
@@ -31,6 +31,7 @@ def groups() -> None:
     pylogd groups describe billing                              members, offsets, lag
     pylogd groups reset-offsets billing --topic events --to-earliest              show the plan
     pylogd groups reset-offsets billing --topic events --to-earliest --execute    carry it out
+    pylogd groups alter billing --config consumer.session.timeout.ms=60000
     pylogd groups delete billing
     """
 
@@ -292,6 +293,43 @@ def _show_plan(
         print_json([dict(zip([column.lstrip(">") for column in columns], row, strict=True)) for row in rows])
     else:
         print_table(columns, ([_NONE if cell is None else cell for cell in row] for row in rows))
+
+
+@groups.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@json_option
+@bootstrap_option
+def settings(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
+    """Show the settings of GROUPs of the newer protocol, and where each value comes from.
+
+    In a pipe, a line for each setting: group, name, value, source.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = [(name, entry) for name in names for entry in admin.describe_configs("group", name)]
+    if as_json:
+        print_json([{"group": name, "name": e.name, "value": e.value, "source": e.source} for name, e in found])
+    else:
+        print_table(["group", "name", "value", "source"], ([name, e.name, e.value, e.source] for name, e in found))
+
+
+@groups.command()
+@click.argument("name", metavar="GROUP")
+@click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", callback=assignments,
+              help="Change a setting. Repeatable.")  # fmt: skip
+@click.option("-d", "--delete-config", "deleted", multiple=True, metavar="NAME",
+              help="Go back to the broker's value of a setting. Repeatable.")  # fmt: skip
+@bootstrap_option
+def alter(name: str, configs: dict[str, str], deleted: Sequence[str], bootstrap: str) -> None:
+    """Change settings of a group of the newer protocol. Its members follow with their next heartbeats.
+
+    \b
+    pylogd groups alter billing --config consumer.session.timeout.ms=60000
+    pylogd groups alter billing --delete-config consumer.session.timeout.ms
+    """
+    if not (configs or deleted):
+        raise click.UsageError("nothing to change: give --config or --delete-config")
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        admin.alter_configs("group", name, {**configs, **dict.fromkeys(deleted)})
 
 
 @groups.command()

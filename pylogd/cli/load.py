@@ -41,6 +41,8 @@ _MEGABYTE = 1 << 20
 @click.option("--accept-data-loss", is_flag=True, help="Continue even if records were deleted before loading.")
 @click.option("--on-recreated", type=click.Choice(["error", "restart"]), default="error", show_default=True,
               help="A topic that was deleted and created again: fail, or load it from its beginning.")  # fmt: skip
+@click.option("--isolation", type=click.Choice(["uncommitted", "committed"]), default="uncommitted", show_default=True,
+              help="committed: load no records of transactions that are open or aborted.")  # fmt: skip
 @click.option("--compact", is_flag=True, help="Merge small files of the lake; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
 @click.option("--history", is_flag=True, help="Show the lake's commits; load nothing.")
@@ -95,7 +97,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             by=given["by"],
             gather=given["gather"],
             restart_recreated=given["on_recreated"] == "restart",
-            client=kafka_options(),
+            client={**kafka_options(), "kafka.isolation.level": f"read_{given['isolation']}"},
         )
         if given["follow"]:
             loading.follow(

@@ -93,8 +93,9 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
         print_line(f"  state {one.state}, coordinator {one.coordinator}")
         print_line(f"  producer id {one.producer_id}, epoch {one.epoch}, time-out {one.timeout / 1000:g} s")
         if one.started >= 0:
-            open_for = max(0, wall_ms() - one.started) / 1000
-            print_line(f"  open since {format_time(one.started)} ({open_for:.0f} s)")
+            seconds = max(0, wall_ms() - one.started) / 1000
+            since = "open since" if one.is_open else "last transaction began at"
+            print_line(f"  {since} {format_time(one.started)} ({seconds:.0f} s ago)")
         for partition in one.partitions:
             print_line(f"  {partition}")
 
@@ -127,7 +128,10 @@ def find_hanging(topics: Sequence[str], max_timeout: float, as_json: bool, boots
             [at.topic, at.partition, one.producer_id, one.epoch, one.transaction_start, format_time(one.last_timestamp)]
             for at, one in hanging
         ]
-        print_table(["topic", ">partition", ">producer id", ">epoch", ">first offset", "last record"], rows)
+        if rows:
+            print_table(["topic", ">partition", ">producer id", ">epoch", ">first offset", "last record"], rows)
+        else:
+            note(f"No transaction hangs (partitions searched: {len(partitions):,}).")
     if hanging:
         raise click.exceptions.Exit(1)
 

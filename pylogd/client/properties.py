@@ -1,4 +1,6 @@
-"""Kafka's property files and property names, for how clients connect: `security.protocol`, `ssl.*`, `sasl.*`.
+"""Kafka's property files and property names, for how clients connect and are members of groups.
+
+Those are `security.protocol`, `ssl.*`, `sasl.*`; `group.protocol`, `group.remote.assignor`, `group.instance.id`.
 
 The command line's `--command-config` and Spark's `kafka.*` options use these. Stores of certificates and keys are PEM,
 since Java's own formats need Java; the error says how to convert them. Properties for other purposes are ignored here.
@@ -23,6 +25,12 @@ _LINE = re.compile(r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<val
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _VERSIONS = ("TLSv1.2", "TLSv1.3")
+#: Properties of members of consumer groups, and the options of `ConsumerOptions` for them.
+_OF_MEMBERS = {
+    "group.protocol": "group_protocol",
+    "group.remote.assignor": "group_remote_assignor",
+    "group.instance.id": "group_instance_id",
+}
 #: Properties of stores in Java's formats, which have no PEM counterpart.
 _JAVA_ONLY = ("ssl.truststore.password", "ssl.keystore.password")
 
@@ -90,6 +98,21 @@ def security_from(properties: Mapping[str, str]) -> SecurityOptions | None:
         return SecurityOptions(**options)
     except ValueError as error:
         raise ValueError(f"security.protocol, ssl.* or sasl.*: {error}") from None
+
+
+def member_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a group member that properties ask for, by the names of `ConsumerOptions`.
+
+    Raises ValueError for a group protocol that there is not.
+    """
+    given = {option: properties.get(name, "").strip() for name, option in _OF_MEMBERS.items()}
+    found = {option: value for option, value in given.items() if value}
+    protocol = found.get("group_protocol")
+    if protocol is not None:
+        found["group_protocol"] = protocol.lower()
+        if protocol.lower() not in ("classic", "consumer"):
+            raise ValueError(f"group.protocol: classic or consumer, not {protocol!r}")
+    return found
 
 
 def _tls(given: Mapping[str, str]) -> dict[str, Any]:

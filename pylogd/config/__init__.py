@@ -6,6 +6,7 @@ Reading guide: `broker` and `topic` are the tables; `values` is what one setting
 """
 
 from pylogd.config.broker import SETTINGS
+from pylogd.config.group import GROUP_SETTINGS
 from pylogd.config.listeners import Listener, SecurityProtocol, parse_listeners
 from pylogd.config.lookup import ListenerValues, broker_setting
 from pylogd.config.profiles import PROFILES, Profile
@@ -16,6 +17,7 @@ from pylogd.config.topic import TOPIC_SETTINGS
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
 
 __all__ = [
+    "GROUP_SETTINGS",
     "PROFILES",
     "SETTINGS",
     "TOPIC_SETTINGS",

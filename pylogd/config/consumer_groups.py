@@ -9,7 +9,7 @@ from typing import Final
 
 from pylogd.config.values import ConfigType, Mode, Setting
 
-_INT = ConfigType.INT
+_INT, _STRING = ConfigType.INT, ConfigType.STRING
 _GROUPS: Final = "Consumer groups"
 
 CONSUMER_GROUP_SETTINGS: Final = [
@@ -33,6 +33,40 @@ CONSUMER_GROUP_SETTINGS: Final = [
         mode=Mode.DYNAMIC,
     ),
     Setting(
+        "group.consumer.min.session.timeout.ms",
+        _INT,
+        45_000,
+        "Shortest consumer.session.timeout.ms that a group may have of its own. (Unlike in Kafka, the broker's own "
+        "group.consumer.session.timeout.ms may be shorter.)",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.max.session.timeout.ms",
+        _INT,
+        60_000,
+        "Longest consumer.session.timeout.ms that a group may have of its own.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        _INT,
+        5_000,
+        "Shortest consumer.heartbeat.interval.ms that a group may have of its own. (Unlike in Kafka, the broker's own "
+        "group.consumer.heartbeat.interval.ms may be shorter.)",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        _INT,
+        15_000,
+        "Longest consumer.heartbeat.interval.ms that a group may have of its own.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
         "group.consumer.max.size",
         _INT,
         5_000,
@@ -40,6 +74,17 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "some 10 ms for 2,000 members. (Kafka has no bound by default.)",
         _GROUPS,
         minimum=1,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
+        "group.consumer.migration.policy",
+        _STRING,
+        "bidirectional",
+        "Whether a group with members moves between the protocols: `upgrade` lets a classic group of consumers become "
+        "one of the newer protocol when the first consumer of that joins, `downgrade` lets it go back when the last "
+        "such consumer leaves, `bidirectional` both, `disabled` neither.",
+        _GROUPS,
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
         mode=Mode.DYNAMIC,
     ),
 ]

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
 from pylogd.config.connections import check_connections
+from pylogd.config.group import BOUNDS, GROUP_SETTINGS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT, check_bounds
 from pylogd.config.labels import PLACEMENT_LABEL, check_label, check_labels
 from pylogd.config.lagging import check_lagging
 from pylogd.config.listeners import (
@@ -56,6 +57,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 #: Values by name from each source, in order of precedence.
@@ -239,6 +241,42 @@ class Settings(TypedValues):
             if name in overrides:
                 synonyms.insert(0, ConfigSynonym(name, setting.format(values[name]), ConfigSource.TOPIC))
             entries.append(_entry(setting, setting.format(values[name]), synonyms))
+        return entries
+
+    # -- groups
+
+    def check_group(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """Return the overrides of a group in canonical spelling.
+
+        Raises ConfigError for an unknown name, a bad value, or one outside the broker's bounds.
+        """
+        checked: dict[str, str] = {}
+        for name, raw in overrides.items():
+            setting = known(GROUP_SETTINGS.get, GROUP_SETTINGS, name, "group setting")
+            checked[name] = setting.format(setting.parse(raw)) or ""
+            check_bounds(name, int(checked[name]), *map(self.integer, BOUNDS[name]))
+        session, interval = (self.group_value(checked, name) for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL))
+        if checked and session <= interval:
+            text = f"{SESSION_TIMEOUT} = {session} must be longer than {HEARTBEAT_INTERVAL} = {interval}"
+            raise ConfigError(text, SESSION_TIMEOUT)
+        return checked
+
+    def group_value(self, overrides: Mapping[str, str], name: str) -> int:
+        """Return the value of a group's setting: its override, within the broker's bounds, or the broker's value."""
+        own = overrides.get(name)
+        if own is None:
+            return self.integer(GROUP_SETTINGS[name].synonyms[0][0])
+        low, high = map(self.integer, BOUNDS[name])
+        return max(low, min(int(own), high))
+
+    def describe_group(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+        """Return every setting of a group as DescribeConfigs shows it."""
+        entries = []
+        for name, setting in GROUP_SETTINGS.items():
+            synonyms = self._candidates(SETTINGS[setting.synonyms[0][0]])
+            if name in overrides:
+                synonyms = [ConfigSynonym(name, overrides[name], ConfigSource.GROUP), *synonyms]
+            entries.append(_entry(setting, str(self.group_value(overrides, name)), synonyms))
         return entries
 
     # -- this broker

@@ -317,7 +317,8 @@ _COMPACTION_SETTINGS: Final = [
         "log.cleaner.threads",
         _INT,
         1,
-        "Threads that compact logs. Each works on one log at a time.",
+        "Threads that compact logs. Each works on one log at a time. With `log.write.queues` so many for each data "
+        "directory, and none of them waits for the disk of another.",
         _COMPACTION,
         minimum=0,
     ),

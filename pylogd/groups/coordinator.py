@@ -23,12 +23,14 @@ from twisted.logger import Logger
 from pylogd.errors import ErrorCode
 from pylogd.groups import transactions
 from pylogd.groups.consumer.group import ConsumerGroup
-from pylogd.groups.consumer.heartbeats import Heartbeat, Match
+from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, Match
 from pylogd.groups.consumer.members import JOINING, TopicPartition
+from pylogd.groups.consumer.mixed import LeaveAnswer
 from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.joining import why_not_join
 from pylogd.groups.led_groups import LedGroups
+from pylogd.groups.migration import upgraded
 from pylogd.groups.offsets import (
     may_commit,
     may_commit_as_consumer,
@@ -60,13 +62,17 @@ class GroupCoordinator(LedGroups):
 
     def join(self, group_id: str, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
         """Handle a JoinGroup request."""
-        error = self._error_for(group_id) or why_not_join(request, self._settings, self._groups.values())
+        error = self._error_for(group_id) or why_not_join(request, self._settings, self._metadata_bytes)
         if error:
             return JoinAnswer(error, request.member_id)
+        again = partial(self.join, group_id, request)
+        unloaded = JoinAnswer(ErrorCode.NOT_COORDINATOR, request.member_id)
+        if (later := self._consumers.in_line(group_id, again, unloaded)) is not None:
+            return later
         consumers = self._consumers.get(group_id)
         if consumers is not None:
             if consumers.members:
-                return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+                return self._consumers.join(group_id, request, again)
             self._consumers.delete(group_id)
         group = self._groups.get(group_id)
         if group is None:
@@ -75,6 +81,11 @@ class GroupCoordinator(LedGroups):
             group = self._new(group_id)
         return self._membership.join(group, request)
 
+    def _metadata_bytes(self) -> int:
+        """Return how many bytes of metadata of classic members are kept."""
+        members = (member for group in self._groups.values() for member in group.members.values())
+        return sum(member.metadata_bytes for member in members) + self._consumers.metadata_bytes
+
     def consumer_heartbeat(
         self, group_id: str, request: Heartbeat, match: Match
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
@@ -82,17 +93,33 @@ class GroupCoordinator(LedGroups):
         error = self._error_for(group_id)
         if error:
             return HeartbeatAnswer(error)
-        group = self._groups.get(group_id)
+        again = partial(self.consumer_heartbeat, group_id, request, match)
+        later = self._consumers.in_line(group_id, again, HeartbeatAnswer(ErrorCode.NOT_COORDINATOR))
+        if later is not None:
+            return later
         if request.epoch == JOINING and self._consumers.get(group_id) is None:
-            if group is None:
-                group = self._new(group_id)
-            if group.state is not GroupState.EMPTY or group.pending:
-                return HeartbeatAnswer(
-                    ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id!r} has members of the classic protocol."
-                )
+            group = self._groups.get(group_id) or self._new(group_id)
+            if group.members:
+                return self._upgrade(group, request, match)
             if group.stored:
-                self._append(group, [(group_key(group_id), None)], lambda: setattr(group, "stored", False))
+                self._append(group, [(group_key(group_id), None)], lambda: None)
+            self._membership.release(group)
         return self._consumers.heartbeat(group_id, request, match)
+
+    def _upgrade(
+        self, group: ClassicGroup, request: Heartbeat, match: Match
+    ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+        """Have a classic group become one of the newer protocol, whose first member joins."""
+        try:
+            records = upgraded(group, self._settings, self._topics.get)
+        except HeartbeatRefused as refused:
+            return HeartbeatAnswer(refused.code, str(refused), request.member_id)
+        return self._consumers.upgrade(group.group_id, self._takeover(group, records), request, match)
+
+    def _with_consumers(self, group_id: str) -> bool:
+        """Return whether a group is one of the newer protocol, with members."""
+        consumers = self._consumers.get(group_id)
+        return consumers is not None and bool(consumers.members)
 
     def sync(
         self,
@@ -111,24 +138,36 @@ class GroupCoordinator(LedGroups):
             if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients treat that as fatal
                 error = ErrorCode.REBALANCE_IN_PROGRESS
             return SyncAnswer(error or ErrorCode.UNKNOWN_MEMBER_ID)
+        again = partial(self.sync, group_id, member_id, instance_id, generation, protocol_type, protocol, assignments)
+        if (later := self._consumers.in_line(group_id, again, SyncAnswer(ErrorCode.NOT_COORDINATOR))) is not None:
+            return later
+        if self._with_consumers(group_id):
+            return self._consumers.sync(group_id, member_id, instance_id, generation, protocol_type, protocol)
         return self._membership.sync(group, member_id, instance_id, generation, protocol_type, protocol, assignments)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Handle a Heartbeat request. While the groups are being loaded every heartbeat is accepted."""
         group = self._groups.get(group_id)
         if group is not None:
+            if not group.members and self._with_consumers(group_id):
+                return self._consumers.classic_heartbeat(group_id, member_id, instance_id, generation)
             return self._membership.heartbeat(group, member_id, instance_id, generation)
         error = self._error_for(group_id)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return _NONE
         return error or ErrorCode.UNKNOWN_MEMBER_ID
 
-    def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
+    def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> LeaveAnswer | Deferred[LeaveAnswer]:
         """Handle a LeaveGroup request: return the error for the whole request, and NONE or an error for each member."""
         group = self._groups.get(group_id)
         if group is None:
             error = self._error_for(group_id)
             return error, [error or ErrorCode.UNKNOWN_MEMBER_ID for _ in leavers]
+        unloaded = ErrorCode.NOT_COORDINATOR, [ErrorCode.NOT_COORDINATOR for _ in leavers]
+        if (later := self._consumers.in_line(group_id, partial(self.leave, group_id, leavers), unloaded)) is not None:
+            return later
+        if self._with_consumers(group_id):
+            return self._consumers.leave(group_id, leavers)
         return _NONE, self._membership.leave(group, leavers)
 
     # -- offsets

@@ -17,13 +17,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.embedded import CONSUMER
 from pylogd.groups.records import Committed, PartitionId, StoredGroup, StoredMember, consumer_topics
 from pylogd.groups.states import CLASSIC_GROUP, GroupEvent, GroupState
 from pylogd.groups.transactions import OpenTransactions
 from pylogd.groups.values import JoinAnswer, JoinedMember, Protocols, SyncAnswer
 
-#: The protocol type whose members send subscriptions as their metadata.
-CONSUMER = "consumer"
 NEVER = float("inf")
 
 
@@ -287,7 +286,6 @@ class ClassicGroup:
             return group
         group.state = GroupState.STABLE
         group.protocol = stored.protocol
-        group.leader = stored.leader
         for known in stored.members:
             member = Member(
                 known.member_id, known.instance_id, known.client_id, known.client_host, known.session_ms / 1000,
@@ -296,4 +294,5 @@ class ClassicGroup:
             member.assignment = known.assignment
             member.is_new = False
             group.add(member)
+        group.leader = stored.leader  # null in a group that came back from the newer protocol and has to rebalance
         return group

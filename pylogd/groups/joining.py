@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Final
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode
-from pylogd.groups.group import ClassicGroup
 from pylogd.groups.values import JoinRequest
 from pylogd.limits.names import MAX_INSTANCE_ID
 
@@ -15,10 +14,10 @@ from pylogd.limits.names import MAX_INSTANCE_ID
 _LARGE_METADATA: Final = 1 << 14
 
 
-def why_not_join(request: JoinRequest, settings: Settings, groups: Iterable[ClassicGroup]) -> ErrorCode:
+def why_not_join(request: JoinRequest, settings: Settings, kept: Callable[[], int]) -> ErrorCode:
     """Return the error code that a request to join is answered with; NONE if it is to be handled.
 
-    groups: all that the broker coordinates.
+    kept: returns how many bytes of metadata the broker keeps for all members.
     """
     low = settings.integer("group.min.session.timeout.ms")
     high = settings.integer("group.max.session.timeout.ms")
@@ -29,15 +28,13 @@ def why_not_join(request: JoinRequest, settings: Settings, groups: Iterable[Clas
         return ErrorCode.INVALID_REQUEST
     if request.instance_id == "":
         return ErrorCode.INVALID_REQUEST
-    return _check_metadata(sum(len(metadata) for _, metadata in request.protocols), settings, groups)
+    return _check_metadata(sum(len(metadata) for _, metadata in request.protocols), settings, kept)
 
 
-def _check_metadata(size: int, settings: Settings, groups: Iterable[ClassicGroup]) -> ErrorCode:
+def _check_metadata(size: int, settings: Settings, kept: Callable[[], int]) -> ErrorCode:
     """Return why a member may not have `size` bytes of metadata."""
     if size > settings.integer("message.max.bytes"):
         return ErrorCode.INVALID_REQUEST  # it would not fit into a record of the offsets topic
-    if size > _LARGE_METADATA:
-        kept = sum(member.metadata_bytes for group in groups for member in group.members.values())
-        if kept + size > settings.integer("group.metadata.max.bytes"):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if size > _LARGE_METADATA and kept() + size > settings.integer("group.metadata.max.bytes"):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return ErrorCode.NONE

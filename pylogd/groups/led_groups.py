@@ -11,7 +11,7 @@ Must not know: requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from twisted.internet.defer import Deferred
@@ -23,10 +23,12 @@ from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.groups import transactions
 from pylogd.groups.consumer.group import ConsumerGroup
-from pylogd.groups.consumer.service import ConsumerGroups
+from pylogd.groups.consumer.mixed import GoBack, MixedGroups, Takeover
+from pylogd.groups.consumer.records import Record
 from pylogd.groups.group import ClassicGroup
+from pylogd.groups.handover import HandoverMembership
 from pylogd.groups.loader import GroupLoader
-from pylogd.groups.membership import Membership
+from pylogd.groups.migration import Downgrade, downgraded
 from pylogd.groups.records import PartitionId, group_key, group_value, offset_key
 from pylogd.groups.shard import Shard
 from pylogd.groups.states import GroupState
@@ -34,8 +36,7 @@ from pylogd.groups.sweeps import OffsetSweeps
 from pylogd.groups.topic import OFFSETS
 from pylogd.limits.names import MAX_GROUP_ID
 from pylogd.metadata.image import OFFSETS_TOPIC, TopicChange
-from pylogd.metadata.topic_admin import TopicAdmin
-from pylogd.metadata.topics import TopicRegistry
+from pylogd.metadata.service import Metadata
 from pylogd.replica.internal_topic import MOST_RECORDS, InternalTopic, KeyValue
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
@@ -52,8 +53,7 @@ class LedGroups:
     def __init__(
         self,
         replicas: Replicas,
-        topics: TopicRegistry,
-        topic_admin: TopicAdmin,
+        metadata: Metadata,
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
@@ -61,13 +61,13 @@ class LedGroups:
         """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
         self._partitions = replicas.partitions
         self._disk_calls = replicas.disk_calls
-        self._topics = topics
+        self._topics = topics = metadata.topics
         self._settings = settings
         self._now_ms = now_ms
-        self._topic = InternalTopic(OFFSETS, replicas, topics, topic_admin, settings, now_ms)
+        self._topic = InternalTopic(OFFSETS, replicas, topics, metadata.topic_admin, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, ClassicGroup] = {}
-        self._membership = Membership(
+        self._membership = HandoverMembership(
             clock,
             now_ms,
             self._store,
@@ -76,7 +76,16 @@ class LedGroups:
             most_members=lambda: settings.integer("group.max.size"),
         )
         self._undo: list[Callable[[], object]] = []
-        self._consumers = ConsumerGroups(clock, now_ms, self._append_for, topics.get, settings)
+        self._consumers = MixedGroups(
+            clock,
+            now_ms,
+            self._append_for,
+            topics.get,
+            topics.by_id,
+            settings,
+            self._downgrade,
+            metadata.group_configs.integer,
+        )
         self._sweeps = OffsetSweeps(clock, now_ms, settings, self._sweepable, self._drop_offsets, self._delete)
         self._running = False
 
@@ -252,6 +261,31 @@ class LedGroups:
             return error
 
         return shield(result.addCallback(committed))
+
+    # -- moving groups between the protocols
+
+    def _takeover(self, group: ClassicGroup, records: Sequence[Record]) -> Takeover:
+        """Return how a classic group becomes one of the newer protocol, which is these records."""
+
+        def end(moved: bool) -> None:
+            if moved:
+                self._membership.release(group)
+                log.info("Group {group} has moved to the newer protocol with its members", group=group.group_id)
+            elif group.state is not GroupState.DEAD:
+                self._membership.resume(group)
+
+        begin = partial(self._membership.pause, group)
+        return Takeover(records, [(group_key(group.group_id), None)], begin, end)
+
+    def _downgrade(self, consumers: ConsumerGroup, without: Collection[str], replaced: bool) -> GoBack | None:
+        found = downgraded(consumers, without, self._settings, self._topics.by_id, self.now_ms, replaced=replaced)
+        return None if found is None else GoBack(found.records, partial(self._back, consumers.group_id, found))
+
+    def _back(self, group_id: str, found: Downgrade) -> None:
+        log.info("Group {group} has moved back to the classic protocol with its members", group=group_id)
+        self._membership.take_back(self._groups.get(group_id) or self._new(group_id), found)
+
+    # -- deleting
 
     def _drop_offsets(self, group: ClassicGroup, partitions: Sequence[PartitionId]) -> ErrorCode | Deferred[ErrorCode]:
         result: ErrorCode | Deferred[ErrorCode] = _NONE

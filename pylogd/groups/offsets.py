@@ -55,13 +55,15 @@ def may_commit_as_consumer(
     """Return NONE if a member of a group of the newer protocol may commit offsets of partitions.
 
     An epoch before the member's is good for partitions that it has had since then: it may not know of its new epoch yet
-    (KIP-1251).
+    (KIP-1251). A member of the classic protocol sends its generation.
     """
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if epoch == member.epoch:
         return ErrorCode.NONE
+    if member.classic is not None:
+        return ErrorCode.ILLEGAL_GENERATION
     has = {**member.revoking, **member.assigned}
     in_time = NO_GENERATION < epoch < member.epoch and all(has.get(one, epoch + 1) <= epoch for one in partitions)
     return ErrorCode.NONE if in_time else ErrorCode.STALE_MEMBER_EPOCH
@@ -74,7 +76,9 @@ def may_fetch_as_consumer(group: ConsumerGroup, member_id: str | None, epoch: in
     member = group.members.get(member_id or "")
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+    if epoch == member.epoch:
+        return ErrorCode.NONE
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
 def may_delete(group: ClassicGroup, consumers: ConsumerGroup | None, topic: str) -> ErrorCode:

@@ -42,6 +42,8 @@ class GroupEvent(Enum):
     JOINED = "All members have joined, or the time to join is over."
     EMPTIED = "No member has joined in time."
     ASSIGNED = "The leader has sent the assignment, and it is stored."
+    UPGRADED = "A member of the newer protocol has joined: the group's members are those of a consumer group now."
+    DOWNGRADED = "The last member of the newer protocol has left its consumer group: its members are back here."
     REMOVED = "The group was deleted or expired, or another broker coordinates it now."
 
 
@@ -52,10 +54,25 @@ CLASSIC_GROUP = MachineTable(
     "A group whose members are assigned partitions by one of them, the leader.",
     _S.EMPTY,
     {
-        _S.EMPTY: {_E.REBALANCE: _S.PREPARING, _E.REMOVED: _S.DEAD},
-        _S.PREPARING: {_E.JOINED: _S.COMPLETING, _E.EMPTIED: _S.EMPTY, _E.REMOVED: _S.DEAD},
-        _S.COMPLETING: {_E.ASSIGNED: _S.STABLE, _E.REBALANCE: _S.PREPARING, _E.REMOVED: _S.DEAD},
-        _S.STABLE: {_E.REBALANCE: _S.PREPARING, _E.REMOVED: _S.DEAD},
+        _S.EMPTY: {
+            _E.REBALANCE: _S.PREPARING,
+            _E.UPGRADED: _S.EMPTY,
+            _E.DOWNGRADED: _S.STABLE,
+            _E.REMOVED: _S.DEAD,
+        },
+        _S.PREPARING: {
+            _E.JOINED: _S.COMPLETING,
+            _E.EMPTIED: _S.EMPTY,
+            _E.UPGRADED: _S.EMPTY,
+            _E.REMOVED: _S.DEAD,
+        },
+        _S.COMPLETING: {
+            _E.ASSIGNED: _S.STABLE,
+            _E.REBALANCE: _S.PREPARING,
+            _E.UPGRADED: _S.EMPTY,
+            _E.REMOVED: _S.DEAD,
+        },
+        _S.STABLE: {_E.REBALANCE: _S.PREPARING, _E.UPGRADED: _S.EMPTY, _E.REMOVED: _S.DEAD},
         _S.DEAD: {},
     },
 )

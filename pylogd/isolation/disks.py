@@ -127,7 +127,8 @@ class Disks:
     """All data directories of a broker.
 
     on_hang: called with the path of a directory and the seconds for which a call to it has not returned; once for each
-    directory. any_queued: whether appends to any disk are for its queues now.
+    directory. any_queued: whether appends to any disk are for its queues now. other_calls: returns how many threads
+    other than the disks' own are in calls to the directory at a path, such as those that compact logs.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Disks:
         self._on_hang = on_hang
         self._disks = {path: self._new(path) for path in map(os.path.abspath, directories)}
         self.any_queued = options.always
+        self.other_calls: Callable[[str], int] = _none
         self._given_up: list[Disk] = []  # whose threads may still be stuck
         self._hanging: set[str] = set()
         self._look: IDelayedCall | None = None
@@ -206,9 +208,15 @@ class Disks:
         """How many threads were left behind in calls that have not returned, by data directory."""
         counts: dict[str, int] = {}
         for disk in self._given_up:
-            if disk.stuck:
-                counts[disk.path] = counts.get(disk.path, 0) + disk.stuck
+            stuck = self._stuck(disk)
+            if stuck:
+                counts[disk.path] = counts.get(disk.path, 0) + stuck
         return counts
+
+    def _stuck(self, disk: Disk) -> int:
+        """Return how many threads have not returned from calls to a disk that was given up."""
+        reopened = self._disks[disk.path] is not disk
+        return disk.stuck if reopened else disk.stuck + self.other_calls(disk.path)
 
     # -- disks that hang
 
@@ -245,7 +253,7 @@ class Disks:
         disk.give_up(error)
         if disk not in self._given_up:
             self._given_up.append(disk)
-        return disk.stuck
+        return self._stuck(disk)
 
     def reopened(self, path: str) -> None:
         """Use a directory again that had failed."""
@@ -255,6 +263,11 @@ class Disks:
                 disk.pace.suspect("it had failed and was reopened", self._clock.seconds())
             self._note_paces()
             self._hanging.discard(path)
+
+
+def _none(_: str) -> int:
+    """Count no threads."""
+    return 0
 
 
 def _timed(function: Callable[[], object], seconds: Callable[[], float]) -> float:

@@ -16,6 +16,7 @@ from pylogd.log.config import LogConfig
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, RecordListTooLarge
 from pylogd.log.files import Buffer
+from pylogd.log.markers import read_marker
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.transaction_checks import check_client_batches, check_marker
 from pylogd.log.transactions import UNGUARDED, TransactionTerms
@@ -124,7 +125,7 @@ def accept(
     else:
         for header, batch in checked:
             if header.is_control:
-                check_marker(log.producers, header, batch, UNGUARDED.version if terms is None else terms.version)
+                check_marker(log.producers, header, read_marker(header, batch), (terms or UNGUARDED).version)
     stamp = NO_TIMESTAMP
     if log.stamps:
         stamp = now_ms

@@ -1,4 +1,4 @@
-"""Accept a client's batch by its header alone, without a closer look, as nearly all batches can be.
+"""Accept a batch by its header alone, without a closer look, as nearly all batches can be.
 
 Strategy: one unpack of the header and one condition, against limits that are worked out ahead for the active segment: a
 whole, sound batch that fits the segment. A batch that is not accepted need not be wrong: `check_batches` decides.
@@ -16,12 +16,29 @@ from pylogd.log.files import Buffer
 from pylogd.log.index import MAX_RELATIVE
 from pylogd.log.producers import MAX_SEQUENCE, Producers
 from pylogd.log.segment import Segment
+from pylogd.log.transactions import TransactionTerms
 from pylogd.log.validator import MAX_CODEC
-from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, crc32c
+from pylogd.wire.records import (
+    CONTROL,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    BatchHeader,
+    crc32c,
+)
 from pylogd.wire.validation import INLINE_BYTES, batch_is_valid, frame_is_valid
 
 _unpack_header = HEADER.unpack_from
+_new_header = BatchHeader._make
 
+#: The attributes of batches without a codec, and with any, outside of transactions and in them.
+_UNCOMPRESSED = frozenset({0}), frozenset({TRANSACTIONAL})
+_ANY_CODEC = frozenset(range(MAX_CODEC + 1)), frozenset(range(TRANSACTIONAL, TRANSACTIONAL + MAX_CODEC + 1))
+_MARKER = TRANSACTIONAL | CONTROL
 #: Of an accepted batch: last offset delta, largest time stamp, producer id, producer epoch, first sequence number.
 BatchFields = tuple[int, int, int, int, int]
 
@@ -29,31 +46,41 @@ BatchFields = tuple[int, int, int, int, int]
 class FastAccept:
     """The limits that batches are checked against.
 
-    max_bytes: of a batch. max_codec: the highest number of a codec whose batches are accepted without decompressing.
-    is_valid: checks the records of a batch. segment_bytes: what the segment may grow to; -1 to accept no batch.
-    last_offset: the highest offset that the segment's index can hold. roll_timestamp: a batch with a later time stamp
-    goes to a new segment. before_max_ms, after_max_ms: how far time stamps may be in the past and in the future.
+    max_bytes: of a client's batch. plain, transactional: the attributes of batches that are accepted: those without a
+    codec, or with one whose batches need not be decompressed. is_valid: checks the records of a batch. max_own_bytes:
+    of a batch of the broker's own. segment_bytes, own_segment_bytes: what the segment may grow to by either; -1 to
+    accept no batch. last_offset: the highest offset that the segment's index can hold. roll_timestamp: a batch with a
+    later time stamp goes to a new segment. before_max_ms, after_max_ms: how far time stamps may be in the past and in
+    the future.
     """
 
     __slots__ = (
-        "after_max_ms", "before_max_ms", "is_valid", "last_offset", "max_bytes", "max_codec", "roll_timestamp",
-        "segment_bytes",
+        "after_max_ms", "before_max_ms", "is_valid", "last_offset", "max_bytes", "max_own_bytes", "own_segment_bytes",
+        "plain", "roll_timestamp", "segment_bytes", "transactional",
     )  # fmt: skip
 
     def set_limits(self, config: LogConfig, active: Segment, roll_ms: int, usable: bool) -> None:
         """Work the limits out for the active segment. Accept no batch unless the segment is `usable`."""
         validated, aged = config.validate_records, config.limits_age
         self.max_bytes = min(config.max_message_bytes, INLINE_BYTES) if validated else config.max_message_bytes
-        self.max_codec = 0 if config.validate_compressed or aged else MAX_CODEC
+        self.plain, self.transactional = _UNCOMPRESSED if config.validate_compressed or aged else _ANY_CODEC
         self.is_valid = batch_is_valid if validated else frame_is_valid
-        self.segment_bytes = config.segment_bytes if usable and (validated or not aged) else -1
+        self.max_own_bytes = config.max_message_bytes
+        self.own_segment_bytes = config.segment_bytes if usable else -1
+        by_header = not config.compacts and (validated or not aged)
+        self.segment_bytes = self.own_segment_bytes if by_header else -1
         self.last_offset = active.base_offset + MAX_RELATIVE
         self.roll_timestamp = active.first_timestamp + roll_ms if active.first_timestamp >= 0 else -1
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
 
-    def check(self, records: Buffer, position: int, offset: int, now_ms: int) -> BatchFields | None:
-        """Return the fields of a batch if it can be appended at `position` with base offset `offset`, else None."""
+    def check(
+        self, records: Buffer, position: int, offset: int, now_ms: int, terms: TransactionTerms | None = None
+    ) -> BatchFields | None:
+        """Return the fields of a batch if it can be appended at `position` with base offset `offset`, else None.
+
+        terms: for a batch that has to be transactional; None for one that must not be.
+        """
         size = len(records)
         if not (HEADER_SIZE <= size <= self.max_bytes and position + size <= self.segment_bytes):
             return None
@@ -63,7 +90,7 @@ class FastAccept:
         if (
             length + LENGTH_OVERHEAD == size
             and magic == MAGIC
-            and 0 <= attributes <= self.max_codec
+            and attributes in (self.plain if terms is None else self.transactional)
             and count == delta + 1 > 0 == base
             and 0 <= first <= newest <= now_ms + self.after_max_ms
             and newest <= self.roll_timestamp
@@ -73,6 +100,28 @@ class FastAccept:
             and self.is_valid(records, now_ms - self.before_max_ms)
         ):
             return delta, newest, producer_id, epoch, sequence
+        return None
+
+    def check_own(self, records: Buffer, position: int, offset: int) -> BatchHeader | None:
+        """Return the header of one batch of the broker's own if it can be appended as `check` says, else None.
+
+        Such batches are sound, but for what a marker's request says. Those of a producer that are no markers have to be
+        compared with what it wrote before.
+        """
+        size = len(records)
+        if not (HEADER_SIZE <= size <= self.max_own_bytes and position + size <= self.own_segment_bytes):
+            return None
+        header = _new_header(_unpack_header(records))
+        if (
+            header.batch_length + LENGTH_OVERHEAD == size
+            and header.max_timestamp <= self.roll_timestamp
+            and offset + header.last_offset_delta <= self.last_offset
+            and (
+                (header.producer_id == NO_PRODUCER_ID and 0 <= header.attributes <= MAX_CODEC)
+                or (header.attributes == _MARKER and header.producer_id >= 0 and header.producer_epoch >= 0)
+            )
+        ):
+            return header
         return None
 
     def check_all(

@@ -23,8 +23,8 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from pylogd.log.accepting import IOV_MAX, NO_TIMESTAMP, PREFIX_SIZE, Accepted, accept, pack_prefix, repeated
-from pylogd.log.append_result import AppendResult, new_append_result
+from pylogd.log.accepting import IOV_MAX, PREFIX_SIZE, Accepted, accept, pack_prefix
+from pylogd.log.append_result import AppendResult
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
@@ -33,6 +33,7 @@ from pylogd.log.fast_accept import FastAccept
 from pylogd.log.files import Buffer, FileSlice
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.producers import Producers
+from pylogd.log.quick_append import append_one, append_own
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage
 from pylogd.log.transactions import AbortedTransaction, TransactionTerms
@@ -159,10 +160,15 @@ class Log:
         with self.lock:
             try:
                 now_ms = self.now_ms()
+                segment = self._active
                 if origin is AppendOrigin.CLIENT and inspections is None and leader_epoch == self.epochs.latest:
-                    fields = self.fast_accept.check(records, self._active.size, self.log_end_offset, now_ms)
+                    fields = self.fast_accept.check(records, segment.size, self.log_end_offset, now_ms, terms)
                     if fields is not None:
-                        return self._append_one(memoryview(records), leader_epoch, *fields)
+                        return append_one(self, segment, memoryview(records), leader_epoch, fields, terms)
+                elif origin is AppendOrigin.COORDINATOR and leader_epoch == self.epochs.latest:
+                    header = self.fast_accept.check_own(records, segment.size, self.log_end_offset)
+                    if header is not None:
+                        return append_own(self, segment, memoryview(records), leader_epoch, header, terms)
                 return self._append_checked(
                     memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect, terms
                 )
@@ -180,29 +186,6 @@ class Log:
     def inspect(self, records: Buffer) -> Inspections:
         """Inspect records that a client wants to append, for `append`. May take long."""
         return inspect(memoryview(records), self._config, self.now_ms())
-
-    def _append_one(
-        self, view: memoryview, leader_epoch: int, delta: int, newest: int, producer_id: int, epoch: int, sequence: int
-    ) -> AppendResult:
-        """Append one batch that `fast_accept` has accepted."""
-        if producer_id >= 0:
-            duplicate = self.producers.check(producer_id, epoch, sequence, delta)
-            if duplicate is not None:
-                return repeated(self, duplicate)
-        size = len(view)
-        base = self.log_end_offset
-        last = base + delta
-        segment = self._active
-        parts = pack_prefix(base, size - LENGTH_OVERHEAD, leader_epoch), view[PREFIX_SIZE:]
-        segment.write(parts, size)
-        if segment.cached is not None:
-            segment.note_cached(parts, size)
-        if segment.note_batch(size, last, newest, self.index_interval):
-            self.set_limits()
-        if producer_id >= 0:
-            self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
-        self.log_end_offset = last + 1
-        return new_append_result((base, last, NO_TIMESTAMP, self.log_start_offset, False))
 
     def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
         """Append with one write as many batches of clients, from the first on, as `fast_accept` accepts.
@@ -296,7 +279,7 @@ class Log:
         """Work out which batches `fast_accept` may accept until the segment is looked at again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
-        usable = segment.size and not self.stamps and not (segment.full or self.closed or config.compacts)
+        usable = segment.size and not self.stamps and not (segment.full or self.closed)
         self.fast_accept.set_limits(config, segment, self._roll_ms, bool(usable))
 
     def _is_due(self, newest: int, now_ms: int) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pylogd.errors import ProtocolError
 from pylogd.wire.records import (
     CONTROL,
+    HEADER_SIZE,
     TRANSACTIONAL,
     BatchHeader,
     Buffer,
@@ -29,6 +30,11 @@ END_MARKERS = frozenset({int(ControlType.ABORT), int(ControlType.COMMIT)})
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 _VERSION = 0
+#: The one record of a batch as `encode_marker` makes it: its bytes up to the key, the key, the length of the value, the
+#: value, and the number of headers. Other brokers' markers are the same, unless they have a time of their own.
+_RECORD = struct.Struct(">5shhBhiB")
+_RECORD_START = bytes((16 << 1, 0, 0, 0, 4 << 1))
+_VALUE_LENGTH = 6 << 1
 
 
 class Marker(NamedTuple):
@@ -42,6 +48,10 @@ def read_marker(header: BatchHeader, batch: Buffer) -> Marker | None:
     """Read the marker in a control batch; None if it is not a marker, or compaction has removed its record."""
     if not header.record_count:
         return None
+    if len(batch) == HEADER_SIZE + _RECORD.size:
+        start, _, kind, length, _, coordinator_epoch, headers = _RECORD.unpack_from(batch, HEADER_SIZE)
+        if start == _RECORD_START and length == _VALUE_LENGTH and not headers and not header.compression:
+            return Marker(kind == ControlType.COMMIT, coordinator_epoch) if kind in END_MARKERS else None
     try:
         record = decode_batch(batch, header, check_crc=False)[0]
         _, kind = _KEY.unpack_from(record.key or b"")

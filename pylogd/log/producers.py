@@ -313,7 +313,7 @@ class Producers:
             return None
         if header.attributes & CONTROL:
             marker = read_marker(header, batch)
-            return None if marker is None else self._ended(header, marker)
+            return None if marker is None else self.ended(header, marker, header.base_offset)
         if header.base_sequence >= 0:
             self.wrote(
                 producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
@@ -322,7 +322,7 @@ class Producers:
         elif header.attributes & TRANSACTIONAL:
             self._wrote_unnumbered(header)
         if header.attributes & TRANSACTIONAL:
-            self._in_transaction(header)
+            self.note_transactional(producer_id, header.base_offset)
         return None
 
     def _wrote_unnumbered(self, header: BatchHeader) -> None:
@@ -335,17 +335,17 @@ class Producers:
             "q", (NO_SEQUENCE, NO_SEQUENCE, header.base_offset, header.last_offset, header.max_timestamp)
         )
 
-    def _in_transaction(self, header: BatchHeader) -> None:
+    def note_transactional(self, producer_id: int, base_offset: int) -> None:
         """Note that a batch that was just recorded belongs to its producer's open transaction, or opens one."""
-        producer = self.by_id[header.producer_id]
+        producer = self.by_id[producer_id]
         producer.plain_epoch = -1
         if producer.transaction_first_offset < 0:
-            producer.transaction_first_offset = header.base_offset
-            self.unstable.begin(header.producer_id, header.base_offset)
-        self.guards.pop(header.producer_id, None)
+            producer.transaction_first_offset = base_offset
+            self.unstable.begin(producer_id, base_offset)
+        self.guards.pop(producer_id, None)
 
-    def _ended(self, header: BatchHeader, marker: Marker) -> AbortedTransaction | None:
-        """Record a marker. Return the transaction if it was aborted; None if it was not, or has no batch here."""
+    def ended(self, header: BatchHeader, marker: Marker, offset: int) -> AbortedTransaction | None:
+        """Record a marker at `offset`. Return the transaction if that was aborted and has a batch here, else None."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         self.guards.pop(producer_id, None)
         producer = self.by_id.get(producer_id)
@@ -361,9 +361,9 @@ class Producers:
         first = producer.transaction_first_offset
         if first < 0:
             return None
-        stable = self.unstable.end(producer_id, header.base_offset)
+        stable = self.unstable.end(producer_id, offset)
         producer.transaction_first_offset = -1
-        return None if marker.committed else AbortedTransaction(producer_id, first, header.base_offset, stable)
+        return None if marker.committed else AbortedTransaction(producer_id, first, offset, stable)
 
     def expire(self, before_ms: int) -> int:
         """Remove the producers, and verifications, that are older than `before_ms`; return how many producers.

@@ -22,10 +22,10 @@ from pylogd.log.errors import (
     TransactionalIdMissing,
     TransactionNotOpen,
 )
-from pylogd.log.markers import read_marker
+from pylogd.log.markers import Marker
 from pylogd.log.producers import Producers
 from pylogd.log.transactions import EPOCH_BUMP_VERSION, TransactionTerms
-from pylogd.wire.records import BatchHeader, Buffer
+from pylogd.wire.records import BatchHeader
 
 
 def check_client_batches(producers: Producers, headers: Iterable[BatchHeader], terms: TransactionTerms | None) -> None:
@@ -43,34 +43,33 @@ def check_client_batches(producers: Producers, headers: Iterable[BatchHeader], t
             )
         is_open = producers.in_transaction(header.producer_id, header.producer_epoch)
         if header.producer_id not in begun and not is_open:
-            _check_first(producers, header, terms)
+            check_first(producers, header.producer_id, header.base_sequence, terms)
         begun.add(header.producer_id)
 
 
-def _check_first(producers: Producers, header: BatchHeader, terms: TransactionTerms) -> None:
-    """Check a batch that opens a transaction."""
-    producer_id = header.producer_id
+def check_first(producers: Producers, producer_id: int, sequence: int, terms: TransactionTerms) -> None:
+    """Check a batch that opens a transaction. sequence: its first sequence number. Raises InvalidAppend."""
     guard = producers.guards.get(producer_id)
     if not terms.verified and (guard is None or guard is not terms.guard):
         raise TransactionNotOpen(f"the batch is not part of an open transaction of producer {producer_id}")
     if guard is None:
         return
-    if header.base_sequence > guard.lowest_sequence:
+    if sequence > guard.lowest_sequence:
         raise OutOfOrderSequence(
-            f"producer {producer_id} sent sequence {header.base_sequence}, expected {guard.lowest_sequence} first"
+            f"producer {producer_id} sent sequence {sequence}, expected {guard.lowest_sequence} first"
         )
-    if guard.epoch_bump and header.base_sequence and producer_id not in producers.by_id:
+    if guard.epoch_bump and sequence and producer_id not in producers.by_id:
         raise OutOfOrderSequence(
-            f"producer {producer_id}, of whom nothing is known here, sent sequence {header.base_sequence}, expected 0"
+            f"producer {producer_id}, of whom nothing is known here, sent sequence {sequence}, expected 0"
         )
 
 
-def check_marker(producers: Producers, header: BatchHeader, batch: Buffer, version: int) -> None:
+def check_marker(producers: Producers, header: BatchHeader, marker: Marker | None, version: int) -> None:
     """Check a marker. version: of the transactions of its producer.
 
     Raises InvalidProducerEpoch or CoordinatorFenced.
     """
-    producer, marker = producers.by_id.get(header.producer_id), read_marker(header, batch)
+    producer = producers.by_id.get(header.producer_id)
     if producer is None or marker is None:
         return
     epoch, known = header.producer_epoch, producer.epoch

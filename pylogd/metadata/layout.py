@@ -35,6 +35,7 @@ BROKER_CONFIGS: Final = "/config/brokers"
 USER_CONFIGS: Final = "/config/users"
 CLIENT_CONFIGS: Final = "/config/clients"
 IP_CONFIGS: Final = "/config/ips"
+GROUP_CONFIGS: Final = "/config/groups"
 #: The child of BROKER_CONFIGS with the settings of all brokers.
 ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
@@ -54,7 +55,7 @@ BROKER_EPOCHS: Final = "/brokers/epochs"
 #: Nodes that are created, empty, when a cluster is new.
 PARENTS: Final = (
     BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
-    BROKER_EPOCHS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, CONSUMERS,
+    BROKER_EPOCHS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, GROUP_CONFIGS, CONSUMERS,
 )  # fmt: skip
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.

@@ -17,6 +17,7 @@ from pylogd.metadata.delegation_tokens import DelegationTokens
 from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.entity_configs import EntityConfigs
 from pylogd.metadata.features import Features
+from pylogd.metadata.group_configs import GroupConfigs
 from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
@@ -31,7 +32,7 @@ class Metadata:
     """A broker's metadata on one store.
 
     `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` of users and client ids,
-    `delegation_tokens`, `features`, and `feed`, by which brokers hear of each other's writes.
+    `group_configs`, `delegation_tokens`, `features`, and `feed`, by which brokers hear of each other's writes.
     """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
@@ -44,6 +45,7 @@ class Metadata:
         # Read before the topics, whose settings fall back to the broker's.
         self.broker_configs = BrokerConfigs(store, settings, node_id, self.feed)
         self.entity_configs = EntityConfigs(store, self.feed)
+        self.group_configs = GroupConfigs(store, settings, self.feed)
         self.delegation_tokens = DelegationTokens(store, self.feed)
         self.features = Features(store, self.feed)
         self.topics = TopicRegistry(settings, self.feed)

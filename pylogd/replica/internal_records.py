@@ -108,6 +108,10 @@ class RecordCursor:
         raw = self.take(self.unsigned() - 1)
         return None if raw is None else self._decoded(raw)
 
+    def compact_bytes(self) -> bytes:
+        """Return the next flexible bytes."""
+        return self.exactly(self.unsigned() - 1)
+
     def compact_array(self, read: Callable[[RecordCursor], T]) -> list[T]:
         """Return the elements of the next flexible array; `read` returns one."""
         count = self.unsigned() - 1
@@ -149,6 +153,11 @@ def compact_text_field(value: str | None) -> bytes:
         return unsigned_field(0)
     raw = value.encode("utf-8")
     return unsigned_field(len(raw) + 1) + raw
+
+
+def compact_bytes_field(value: bytes) -> bytes:
+    """Encode flexible bytes."""
+    return unsigned_field(len(value) + 1) + value
 
 
 def compact_array_field(items: Collection[T], encode: Callable[[T], bytes]) -> bytes:

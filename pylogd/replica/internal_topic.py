@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import mul
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import NO_LEADER, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.errors import NotEnoughReplicas, PartitionOffline
+from pylogd.replica.errors import NotEnoughReplicas, NotLeader, PartitionOffline
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.service import Replicas
@@ -43,12 +44,15 @@ KeyValue = tuple[bytes, bytes | None]
 
 _REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
     (NotEnoughReplicas, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    (NotLeader, ErrorCode.NOT_COORDINATOR),
     (PartitionOffline, ErrorCode.NOT_COORDINATOR),
     (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (StorageError, ErrorCode.NOT_COORDINATOR),
 )
 #: The length of names, in UTF-16 units, up to which powers of 31 are computed once. Longer ones are refused by now.
 _MOST_UNITS: Final = 2048
+#: Of how many names it is remembered where they are stored.
+_MOST_NAMES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,7 @@ class InternalTopic:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def partition_of(name: str, count: int) -> int:
     """Return which of `count` partitions stores `name`.
 

@@ -50,3 +50,24 @@ class PlanError(PylogdError):
 
 class WriteError(PylogdError):
     """Rows can't be written to a topic."""
+
+
+class EpochNotCommitted(PylogdError):
+    """The rows of a query, or of one of its epochs, could not be written in a transaction."""
+
+    def __init__(self, epoch: int | None, why: str, what_to_do: str) -> None:
+        """epoch: the number of a micro-batch; None in a batch query."""
+        rows = "The rows of the batch query were" if epoch is None else f"Spark epoch {epoch} was"
+        super().__init__(f"{rows} not committed: {why}. {what_to_do}")
+
+
+class StaleCheckpoint(PylogdError):
+    """A query with a transactional sink wants to write an epoch before the last one that was committed."""
+
+    def __init__(self, epoch: int, committed: int, group: str) -> None:
+        super().__init__(
+            f"Spark epoch {epoch} is older than epoch {committed}, the last one that this query has committed: was an "
+            "older copy of its checkpoint restored? Its rows may be in the topic already, so nothing was written. To "
+            f"write from epoch {epoch} on nevertheless, delete the group {group!r}, which has the number of the last "
+            "epoch; to keep exactly-once, begin with a new checkpoint behind what the topic has."
+        )

@@ -16,14 +16,20 @@ from pylogd.client.blocking.offsets import end_offsets_for_epochs, list_offsets
 from pylogd.client.core.admin.offsets import LATEST as END
 from pylogd.client.core.model import OffsetAndTime, Topic, TopicPartition
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
-from pylogd.spark.options import EARLIEST, LATEST, ByPartition, OffsetBound, SourceOptions, offsets_json
+from pylogd.spark.options import (
+    EARLIEST,
+    LATEST,
+    ByPartition,
+    OffsetBound,
+    SourceOptions,
+    admin_arguments,
+    offsets_json,
+)
 
 _log = logging.getLogger(__name__)
 
 #: A topic and the index of one of its partitions.
 PartitionId = tuple[str, int]
-
-_ADMIN_ARGUMENTS = ("client_id", "request_timeout", "retry_timeout", "security")
 
 
 class OffsetLookup:
@@ -31,9 +37,8 @@ class OffsetLookup:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        client = {name: value for name, value in options.client.items() if name in _ADMIN_ARGUMENTS}
         self._consumer = Consumer(options.bootstrap, prefetch=False, **options.client)
-        self._admin = Admin(options.bootstrap, **client)
+        self._admin = Admin(options.bootstrap, **admin_arguments(options.client))
         self._topics: dict[str, Topic] = {}
 
     def __enter__(self) -> OffsetLookup:
@@ -96,7 +101,7 @@ class OffsetLookup:
         return _plain(self._consumer.beginning_offsets(partitions)) if partitions else {}
 
     def latest(self, partitions: Collection[PartitionId], known: ByPartition | None = None) -> ByPartition:
-        """Return the end offset of each partition.
+        """Return the end offset of each partition; the last stable offset if only committed records are read.
 
         `known`: offsets that were read before. If an end lies before one of them the look-up is repeated a few times,
         because a new leader may report a lower high watermark for a moment.
@@ -110,22 +115,37 @@ class OffsetLookup:
         if not partitions:
             return {}, {}
         for _ in range(self._options.offset_retries):
-            found = self._ends(partitions)
+            found = self._ends(partitions, known)
             if all(
                 found[partition].offset >= offset for partition, offset in (known or {}).items() if partition in found
             ):
                 break
             time.sleep(self._options.offset_retry_ms / 1000)
         else:
-            found = self._ends(partitions)
+            found = self._ends(partitions, known)
         return (
             {partition: end.offset for partition, end in found.items()},
             {partition: end.leader_epoch for partition, end in found.items() if end.leader_epoch >= 0},
         )
 
-    def _ends(self, partitions: Collection[PartitionId]) -> dict[PartitionId, OffsetAndTime]:
+    def _ends(
+        self, partitions: Collection[PartitionId], known: ByPartition | None = None
+    ) -> dict[PartitionId, OffsetAndTime]:
+        committed = self._options.read_committed
+        found = self._list_ends(partitions, committed=committed)
+        if committed and known:
+            # Who has read uncommitted records before may be ahead of the last stable offset: nothing is lost then.
+            ahead = {each: read for each, read in known.items() if each in found and found[each].offset < read}
+            for partition, end in self._list_ends(ahead, committed=False).items():
+                if end.offset >= ahead[partition]:
+                    found[partition] = end._replace(offset=ahead[partition])
+        return found
+
+    def _list_ends(self, partitions: Collection[PartitionId], *, committed: bool) -> dict[PartitionId, OffsetAndTime]:
+        if not partitions:
+            return {}
         wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), END)
-        found = list_offsets(self._consumer.cluster, wanted)
+        found = list_offsets(self._consumer.cluster, wanted, committed=committed)
         return {(partition.topic, partition.partition): end for partition, end in found.items()}
 
     def truncations(self, read: ByPartition, leader_epochs: ByPartition) -> ByPartition:
@@ -181,6 +201,7 @@ class OffsetLookup:
     def _specific(self, offsets: ByPartition, partitions: Collection[PartitionId], which: str) -> ByPartition:
         _check_all(offsets, partitions, f"{which}Offsets")
         earliest, latest = self.earliest(partitions), self.latest(partitions)
+        end = "ends with the last stable offset" if self._options.read_committed else "ends with"
         found = {}
         for partition, offset in offsets.items():
             if offset in (EARLIEST, LATEST):
@@ -189,7 +210,7 @@ class OffsetLookup:
             if not earliest[partition] <= offset <= latest[partition]:
                 self.lost(
                     f"{which} offset {offset} of {partition[0]}-{partition[1]} is out of range: "
-                    f"the partition begins with {earliest[partition]} and ends with {latest[partition]}"
+                    f"the partition begins with {earliest[partition]} and {end} {latest[partition]}"
                 )
             found[partition] = min(max(offset, earliest[partition]), latest[partition])
         return found

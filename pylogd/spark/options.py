@@ -1,9 +1,9 @@
-"""Parse and check the options of source and sink, with the defaults of Spark's Kafka source.
+"""Parse and check the options of the source, with the defaults of Spark's Kafka source; `sink_options` has the sink's.
 
-Rules: names are case-insensitive, as in Spark. An option of Spark's Kafka source has the same meaning and the same
-valid values here. Options that begin with `kafka.` are for the client: those that this client has are passed on; those
-that it can't honour and that would change what is read, or how safely, are errors; those that only tune Java's client
-are logged and ignored. Unknown options are errors, unlike in Spark's source, which ignores them.
+Rules, of both: names are case-insensitive, as in Spark. An option of Spark's Kafka source has the same meaning and the
+same valid values here. Options that begin with `kafka.` are for the client: those that this client has are passed on;
+those that it can't honour and that would change what is read, or how safely, are errors; those that only tune Java's
+client are logged and ignored. Unknown options are errors, unlike in Spark's source, which ignores them.
 Must not know: brokers, Spark.
 Source: Structured Streaming + Kafka Integration Guide.
 """
@@ -37,11 +37,14 @@ _SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?|hours?|days?|milliseconds?)?\s*")
 
+_ISOLATION: Final = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
+_ISOLATION_LEVEL: Final = "isolation.level"
+
 #: Kafka's consumer settings that this client has: the argument's name, and how to parse the value.
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "client.rack": ("client_rack", str),
-    "isolation.level": ("isolation", lambda text: text.removeprefix("read_")),
+    "isolation.level": ("isolation", _ISOLATION.__getitem__),
     "fetch.min.bytes": ("fetch_min_bytes", int),
     "fetch.max.bytes": ("fetch_max_bytes", int),
     "fetch.max.wait.ms": ("fetch_max_wait_ms", int),
@@ -49,6 +52,7 @@ _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "request.timeout.ms": ("request_timeout", lambda text: int(text) / 1000),
     "default.api.timeout.ms": ("retry_timeout", lambda text: int(text) / 1000),
 }
+_ADMIN_ARGUMENTS: Final = ("client_id", "request_timeout", "retry_timeout", "security")
 _REFUSED: Final[Mapping[str, str]] = {
     "auto.offset.reset": "Instead set the source option 'startingoffsets' to 'earliest' or 'latest' to specify where "
     "to start. Structured Streaming manages which offsets are consumed internally, rather than relying on the kafka "
@@ -61,6 +65,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "value.serializer": "values are serialized as they are: strings and byte arrays.",
     "enable.auto.commit": "the source does not commit offsets.",
     "interceptor.classes": "there are no interceptors in this client.",
+    "transactional.id": "instead set the sink option 'transactional' to this name: each epoch is a transaction.",
 }
 #: All options without the prefix `kafka.`, of source and sink, as both may be passed the same ones.
 _KNOWN: Final = (
@@ -70,6 +75,7 @@ _KNOWN: Final = (
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
     *("onRecreatedTopic", "topicIds", "invalidTimestamps", "includeTimestampMs"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    *(_ISOLATION_LEVEL, "transactional"),
 )
 
 
@@ -127,10 +133,15 @@ class SourceOptions:
     offset_retry_ms: int = 1000
     client: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def read_committed(self) -> bool:
+        """Whether only committed records are read, up to the last stable offset of each partition."""
+        return self.client.get("isolation") == "committed"
+
     @classmethod
     def for_batch(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse the options of a batch query. Raises OptionError."""
-        given = _RawOptions(options)
+        given = RawOptions(options)
         start = given.start(OffsetBound(everywhere=EARLIEST))
         end = given.end(OffsetBound(everywhere=LATEST))
         if start.everywhere == LATEST:
@@ -155,7 +166,7 @@ class SourceOptions:
     @classmethod
     def for_stream(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse the options of a streaming query. Raises OptionError."""
-        given = _RawOptions(options)
+        given = RawOptions(options)
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if given.text(name) is not None:
                 what = "ending offset" if name == "endingOffsets" else "ending timestamp"
@@ -179,34 +190,9 @@ class SourceOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of a sink. `topic`: the topic of all rows; None if a column names it."""
-
-    bootstrap: str
-    topic: str | None
-    include_headers: bool
-    client: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Parse the options of a sink. Raises OptionError."""
-        given = _RawOptions(options)
-        client = given.client(_SINK_PASSED)
-        return cls(given.bootstrap(), given.text("topic"), bool(given.flag("includeHeaders", False)), client)
-
-
-_SINK_PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "client.id": ("client_id", str),
-    "acks": ("acks", lambda text: text if text == "all" else {-1: "all", 0: 0, 1: 1}[int(text)]),
-    "compression.type": ("compression", str.lower),
-    "linger.ms": ("linger_ms", int),
-    "batch.size": ("batch_bytes", int),
-    "buffer.memory": ("buffer_memory", int),
-    "enable.idempotence": ("idempotence", lambda text: {"true": True, "false": False}[text.lower()]),
-    "request.timeout.ms": ("request_timeout", lambda text: int(text) / 1000),
-    "delivery.timeout.ms": ("delivery_timeout", lambda text: int(text) / 1000),
-}
+def admin_arguments(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a client's arguments that an administrator has too."""
+    return {name: value for name, value in client.items() if name in _ADMIN_ARGUMENTS}
 
 
 def parse_offsets(text: str, option: str) -> ByPartition:
@@ -246,11 +232,13 @@ def by_partition(document: Mapping[str, Mapping[str, Any]]) -> ByPartition:
     }
 
 
-class _RawOptions:
+class RawOptions:
     """The options as strings, with methods that parse one each and raise OptionError."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
+        if _ISOLATION_LEVEL in self._options:  # of Kafka's settings the only one that needs no prefix
+            self._options.setdefault(f"kafka.{_ISOLATION_LEVEL}", self._options[_ISOLATION_LEVEL])
         known = {name.lower(): name for name in _KNOWN}
         for name in self._options:
             if name not in known and not name.startswith(("kafka.", "__")):

@@ -1,4 +1,4 @@
-"""The data source `pylogd` for Spark: batch and streaming queries, reading and writing.
+"""The data source `pylogd` for Spark: batch and streaming queries; `sink` has the classes that write.
 
 Strategy: Spark creates these objects in its own Python processes on the driver, and pickles those that read and write
 to the executors' workers. They combine the other modules: options, look-ups of offsets, ranges, tasks.
@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,7 +32,6 @@ from pyspark.sql.datasource import (
     InputPartition,
     LessThan,
     LessThanOrEqual,
-    WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -43,10 +42,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pylogd.spark import reading, writing
+from pylogd.spark import reading, sink
 from pylogd.spark.errors import PlanError, TopicRecreated, WriteError
 from pylogd.spark.offsets import OffsetLookup, PartitionId
-from pylogd.spark.options import ByPartition, SinkOptions, SourceOptions
+from pylogd.spark.options import ByPartition, SourceOptions
 from pylogd.spark.ranges import OffsetRange, limit_records, ranges_between, split
 from pylogd.spark.stream_offsets import Document, StreamOffset
 
@@ -87,23 +86,15 @@ class PylogdDataSource(DataSource):
         """Return the reader of a streaming query."""
         return PylogdStreamReader(SourceOptions.for_stream(dict(self.options)))
 
-    def writer(self, schema: StructType, overwrite: bool) -> PylogdWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch query."""
         if overwrite:
             raise WriteError("Save mode overwrite not allowed for Kafka. Use append.")
-        return PylogdWriter(_sink(schema, self.options))
+        return sink.batch_writer(schema, self.options)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> PylogdStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a streaming query."""
-        return PylogdStreamWriter(_sink(schema, self.options))
-
-
-def _sink(schema: StructType, given: Any) -> SinkOptions:
-    options = SinkOptions.read(dict(given))
-    if "headers" in schema.fieldNames():
-        options = replace(options, include_headers=True)
-    writing.check_schema(schema, options)
-    return options
+        return sink.stream_writer(schema, self.options)
 
 
 class Task(InputPartition):
@@ -437,38 +428,3 @@ def _recreated(topic: str, read: StreamOffset, topic_ids: Mapping[str, str]) -> 
         "Records of the old topic that the query had not read are lost. To continue with the new topic from its "
         "beginning, set the source option 'onRecreatedTopic' to 'restart'.",
     )  # fmt: skip
-
-
-@dataclass
-class Written(WriterCommitMessage):
-    """The number of rows that a task wrote."""
-
-    rows: int
-
-
-class PylogdWriter(DataSourceArrowWriter):
-    """Writes a batch of rows."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of a task, at least once."""
-        return Written(writing.write(self._options, iterator))
-
-
-class PylogdStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the rows of a micro-batch."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of a task, at least once."""
-        return Written(writing.write(self._options, iterator))
-
-    def commit(self, messages: list[Any], batchId: int) -> None:
-        """Do nothing: all records are acknowledged already."""
-
-    def abort(self, messages: list[Any], batchId: int) -> None:
-        """Do nothing: records that were written can't be removed."""

@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, St
 
 from pylogd.client import Producer
 from pylogd.spark.errors import WriteError
-from pylogd.spark.options import SinkOptions
+from pylogd.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ def write(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
     with Producer(options.bootstrap, **client) as producer:
         last = None
         for batch in batches:
-            for topic, partition, key, value, headers in _rows(options, batch):
+            for topic, partition, key, value, headers in rows_of(options, batch):
                 last = producer.send(topic, value, key=key, partition=partition, headers=headers)
             count += batch.num_rows
         producer.flush()
@@ -68,7 +68,8 @@ def write(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
     return count
 
 
-def _rows(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[str, int | None, Any, Any, Any]]:
+def rows_of(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[str, int | None, Any, Any, Any]]:
+    """Return topic, partition, key, value and headers of each row. Raises WriteError for a row without a topic."""
     names = batch.schema.names
     rows = batch.num_rows
 

@@ -6,9 +6,9 @@ decided; when it loses the leadership it forgets them. `rules` says what a produ
 `markers` ends transactions at the leaders of their partitions.
 
 Rules:
-- A change takes effect when its record is in the in-sync set, also if the client has disconnected meanwhile. Until then
-  it is pending, and fences every other change.
-- No marker is sent before the decision is in the in-sync set, also not after a failover. So a transaction can't be
+- A change takes effect once every in-sync replica has its record, even if the client has disconnected. Until then it is
+  pending, and every other change of the id is answered CONCURRENT_TRANSACTIONS.
+- No marker is sent before every in-sync replica has the decision, not even after a failover. So a transaction can't be
   committed in one partition and aborted in another one.
 - Markers carry the leader epoch of the partition that stores the id: leaders refuse those of an earlier coordinator.
 Must not know: requests, connections.
@@ -49,11 +49,11 @@ from pylogd.transactions.values import (
 
 log = Logger()
 
-#: How many transactional ids are looked at in one turn of the reactor.
+#: How many transactional ids one turn of the reactor checks for time-outs or expiry.
 _SWEPT_AT_ONCE: Final = 500
-#: How long a request that adds partitions waits for the markers of the transaction before it, in seconds.
+#: How long a request to add partitions waits until the previous transaction is completed, in seconds.
 _SETTLE_SECONDS: Final = 0.1
-#: How long to wait before a change is stored again that has to be, in seconds.
+#: The pause before a failed write that must succeed is repeated, in seconds.
 _STORE_AGAIN_SECONDS: Final = 0.5
 _NONE = ErrorCode.NONE
 
@@ -73,10 +73,11 @@ class TransactionCoordinator:
         features: Features,
         next_producer_id: Callable[[], Deferred[int]],
         send_markers: Ask,
+        send_slow_markers: Ask | None = None,
     ) -> None:
         """`clock` times sweeps and retries; `now_ms` is the wall clock, for time-outs and expiry of transactions.
 
-        send_markers: sends a request to the broker with a node id.
+        send_markers, send_slow_markers: send a request to the broker with a node id, see `MarkerSender`.
         """
         self._shards = TransactionShards(replicas, topics, topic_admin, settings, now_ms)
         self._shards.on_loaded = self._resume
@@ -86,14 +87,17 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._features = features
         self._next_producer_id = next_producer_id
-        self._markers = MarkerSender(send_markers, self._leader_of, clock)
+        self._markers = MarkerSender(send_markers, self._leader_of, clock, send_slow_markers)
         self._shards.on_unloaded = self._markers.cancel
         self._timers: set[IDelayedCall] = set()
 
     # -- starting and stopping
 
     def start(self) -> None:
-        """Begin to follow the leadership of the topic. Call it before the replica manager starts."""
+        """Begin to load and forget ids as the leadership of their partitions changes, and to check for time-outs.
+
+        Call it before the replica manager starts.
+        """
         self._shards.start()
         self._every("transaction.abort.timed.out.transaction.cleanup.interval.ms", self._abort_late)
         self._every("transaction.remove.expired.transaction.cleanup.interval.ms", self._remove_expired)
@@ -157,7 +161,7 @@ class TransactionCoordinator:
         return self._features.level("transaction.version")
 
     def _send_markers(self, shard: Shard, transaction: Transaction) -> TransactionValue:
-        """Have a decided transaction ended at its partitions. Return what it will be then."""
+        """Start to write the markers of a decided transaction. Return its value once all are written."""
         value = transaction.value
         after = completed(value, self._now_ms())
         transaction.pending = after.state
@@ -170,7 +174,7 @@ class TransactionCoordinator:
         return after
 
     def _complete(self, shard: Shard, transaction: Transaction) -> None:
-        """Store that every partition has its marker, and again until it is stored."""
+        """Store that every partition has its marker. Repeated until that succeeds."""
         if not self._shards.current(shard):
             return
         after = completed(transaction.value, self._now_ms())
@@ -192,10 +196,10 @@ class TransactionCoordinator:
         return self._shards.check_name(transactional_id) or self._shards.topic.coordinator_of(transactional_id)
 
     def known_coordinator_of(self, transactional_id: str) -> int | ErrorCode:
-        """Return the same as far as it is known now, without creating anything."""
+        """As `coordinator_of`, but COORDINATOR_NOT_AVAILABLE if the topic is missing: nothing is created."""
         return self._shards.check_name(transactional_id) or self._shards.topic.leader_of(transactional_id)
 
-    # -- what producers ask for
+    # -- requests of producers
 
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
@@ -283,22 +287,38 @@ class TransactionCoordinator:
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Add partitions to a transaction, which begins with the first. Return NONE once that is stored.
 
-        version: of transactions, as the producer uses them. While the transaction before is being ended, the request
-        waits a short time for that.
+        version: of transactions, as the producer uses them; from 2 on the leaders of partitions ask, several at a time.
+        While the previous transaction is being completed, or another leader's partitions are being added, the request
+        waits, up to `_SETTLE_SECONDS`. What waits for the same transaction is added together.
         """
         wanted = frozenset(partitions)
-
-        def attempt() -> ErrorCode | Deferred[ErrorCode]:
-            return self._add(transactional_id, producer_id, epoch, wanted, version)
-
-        result = attempt()
+        result = self._add(transactional_id, producer_id, epoch, wanted, version)
         if result is not ErrorCode.CONCURRENT_TRANSACTIONS:
             return shielded(result)
         found = self._shards.find(transactional_id)
-        if isinstance(found, ErrorCode) or not found[1].value.state.prepared:
+        several = version >= EPOCH_PER_TRANSACTION
+        if isinstance(found, ErrorCode) or not (several or found[1].value.state.prepared):
             return result
-        settled: Deferred[ErrorCode] = self._when_settled(found[1]).addCallback(lambda _: attempt())
-        return shield(settled)
+        later = self._add_when_settled(found[1], producer_id, epoch, wanted, version)
+        return shield(Deferred.fromCoroutine(later))
+
+    async def _add_when_settled(
+        self, transaction: Transaction, producer_id: int, epoch: int, partitions: frozenset[PartitionId], version: int
+    ) -> ErrorCode:
+        result = ErrorCode.CONCURRENT_TRANSACTIONS
+        late = self._clock.seconds() + _SETTLE_SECONDS
+        transaction.wanted.append((producer_id, epoch, partitions))
+        try:
+            while transaction.pending is not None and self._clock.seconds() < late:
+                await self._when_settled(transaction, late)
+                same = [more for *who, more in transaction.wanted if who == [producer_id, epoch]]
+                answer = self._add(transaction.name, producer_id, epoch, partitions.union(*same), version)
+                result = await answer if isinstance(answer, Deferred) else answer
+                if result is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    break
+        finally:
+            transaction.wanted.remove((producer_id, epoch, partitions))
+        return result
 
     def _add(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[PartitionId], version: int
@@ -315,8 +335,8 @@ class TransactionCoordinator:
         after = with_partitions(transaction.value, partitions, version, self._now_ms())
         return self._change(shard, transaction, after)
 
-    def _when_settled(self, transaction: Transaction) -> Deferred[None]:
-        """Return a Deferred that fires when nothing is pending, or after a short time."""
+    def _when_settled(self, transaction: Transaction, late: float) -> Deferred[None]:
+        """Return a Deferred that fires when nothing is pending, or at the time `late`."""
         if transaction.pending is None:
             return succeed(None)
         done: Deferred[None] = Deferred()
@@ -328,7 +348,7 @@ class TransactionCoordinator:
                 self._timers.discard(call)
                 done.callback(None)
 
-        call = self._clock.callLater(_SETTLE_SECONDS, fire)
+        call = self._clock.callLater(late - self._clock.seconds(), fire)
         self._timers.add(call)
         transaction.settled.append(fire)
         return done
@@ -349,7 +369,7 @@ class TransactionCoordinator:
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
         """Commit or abort a transaction. The answer comes when that is decided; markers are written afterwards.
 
-        version: of transactions, as the producer uses them; from 2 on the answer has the id and epoch to go on with.
+        version: of transactions, as the producer uses them; from 2 on the answer has its next producer id and epoch.
         """
         found = self._shards.find(transactional_id)
         if isinstance(found, ErrorCode):
@@ -378,7 +398,7 @@ class TransactionCoordinator:
     def _end(
         self, shard: Shard, transaction: Transaction, value: TransactionValue
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Store the decision, and have the transaction ended."""
+        """Store the decision, then start to write the markers."""
 
         def stored(error: ErrorCode) -> ProducerAnswer:
             if error:
@@ -414,7 +434,7 @@ class TransactionCoordinator:
         """The wall clock in milliseconds since 1970."""
         return self._now_ms()
 
-    # -- what comes with time
+    # -- time-outs and expiry
 
     def _abort_late(self) -> None:
         """Abort transactions that have been open for longer than their producer's time-out."""
@@ -458,7 +478,7 @@ class TransactionCoordinator:
         then(self._shards.append(shard, [(transaction_key(one.name), None) for one in transactions]), stored)
 
     def _sweep(self, work: Callable[[Shard, list[Transaction]], None]) -> None:
-        """Call `work` with all transactional ids, some in each turn of the reactor."""
+        """Call `work` with all transactional ids, `_SWEPT_AT_ONCE` in each turn of the reactor."""
         shards = [(shard, iter(list(shard.transactions.values()))) for shard in self._shards.led()]
         self._sweep_some(shards, work)
 

@@ -1,7 +1,9 @@
 """Write the markers that end transactions to the leaders of their partitions, and try again until all have them.
 
 Strategy: each broker has a queue and one request in flight, so the markers that come meanwhile go together in the next
-request. What could not be written is given to the partition's leader of then, after a pause that grows.
+request. What could not be written is given to the partition's leader of then, after a pause that grows. Partitions that
+a leader could not write in time, since a disk hangs or a replica is late, have a queue, a request and a connection of
+their own until one succeeds: other transactions do not wait for them.
 
 Rules:
 - A marker is done when each of its partitions has it, or no longer exists.
@@ -46,6 +48,8 @@ _MOST_PARTITIONS: Final = 2000
 _NEEDLESS = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 
 Ask = Callable[[int, WriteTxnMarkersRequest], "Deferred[WriteTxnMarkersResponse]"]
+#: A broker's node id, and whether the queue is that of its slow partitions.
+Lane = tuple[int, bool]
 
 
 class Marker:
@@ -94,14 +98,25 @@ Errand = tuple[Marker, list[PartitionId]]
 class MarkerSender:
     """Writes markers to the leaders of partitions. waiting: markers that some partition does not have yet."""
 
-    def __init__(self, ask: Ask, leader_of: Callable[[str, int], int | None], clock: IReactorTime) -> None:
-        """`ask`: sends a request to a broker. leader_of: the node id of a partition's leader, None if it is deleted."""
+    def __init__(
+        self,
+        ask: Ask,
+        leader_of: Callable[[str, int], int | None],
+        clock: IReactorTime,
+        ask_slow: Ask | None = None,
+    ) -> None:
+        """`ask`: sends a request to a broker; `ask_slow`: does so by another connection, for slow partitions.
+
+        leader_of: the node id of a partition's leader, None if it is deleted.
+        """
         self._ask = ask
+        self._ask_slow = ask_slow or ask
         self._leader_of = leader_of
         self._clock = clock
         self.waiting: set[Marker] = set()
-        self._queues: dict[int, list[Errand]] = {}
-        self._in_flight: set[int] = set()
+        self._queues: dict[Lane, list[Errand]] = {}
+        self._in_flight: set[Lane] = set()
+        self._slow: set[PartitionId] = set()
         self._retries: set[IDelayedCall] = set()
 
     def send(self, marker: Marker) -> None:
@@ -130,52 +145,55 @@ class MarkerSender:
     def _route(self, marker: Marker, partitions: Iterable[PartitionId]) -> None:
         """Queue partitions for their leaders."""
         leaderless: list[PartitionId] = []
-        by_leader: dict[int, list[PartitionId]] = {}
+        by_lane: dict[Lane, list[PartitionId]] = {}
         for partition in partitions:
             leader = self._leader_of(*partition)
             if leader is None:
                 log.info("{name}: no marker for {topic}-{index}, which was deleted",
                          name=marker.name, topic=partition[0], index=partition[1])  # fmt: skip
                 marker.partitions.discard(partition)
+                self._slow.discard(partition)
             elif leader == NO_LEADER:
                 leaderless.append(partition)
             else:
-                by_leader.setdefault(leader, []).append(partition)
-        for leader, led in by_leader.items():
-            self._queues.setdefault(leader, []).extend(_pieces(marker, led))
+                by_lane.setdefault((leader, partition in self._slow), []).append(partition)
+        for lane, led in by_lane.items():
+            self._queues.setdefault(lane, []).extend(_pieces(marker, led))
         if leaderless:
             self._try_again(marker, leaderless, "no leader")
         if not marker.partitions:
             self._finish(marker)
-        for leader in by_leader:
-            self._flush(leader)
+        for lane in by_lane:
+            self._flush(lane)
 
     def _finish(self, marker: Marker) -> None:
         if marker in self.waiting:
             self.waiting.discard(marker)
             marker.done()
 
-    def _flush(self, node_id: int) -> None:
-        """Send what is queued for a broker, unless a request to it is in flight."""
-        if node_id in self._in_flight:
+    def _flush(self, lane: Lane) -> None:
+        """Send what is queued, unless a request of the same lane is in flight."""
+        if lane in self._in_flight:
             return
-        errands = [errand for errand in self._queues.pop(node_id, []) if not errand[0].cancelled]
+        errands = [errand for errand in self._queues.pop(lane, []) if not errand[0].cancelled]
         now: list[Errand] = []
         size = 0
         while errands and (not now or size + len(errands[0][1]) <= _MOST_PARTITIONS):
             size += len(errands[0][1])
             now.append(errands.pop(0))
         if errands:
-            self._queues[node_id] = errands
+            self._queues[lane] = errands
         if now:
-            self._in_flight.add(node_id)
-            answered = self._ask(node_id, WriteTxnMarkersRequest([_marker(*errand) for errand in now]))
+            self._in_flight.add(lane)
+            node_id, slow = lane
+            ask = self._ask_slow if slow else self._ask
+            answered = ask(node_id, WriteTxnMarkersRequest([_marker(*errand) for errand in now]))
             answered.addCallbacks(self._answered, self._not_answered, (now,), errbackArgs=(now, node_id))
-            answered.addErrback(_unexpected).addBoth(self._landed, node_id)
+            answered.addErrback(_unexpected).addBoth(self._landed, lane)
 
-    def _landed(self, _: object, node_id: int) -> None:
-        self._in_flight.discard(node_id)
-        self._flush(node_id)
+    def _landed(self, _: object, lane: Lane) -> None:
+        self._in_flight.discard(lane)
+        self._flush(lane)
 
     def _answered(self, response: WriteTxnMarkersResponse, errands: list[Errand]) -> None:
         errors = {
@@ -207,7 +225,10 @@ class MarkerSender:
             elif error and error not in _NEEDLESS:
                 again.append(partition)
                 failure = error
+                if error is ErrorCode.REQUEST_TIMED_OUT:
+                    self._slow.add(partition)
                 continue
+            self._slow.discard(partition)
             marker.partitions.discard(partition)
         if again:
             self._try_again(marker, again, failure.name)

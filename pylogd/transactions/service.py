@@ -31,15 +31,17 @@ class Transactions:
     ) -> None:
         """`connect`: opens a connection to a broker. ask_self: answers a request of this broker to itself."""
         node_id = settings.integer("node.id")
-        # Markers wait for replicas, so questions of partition leaders have connections of their own.
+        # Markers wait for disks and replicas, so those of slow partitions, and questions of partition leaders, have
+        # connections of their own.
         self._links = [
             BrokerLinks(node_id, connect, ask_self, lambda: settings.integer("request.timeout.ms") / 1000)
-            for _ in range(2)
+            for _ in range(3)
         ]
-        marker_links, verifier_links = self._links
+        marker_links, slow_marker_links, verifier_links = self._links
         self.coordinator = TransactionCoordinator(
             replicas, metadata.topics, metadata.topic_admin, settings, clock, now_ms, features=metadata.features,
             next_producer_id=metadata.cluster.next_producer_id, send_markers=marker_links.ask,
+            send_slow_markers=slow_marker_links.ask,
         )  # fmt: skip
         self.verifier = TransactionVerifier(
             self.coordinator, node_id, verifier_links.ask,

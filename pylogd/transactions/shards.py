@@ -28,7 +28,7 @@ from pylogd.transactions.loader import TransactionLoader
 from pylogd.transactions.records import transaction_key, transaction_value
 from pylogd.transactions.states import TransactionState
 from pylogd.transactions.topic import TRANSACTIONS
-from pylogd.transactions.values import TransactionValue
+from pylogd.transactions.values import PartitionId, TransactionValue
 
 log = Logger()
 
@@ -39,16 +39,18 @@ class Transaction:
     """A transactional id in memory.
 
     value: as it was stored last. pending: the state of the change that is being stored, or that the markers under way
-    will lead to; None if there is none. settled: called when nothing is pending any more.
+    will lead to; None if there is none. settled: called when nothing is pending any more. wanted: producer ids, epochs
+    and partitions of requests to add partitions that wait for that.
     """
 
-    __slots__ = ("name", "pending", "settled", "value")
+    __slots__ = ("name", "pending", "settled", "value", "wanted")
 
     def __init__(self, name: str, value: TransactionValue) -> None:
         self.name = name
         self.value = value
         self.pending: TransactionState | None = None
         self.settled: list[Callable[[], object]] = []
+        self.wanted: list[tuple[int, int, frozenset[PartitionId]]] = []
 
     def settle(self) -> None:
         """Note that nothing is pending any more."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: A partition by the name of its topic and its index.
 TopicPartition: TypeAlias = tuple[str, int]
+#: The coordinator's answer for each partition.
+Answer: TypeAlias = "Mapping[TopicPartition, ErrorCode]"
 
 
 class PartitionVerifier(Protocol):
@@ -30,8 +32,8 @@ class PartitionVerifier(Protocol):
         epoch: int,
         partitions: Collection[TopicPartition],
         add: bool,
-    ) -> Deferred[Mapping[TopicPartition, ErrorCode]]:
-        """Return a Deferred of the coordinator's answer for each partition: NONE if it is in the transaction.
+    ) -> Answer | Deferred[Answer]:
+        """Return the coordinator's answer for each partition, NONE if it is in the transaction; or a Deferred of that.
 
         add: whether the coordinator adds partitions that are not (Produce 12 and later); otherwise they are
         INVALID_TXN_STATE or TRANSACTION_ABORTABLE. Where the coordinator can't be asked, the answer is an error that

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,7 +24,7 @@ from pylogd.errors import ErrorCode, PylogdError, UnsupportedByBroker
 from pylogd.replica.waiting import then
 from pylogd.transactions.coordinator import TransactionCoordinator
 from pylogd.transactions.values import EPOCH_PER_TRANSACTION
-from pylogd.transactions.verification import TopicPartition
+from pylogd.transactions.verification import Answer, TopicPartition
 from pylogd.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -37,7 +37,6 @@ log = Logger()
 #: How many transactional ids one request names.
 _MOST_QUESTIONS: Final = 500
 
-Answer = Mapping[TopicPartition, ErrorCode]
 Ask = Callable[[int, AddPartitionsToTxnRequest], "Deferred[AddPartitionsToTxnResponse]"]
 
 
@@ -72,19 +71,18 @@ class TransactionVerifier:
 
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition], add: bool
-    ) -> Deferred[Answer]:
-        """Return a Deferred of the coordinator's answer for each partition; it never fails. See `verification`."""
+    ) -> Answer | Deferred[Answer]:
+        """Return the coordinator's answer for each partition, or a Deferred of it; never fails. See `verification`."""
         if not add and not self._enabled():
-            return succeed(dict.fromkeys(partitions, ErrorCode.NONE))
-        question = Question(transactional_id, producer_id, epoch, tuple(partitions), add, Deferred())
+            return dict.fromkeys(partitions, ErrorCode.NONE)
         node = self._coordinator.known_coordinator_of(transactional_id)
         if isinstance(node, ErrorCode):
-            question.all(node)
-        elif node == self._node_id:
-            self._answer(question)
-        else:
-            self._queues.setdefault(node, []).append(question)
-            self._flush(node)
+            return dict.fromkeys(partitions, node)
+        if node == self._node_id:
+            return self._ask_here(transactional_id, producer_id, epoch, partitions, add)
+        question = Question(transactional_id, producer_id, epoch, tuple(partitions), add, Deferred())
+        self._queues.setdefault(node, []).append(question)
+        self._flush(node)
         return question.answer
 
     def stop(self) -> None:
@@ -93,15 +91,15 @@ class TransactionVerifier:
         for question in (question for queue in queues.values() for question in queue):
             question.all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _answer(self, question: Question) -> None:
-        """Answer a question about an id that is coordinated here."""
-        name, producer_id, epoch, partitions, add, answer = question
+    def _ask_here(
+        self, name: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition], add: bool
+    ) -> Answer | Deferred[Answer]:
+        """Ask about an id that is coordinated here."""
         if not add:
             found = self._coordinator.verify(name, producer_id, epoch, partitions)
-            answer.callback({partition: _for_producer(error) for partition, error in found.items()})
-            return
+            return {partition: _for_producer(error) for partition, error in found.items()}
         added = self._coordinator.add(name, producer_id, epoch, partitions, EPOCH_PER_TRANSACTION)
-        then(added, lambda error: question.all(_for_producer(error)))
+        return then(added, lambda error: dict.fromkeys(partitions, _for_producer(error)))
 
     def _flush(self, node: int) -> None:
         """Send what is queued for a coordinator, unless a request to it is in flight."""

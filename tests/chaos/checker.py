@@ -17,7 +17,6 @@ races. Histories that repeat exactly are in `tests/simulation`.
 from __future__ import annotations
 
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,15 +25,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.chaos.links import STORE, Links
+from tests.chaos.clusters import running
+from tests.chaos.links import Links
 from tests.chaos.logs import Writer, bytes_of, lost, messages_in, out_of_order
-from tests.chaos.nemesis import HEAL_SECONDS, SMALL_DISK_NODE, ChaosCluster, Nemesis
+from tests.chaos.nemesis import HEAL_SECONDS, ChaosCluster, Nemesis
 from tests.chaos.smooth import SmoothTopic
 from tests.chaos.workload import ConfluentWriter, PylogdWriter, Reader, Worker
 
 TOPIC = "chaos"
 PARTITIONS = 4
-_DISK_MIB = 64
 _LEVEL_SECONDS = 120.0
 
 
@@ -79,7 +78,6 @@ class Chaos:
         self._links = Links(brokers) if links else None
         self._preload = preload
         self._began = time.monotonic()
-        self._disk = folder / f"broker{SMALL_DISK_NODE}"
         self._settings = settings
         self._labels = labels
 
@@ -91,25 +89,11 @@ class Chaos:
 
     def run(self) -> Outcome:
         """Start the cluster, run workload and faults, heal, and compare."""
-        options = {"clientPortAddress": "0.0.0.0"} if self._links is not None else {}
-        if self._links is not None:
-            self._disk.mkdir(parents=True)
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", str(self._disk)], check=True, timeout=30
-            )
-        store = LocalZooKeeper(self._folder / "zookeeper", options=options, sync=False)
-        with store:
-            connect = store.hosts if self._links is None else f"{STORE}:{store.port}"
-            cluster = ChaosCluster(
-                self._folder, connect, self.outcome.brokers, self._links, self._preload, self._settings, self._labels
-            )  # fmt: skip
-            try:
-                self._work(cluster, store)
-            finally:
-                self.outcome.faults += cluster.close()
-                if self._links is not None:
-                    self._links.close()
-                    subprocess.run(["umount", "-l", str(self._disk)], check=False, timeout=30)
+        with running(
+            self._folder, self.outcome.brokers, self._links, self._preload, self.outcome.faults, self._settings,
+            self._labels,
+        ) as (cluster, store):  # fmt: skip
+            self._work(cluster, store)
         return self.outcome
 
     def _work(self, cluster: ChaosCluster, store: LocalZooKeeper) -> None:
@@ -117,7 +101,7 @@ class Chaos:
         cluster.ask(lambda admin: admin.create_topic(TOPIC, PARTITIONS, 3, config))
         cluster.wait_for_isr(TOPIC, 3)
         smooth = SmoothTopic(cluster, store.hosts)
-        nemesis = Nemesis(cluster, store, TOPIC, PARTITIONS, self._rng, self.say)
+        nemesis = Nemesis(cluster, store, {TOPIC: PARTITIONS}, self._rng, self.say)
         self.outcome.troubles = nemesis.troubles
         try:
             self._trouble(cluster, nemesis, smooth)

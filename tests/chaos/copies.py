@@ -39,7 +39,7 @@ class Copies:
         self._client = KazooClient(hosts, timeout=10.0)
         self._client.start(timeout=60)
         self._lock = threading.Lock()
-        self._states: Mapping[Place, PartitionState] = {}  # at the last reading
+        self._states = self._read()  # at the last reading
         self._destroyed: dict[tuple[int, Place], bool] = {}  # whether it was seen out of sync since
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -51,6 +51,11 @@ class Copies:
         self._thread.join()
         self._client.stop()
         self._client.close()
+
+    def places(self) -> list[Place]:
+        """Return the partitions of all topics, as they were read last."""
+        with self._lock:
+            return list(self._states)
 
     def may_lose(self, nodes: Collection[int], places: Collection[Place] | None = None) -> bool:
         """Return whether each partition keeps a copy with all acknowledged records if these brokers lose theirs.

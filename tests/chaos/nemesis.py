@@ -1,14 +1,14 @@
 """Inject faults into a cluster: one after the other, several at the same time, each undone after a while.
 
-Faults are drawn from a seeded random source. Brokers are killed, paused and isolated; links are cut and slowed,
-sessions expire, ZooKeeper restarts, replicas and leaders move; those of the topic `smooth` by smooth expansions. Faults
-of disks and clocks:
+Faults are drawn from a seeded random source. Brokers are killed, paused, restarted and isolated; links are cut and
+slowed, sessions expire, ZooKeeper restarts, replicas and leaders move; those of the topic `smooth` by smooth
+expansions. Faults of disks and clocks:
 
 - **wipe**: a broker is killed, and restarted without its data, or without one of its log directories.
 - **lose_power**: several brokers are killed at once. Their files keep what was synced, and of later writes a random
   part, mostly nothing (`tests/preload.py`). They are restarted with another boot id of the machine.
-- **fail_directory**: a log directory is renamed, or its writes and syncs fail with EIO, while the broker runs. Later
-  the directory is repaired, and the broker is asked to use it again, or restarted.
+- **fail_directory**: a log directory is renamed, or its writes and syncs fail with EIO, or, with write queues, do not
+  return, while the broker runs. Later the directory is repaired, and the broker is asked to use it again, or restarted.
 - **fill**: the volume of one log directory is full for a while. Nothing is restarted.
 - **step_clock**: the wall clock of one broker jumps by up to half an hour, forward or back.
 
@@ -19,7 +19,6 @@ Faults of links and the small volume need `links`; power, EIO and clocks need `p
 from __future__ import annotations
 
 import random
-import re
 import shutil
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.chaos import smooth
 from tests.chaos.copies import Copies
+from tests.chaos.directories import away, boot_anew
 from tests.chaos.links import STORE, Links
 from tests.clusters import BrokerCluster
 from tests.preload import Preload
@@ -102,21 +102,28 @@ class Nemesis:
         self,
         cluster: ChaosCluster,
         store: LocalZooKeeper,
-        topic: str,
-        partitions: int,
+        topics: Mapping[str, int],
         rng: random.Random,
         say: Callable[[str], object],
+        *,
+        guarded: Sequence[str] = (),
+        expands: bool = True,
     ) -> None:
+        """topics: all topics with three replicas, and how many partitions they have. guarded: others not to be lost.
+
+        expands: whether there is the topic `smooth` besides, whose replicas move by smooth expansions.
+        """
         self.troubles: Counter[str] = Counter()
         self._cluster = cluster
         self._store = store
-        self._topic = topic
-        self._partitions = partitions
+        self._places = [(topic, index) for topic, count in topics.items() for index in range(count)]
+        self._expands = expands
         self._rng = rng
         self._say = say
         self._links = cluster.links
-        self._copies = Copies(store.hosts, [topic, smooth.TOPIC])
+        self._copies = Copies(store.hosts, [*topics, *guarded, *([smooth.TOPIC] if expands else [])])
         self._down: dict[int, float] = {}  # when to start it again
+        self._stopping: dict[int, BrokerProcess] = {}
         self._paused: dict[int, float] = {}  # when to resume it
         self._failed: dict[int, float] = {}  # broker with a failed second directory -> when to repair it
         self._cut_until = 0.0
@@ -131,9 +138,11 @@ class Nemesis:
         """Undo due faults, and inject another one."""
         self._undo_what_is_due()
         troubles: list[Trouble] = [
-            self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect, self._wipe,
-            self._fail_directory, self._expand, self._expand, self._kill_joining,
+            self._kill, self._kill, self._stop, self._pause, self._restart_store, self._reassign, self._elect,
+            self._wipe, self._fail_directory,
         ]  # fmt: skip
+        if self._expands:
+            troubles += [self._expand, self._expand, self._kill_joining]
         if self._links is not None:
             troubles += [self._cut, self._cut, self._isolate, self._expire, self._slow, self._fill]
         if self._cluster.faults:
@@ -191,6 +200,17 @@ class Nemesis:
         self._down[node] = self._in(0.0, 8.0)
         return f"kill {node}"
 
+    def _stop(self) -> str:
+        """Stop a broker as a service manager does. What has not ended when it is to start again is killed."""
+        running = self._running()
+        if len(self._down) >= len(self._cluster.ports) - 1 or not running:
+            return ""
+        node = self._rng.choice(running)
+        self._stopping[node] = broker = self._cluster.brokers.pop(node)
+        broker.ask_to_stop()
+        self._down[node] = self._in(1.0, 8.0)
+        return f"stop {node}"
+
     def _pause(self) -> str:
         running = self._running()
         if not running:
@@ -209,6 +229,9 @@ class Nemesis:
 
     def _start(self, node: int) -> None:
         """Start a broker. If it ends because something that it needs is unreachable, try again later."""
+        stopping = self._stopping.pop(node, None)
+        if stopping is not None:
+            stopping.kill()
         try:
             self._cluster.start(node)
             self._say(f"start {node}")
@@ -220,15 +243,17 @@ class Nemesis:
     # -- replicas
 
     def _reassign(self) -> str:
-        index = self._rng.randrange(self._partitions)
+        topic, index = self._rng.choice(self._places)
         target = self._rng.sample(sorted(self._cluster.ports), 3)
         running = self._running()
         if not running:
             return ""
         node = self._rng.choice(running)
-        wanted: Mapping[tuple[str, int], list[int]] = {(self._topic, index): target}
+        wanted: Mapping[tuple[str, int], list[int]] = {(topic, index): target}
         (refused,) = self._cluster.ask(lambda admin: admin.reassign(wanted), node).values()
-        return f"partition {index} is to move to {target}" + (f", which is refused: {refused}" if refused else "")
+        return f"partition {index} of {topic} is to move to {target}" + (
+            f", which is refused: {refused}" if refused else ""
+        )
 
     def _expand(self) -> str:
         """Move a partition of the other topic, whose new replicas begin with the latest offset."""
@@ -260,8 +285,7 @@ class Nemesis:
         if not running:
             return ""
         node = self._rng.choice(running)
-        places = [(self._topic, index) for index in range(self._partitions)]
-        self._cluster.ask(lambda admin: admin.elect_leaders(places), node)
+        self._cluster.ask(lambda admin: admin.elect_leaders(self._places), node)
         return "preferred leaders are elected"
 
     # -- links
@@ -349,7 +373,7 @@ class Nemesis:
             folders = [path for path in self._cluster.directories(node) if path.is_dir()]
             lost += self._cluster.faults[node].lose_power(folders, self._rng)
             for folder in folders:
-                _boot_anew(folder)
+                boot_anew(folder)
             self._down[node] = self._in(0.0, 8.0)
         return f"{', '.join(map(str, nodes))} lose power, and {lost} bytes that were not synced"
 
@@ -382,18 +406,21 @@ class Nemesis:
             return ""
         node = self._rng.choice(candidates)
         second = self._cluster.directories(node)[1]
-        places = [*((self._topic, index) for index in range(self._partitions)), *smooth.PLACES]
-        inside = [(topic, index) for topic, index in places if (second / f"{topic}-{index}").is_dir()]
+        inside = [(topic, index) for topic, index in self._copies.places() if (second / f"{topic}-{index}").is_dir()]
         self._cluster.pause(node)  # paused, so that it acknowledges nothing between check and failure
         try:
             if not self._copies.may_lose([node], inside):
                 return ""
             self._copies.lose([node], inside)
             self._failed[node] = self._in(2.0, 12.0)
-            if self._cluster.faults and self._rng.random() < 0.5:
+            how = self._rng.random() if self._cluster.faults else 1.0
+            if how < 0.25 and self._cluster.settings.get("log.write.queues") == "always":
+                self._cluster.faults[node].hang(True)
+                return f"{second.name} hangs"
+            if how < 0.5:
                 self._cluster.faults[node].fail(True)
                 return f"{second.name} fails with EIO"
-            second.rename(_away(second))
+            second.rename(away(second))
             second.write_text("")  # prevents its re-creation
         finally:
             self._cluster.resume(node)
@@ -403,9 +430,9 @@ class Nemesis:
         """Repair a failed directory. Ask its broker to reopen it, or restart the broker."""
         del self._failed[node]
         second = self._cluster.directories(node)[1]
-        if _away(second).exists():
+        if away(second).exists():
             second.unlink()
-            _away(second).rename(second)
+            away(second).rename(second)
         if self._cluster.faults:
             self._cluster.faults[node].fail(False)
         self._say(f"{second.name} is there again")
@@ -471,17 +498,3 @@ class Nemesis:
         if self._cut_until:
             self._say("the links are whole")
         self._cut_until = 0.0
-
-
-def _away(path: Path) -> Path:
-    return path.with_name(f"{path.name}.away")
-
-
-def _boot_anew(folder: Path) -> None:
-    """Make a log directory look as if the machine had been restarted since its last use.
-
-    Brokers detect a restart by a boot id on the disk that differs from the kernel's: this changes the one on the disk.
-    """
-    path = folder / "meta.properties"
-    if path.exists():
-        path.write_text(re.sub(r"(?m)^boot\.id=.*$", "boot.id=another", path.read_text()))

@@ -213,7 +213,8 @@ class FakeBroker:
         return api_versions.ApiVersionsResponse(api_keys=keys)
 
     def _metadata(self, request: metadata.MetadataRequest) -> metadata.MetadataResponse:
-        names = [self.topic] if request.topics is None else [topic.name for topic in request.topics]
+        by_id = {self.topic_id: self.topic}
+        names = [self.topic] if request.topics is None else [t.name or by_id.get(t.topic_id) for t in request.topics]
         partitions = [
             metadata.MetadataResponsePartition(0, index, leader, 0, [1], [1])
             for index, leader in self.leader_of.items()

@@ -12,6 +12,7 @@ from typing import Any
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
+    consumer_group_heartbeat,
     find_coordinator,
     heartbeat,
     join_group,
@@ -21,16 +22,19 @@ from pylogd.wire.messages import (
 )
 from pylogd.wire.records import encode_batch
 from pylogd.wire.session import ServerSession
+from pylogd.wire.values import ZERO_UUID
 from tests.fakes.broker import FakeBroker
+from tests.fakes.consumer_coordinator import FakeConsumerGroups, fake_topic
 from tests.fakes.group_coordinator import FakeGroups
 
 
 class GroupBroker(FakeBroker):
-    """As `FakeBroker`; the groups are in `groups`, which `lock` guards."""
+    """As `FakeBroker`; the groups are in `groups`, which `lock` guards, those of the newer protocol in `consumers`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.groups = FakeGroups()
+        self.consumers = FakeConsumerGroups({})
         self.lock = threading.RLock()
         self._asking = threading.local()
         self._ended = threading.Event()
@@ -51,6 +55,7 @@ class GroupBroker(FakeBroker):
         while not self._ended.wait(0.05):
             with self.lock:
                 self.groups.tick(self._now())
+                self.consumers.tick(self._now())
 
     def _answer(self, sock: socket.socket, session: ServerSession, event: Any) -> bool:
         self._asking.of = sock, session, event
@@ -67,6 +72,11 @@ class GroupBroker(FakeBroker):
         with self.lock:
             self.groups.handle(request, answer, self._now())
 
+    def _consumer_group_heartbeat(self, request: Any) -> Any:
+        with self.lock:
+            self.consumers.topics = {self.topic: fake_topic(self.topic, len(self.leader_of), self.topic_id)}
+            return self.consumers.handle(request, self._now())
+
     _join_group = _sync_group = _heartbeat = _leave_group = _handle
 
     def _find_coordinator(self, request: Any) -> Any:
@@ -75,8 +85,10 @@ class GroupBroker(FakeBroker):
     def _offset_commit(self, request: Any) -> offset_commit.OffsetCommitResponse:
         with self.lock:
             group = self.groups.group(request.group_id)
-            error = ErrorCode.NONE
-            if request.member_id:
+            error = self._check_consumer(request)
+            if request.group_id in self.consumers.groups:
+                pass
+            elif request.member_id:
                 error = self.groups.check(group, request, request.generation_id_or_member_epoch)
             elif group.members:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -84,33 +96,50 @@ class GroupBroker(FakeBroker):
                 error = ErrorCode.REBALANCE_IN_PROGRESS
             response = offset_commit.OffsetCommitResponse()
             for topic in request.topics:
+                name = topic.name or self._name(topic.topic_id)
+                found = error if name else ErrorCode.UNKNOWN_TOPIC_ID
                 for p in topic.partitions:
-                    if not error:
-                        group.offsets[topic.name, p.partition_index] = p.committed_offset, p.committed_metadata
+                    if not found:
+                        group.offsets[name, p.partition_index] = p.committed_offset, p.committed_metadata
                 response.topics.append(
                     offset_commit.OffsetCommitResponseTopic(
                         topic.name,
+                        topic.topic_id,
                         partitions=[
-                            offset_commit.OffsetCommitResponsePartition(p.partition_index, error)
+                            offset_commit.OffsetCommitResponsePartition(p.partition_index, found)
                             for p in topic.partitions
                         ],
                     )
                 )
             return response
 
+    def _check_consumer(self, request: Any) -> ErrorCode:
+        partitions = [
+            (topic.topic_id if topic.topic_id != ZERO_UUID else self.topic_id, p.partition_index)
+            for topic in request.topics
+            for p in topic.partitions
+        ]
+        epoch = request.generation_id_or_member_epoch
+        return self.consumers.check_commit(request.group_id, request.member_id, epoch, partitions)
+
+    def _name(self, topic_id: bytes) -> str:
+        return self.topic if topic_id == self.topic_id else ""
+
     def _offset_fetch(self, request: Any) -> offset_fetch.OffsetFetchResponse:
         [asked] = request.groups
         with self.lock:
             offsets = self.groups.group(asked.group_id).offsets
             by_topic: dict[str, list[int]] = {}
+            by_id = any(not topic.name for topic in asked.topics or ())
             if asked.topics is None:
                 for name, index in offsets:
                     by_topic.setdefault(name, []).append(index)
             else:
-                by_topic = {topic.name: topic.partition_indexes for topic in asked.topics}
+                by_topic = {topic.name or self._name(topic.topic_id): topic.partition_indexes for topic in asked.topics}
             topics = [
                 offset_fetch.OffsetFetchResponseTopics(
-                    name,
+                    "" if by_id else name,
+                    self.topic_id if by_id else ZERO_UUID,
                     partitions=[
                         offset_fetch.OffsetFetchResponsePartitions(index, offset, -1, metadata)
                         for index in indexes
@@ -119,8 +148,9 @@ class GroupBroker(FakeBroker):
                 )
                 for name, indexes in by_topic.items()
             ]
+            error = self.consumers.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
             return offset_fetch.OffsetFetchResponse(
-                groups=[offset_fetch.OffsetFetchResponseGroup(asked.group_id, topics)]
+                groups=[offset_fetch.OffsetFetchResponseGroup(asked.group_id, [] if error else topics, error)]
             )
 
 
@@ -139,6 +169,7 @@ def refuse_commit(code: ErrorCode) -> Callable[[Any], Any]:
             topics=[
                 offset_commit.OffsetCommitResponseTopic(
                     t.name,
+                    t.topic_id,
                     partitions=[
                         offset_commit.OffsetCommitResponsePartition(p.partition_index, code) for p in t.partitions
                     ],
@@ -166,6 +197,7 @@ def refuse(api: int, code: ErrorCode) -> Callable[[Any], Any]:
             ApiKey.JOIN_GROUP: join_group.JoinGroupResponse,
             ApiKey.SYNC_GROUP: sync_group.SyncGroupResponse,
             ApiKey.HEARTBEAT: heartbeat.HeartbeatResponse,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.ConsumerGroupHeartbeatResponse,
         }[ApiKey(api)]
         return module(error_code=code)
 

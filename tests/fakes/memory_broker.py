@@ -66,6 +66,7 @@ class MemoryGroupBroker(MemoryBroker, GroupBroker):
 
     def _tick(self) -> None:
         self.groups.tick(self._now())
+        self.consumers.tick(self._now())
         self._timer = self.reactor.callLater(0.05, self._tick)
 
     def end(self) -> None:

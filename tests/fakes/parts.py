@@ -27,7 +27,7 @@ from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.limits.expressions import Matches
 from pylogd.log.errors import StorageFailure
 from pylogd.log.manager import LogManager
-from pylogd.metadata.image import Broker, Endpoint, Topic
+from pylogd.metadata.image import Broker, Endpoint, Topic, TopicUpdate
 from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.quotas.clients import ClientQuotas
@@ -150,6 +150,7 @@ class Parts:
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.broker_configs = self.metadata.broker_configs
         self.entity_configs = self.metadata.entity_configs
+        self.group_configs = self.metadata.group_configs
         self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
         self.laggards = LaggardThrottle(self.settings, self.disk_use, self.clock)
@@ -193,9 +194,7 @@ class Parts:
         self.hosting = self.replica_parts.hosting
         self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
         self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
-        self.groups = GroupCoordinator(
-            self.replica_parts, self.topics, self.topic_admin, self.settings, self.clock, self.now_ms
-        )
+        self.groups = GroupCoordinator(self.replica_parts, self.metadata, self.settings, self.clock, self.now_ms)
         self.groups.start()
         self.transaction_parts = Transactions(
             self.replica_parts, self.metadata, self.settings, self.clock, self.now_ms, self._connect,
@@ -289,6 +288,16 @@ class Parts:
         fields.setdefault("partition_epoch", found.state.partition_epoch + 1)
         self.hosting.refresh(found, replace(found.state, **fields))
         return found
+
+    def move_away(self, name: str, partition: int = 0, **fields: Any) -> None:
+        """Write a partition's state to the metadata, with replicas on other brokers only; this one removes its own."""
+        topic = self.topics.get(name)
+        assert topic is not None
+        states = list(topic.partitions)
+        fields.setdefault("partition_epoch", states[partition].partition_epoch + 1)
+        states[partition] = replace(states[partition], **fields)
+        result_of(self.topics.write_states([TopicUpdate(topic, tuple(states))]))
+        result_of(self.hosting.settled(name))
 
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:
         """Append one batch past the handlers."""

@@ -1,4 +1,4 @@
-"""`pylogd load` as a command in a session of its own, and the processes of this session."""
+"""Spark jobs, such as `pylogd load`, as commands in sessions of their own, and the processes of a session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,38 +56,25 @@ def kill(pids: Sequence[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-class Loader:
-    """A run of the command, whose output is appended to `log`.
-
-    `classes` is the path of an archive of the JVM's classes, with which Spark starts in half the time. The first run
-    writes it when it ends.
-    """
+class SparkProcess:
+    """A run of a command that starts Spark. Its output is appended to `log`."""
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, master: str, scratch: Path, classes: Path | None = None
+        self, command: Sequence[str], log: Path, scratch: Path, environment: Mapping[str, str] | None = None
     ) -> None:
+        """`scratch`: the directory in which it runs. `environment`: additional variables."""
         self.log = log
         self._log_start = log.stat().st_size if log.exists() else 0
-        command = [*pylogd_command(), "load", *arguments, "--master", master]
-        java = _JAVA
-        if classes is not None:
-            java += f" -XX:{'SharedArchiveFile' if classes.exists() else 'ArchiveClassesAtExit'}={classes}"
-        for name, value in self._confs(java, scratch).items():
-            command += ["--conf", f"{name}={value}"]
         # The checkout in which it runs must not hide the installed package.
-        environment = {**os.environ, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
+        variables = {**os.environ, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})}
         if "site-packages" not in _PACKAGES.parts:
-            environment["PYTHONPATH"] = str(_PACKAGES)
+            variables["PYTHONPATH"] = str(_PACKAGES)
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=environment, cwd=scratch,
+                env=variables, cwd=scratch,
             )  # fmt: skip
         self.begun = time.monotonic()
-
-    @staticmethod
-    def _confs(java: str, scratch: Path) -> dict[str, str]:
-        return {**_CONFS, "spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
 
     def ended(self) -> bool:
         """Return whether all processes have ended. A JVM ends a moment after the command."""
@@ -125,6 +112,30 @@ class Loader:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"these processes did not end: {left}")
         self.process.wait(END_SECONDS)
+
+
+def confs(scratch: Path, classes: Path | None = None) -> dict[str, str]:
+    """Return settings with which Spark starts fast.
+
+    `classes` is the path of an archive of the JVM's classes, with which Spark starts in half the time. The first run
+    writes it when it ends.
+    """
+    java = _JAVA
+    if classes is not None:
+        java += f" -XX:{'SharedArchiveFile' if classes.exists() else 'ArchiveClassesAtExit'}={classes}"
+    return {**_CONFS, "spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
+
+
+class Loader(SparkProcess):
+    """A run of `pylogd load`. `classes`: see `confs`."""
+
+    def __init__(
+        self, arguments: Sequence[str], log: Path, master: str, scratch: Path, classes: Path | None = None
+    ) -> None:
+        command = [*pylogd_command(), "load", *arguments, "--master", master]
+        for name, value in confs(scratch, classes).items():
+            command += ["--conf", f"{name}={value}"]
+        super().__init__(command, log, scratch)
 
 
 def has_file(directory: Path, suffix: str) -> bool:

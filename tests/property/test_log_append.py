@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pylogd.log.errors import InvalidAppend
 from pylogd.log.log import Log
+from pylogd.log.markers import encode_marker
+from pylogd.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms
 from pylogd.log.validator import AppendOrigin
-from pylogd.wire.records import HEADER, MAGIC
+from pylogd.wire.records import HEADER, MAGIC, TRANSACTIONAL, BatchHeader
 from tests.fakes.storage import START_MS, MemoryStorage, batch, contents, fix_crc
 
 STAMPS = st.one_of(st.integers(-2, 2), st.integers(START_MS - 5, START_MS + 5), st.just(START_MS + 3_600_001))
@@ -45,28 +49,90 @@ def batches(draw: st.DrawFn) -> bytes:
     return data[: len(data) - draw(st.sampled_from([0] * 9 + [1]))]
 
 
-def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
+class Terms(Enum):
+    """What the caller of an append knows of the batch's transaction."""
+
+    NONE = "the request has no transactional id"
+    UNGUARDED = "nobody has asked the coordinator"
+    GUARDED = "the coordinator has said that the partition is in the transaction"
+    OFF = "verification is turned off"
+
+
+def terms_of(log: Log, data: bytes, terms: Terms) -> TransactionTerms | None:
+    """Return what the append is called with; begin a verification if need be."""
+    if terms is Terms.NONE or len(data) < HEADER.size:
+        return None
+    if terms is Terms.GUARDED:
+        header = BatchHeader._make(HEADER.unpack_from(data))
+        return TransactionTerms(log.producers.begin_verification(header, True, START_MS))
+    return UNGUARDED if terms is Terms.UNGUARDED else VERIFICATION_OFF
+
+
+def outcome(log: Log, data: bytes, terms: Terms, *, general: bool) -> tuple[object, ...]:
     """Return the result or the error of an append, with `FastAccept` or without it."""
     if general:
         log.fast_accept.segment_bytes = -1  # accept none of them by its header
+    known = terms_of(log, data, terms)
     try:
-        return (log.append(memoryview(data), leader_epoch=0, origin=AppendOrigin.CLIENT), None)
+        return (log.append(memoryview(data), leader_epoch=0, origin=AppendOrigin.CLIENT, terms=known), None)
     except InvalidAppend as error:
         return (None, type(error), str(error))
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(batches(), min_size=1, max_size=6))
-@example([batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0)] * 2)
-@example([batch(b"x" * 300)] * 3)
-def test_fast_and_general_append_agree(appended: list[bytes]) -> None:
+def transactional(data: bytes) -> bytes:
+    """Return a batch of producer 1 with the transactional attribute."""
+    header = list(HEADER.unpack_from(data))
+    header[5] |= TRANSACTIONAL
+    header[9], header[10] = 1, max(header[10], 0)
+    header[11] = max(header[11], 0)
+    return fix_crc(HEADER.pack(*header) + data[HEADER.size :])
+
+
+MARKERS = st.builds(
+    encode_marker, st.sampled_from([1, 1, 1, 2, -1, -2]), st.integers(-1, 2), st.just(START_MS),
+    committed=st.booleans(), coordinator_epoch=st.integers(0, 1),
+)  # fmt: skip
+OWN = st.builds(lambda stamp: batch(b"own", timestamp=stamp), st.integers(START_MS - 5, START_MS + 3_600_001))
+UNNUMBERED = st.builds(
+    lambda epoch: batch(b"o", producer_id=1, producer_epoch=epoch, attributes=TRANSACTIONAL), st.integers(0, 2)
+)
+#: A batch of a client with what is known of its transaction, or one of the broker's own, such as a marker.
+APPENDS = st.one_of(
+    st.tuples(batches(), st.sampled_from(Terms)),
+    st.tuples(batches().map(transactional), st.sampled_from(Terms)),
+    st.tuples(st.one_of(MARKERS, OWN, UNNUMBERED), st.none()),
+)
+
+
+def marked(log: Log, marker: bytes, *, general: bool) -> tuple[object, ...]:
+    """Return the result or the error of a marker or another batch of the broker's own."""
+    if general:
+        log.fast_accept.own_segment_bytes = -1
+    try:
+        terms = TransactionTerms(version=2)
+        return (log.append(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR, terms=terms), None)
+    except InvalidAppend as error:
+        return (None, type(error), str(error))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(APPENDS, min_size=1, max_size=8))
+@example([(batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0), Terms.NONE)] * 2)
+@example([(batch(b"x" * 300), Terms.NONE)] * 3)
+@example([(transactional(batch(b"a", base_sequence=0)), terms) for terms in (Terms.GUARDED, Terms.UNGUARDED)])
+def test_fast_and_general_append_agree(appended: list[tuple[bytes, Terms | None]]) -> None:
     storages = MemoryStorage(segment_bytes=600), MemoryStorage(segment_bytes=600)
     fast, general = (storage.create() for storage in storages)
     for log in (fast, general):
         log.append(batch(b"first"), leader_epoch=0)
-    for data in appended:
-        assert outcome(fast, data, general=False) == outcome(general, data, general=True)
+    for data, terms in appended:
+        if terms is None:
+            assert marked(fast, data, general=False) == marked(general, data, general=True)
+        else:
+            assert outcome(fast, data, terms, general=False) == outcome(general, data, terms, general=True)
         assert fast.producers.to_snapshot() == general.producers.to_snapshot()
+        assert fast.producers.guards.keys() == general.producers.guards.keys()
+        assert fast.producers.unstable.first_open == general.producers.unstable.first_open
     for storage, log in zip(storages, (fast, general), strict=True):
         log.close()
         storage.check(records=False)

@@ -47,6 +47,15 @@ def test_new_brokers_get_their_share_with_the_fewest_moves() -> None:
     assert all(2 <= preferred.count(node) <= 4 for node in range(1, 5))
 
 
+def test_no_leader_has_to_change_where_followers_can_move() -> None:
+    current = {TopicPartition("t", index): (1 + index % 3, 1 + (index + 1) % 3) for index in range(8)}
+    planned = plan(current, dict.fromkeys(range(1, 5)))
+    assert sum(len(set(planned[place]) - set(nodes)) for place, nodes in current.items()) == 4
+    assert all(nodes[0] in planned[place] for place, nodes in current.items())
+    alone = {TopicPartition("t", index): (1,) for index in range(4)}
+    assert sorted(plan(alone, dict.fromkeys((1, 2))).values()) == [(1,), (1,), (2,), (2,)]
+
+
 def test_racks_are_kept_apart() -> None:
     current = {TopicPartition("t", index): (1, 2) for index in range(4)}
     planned = plan(current, {1: "a", 2: "a", 3: "b", 4: "b"}, 2)

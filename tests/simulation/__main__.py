@@ -19,6 +19,7 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
 from tests.simulation.labels import LabelledHistory
+from tests.simulation.transactions import TransactionHistory
 
 
 def main() -> int:
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--labels", action="store_true", help="five brokers with labels; the topic changes its label")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
     parser.add_argument("--smooth", action="store_true", help="reassignments begin with the latest offset")
+    parser.add_argument("--transactions", action="store_true", help="producers with transactions, and the coordinator")
     parser.add_argument("--queues", nargs="?", const="always", help="brokers write behind queues: log.write.queues")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
@@ -44,6 +46,8 @@ def main() -> int:
         make = partial(LabelledHistory, **settings)
     elif arguments.smooth:
         make = partial(SmoothHistory, brokers=max(arguments.brokers, 4), **settings)
+    elif arguments.transactions:
+        make = partial(TransactionHistory, brokers=arguments.brokers, **settings)
     run = partial(_run, make=make, seconds=arguments.seconds, tell=arguments.tell)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)

@@ -137,7 +137,7 @@ class History(TroubledWorld):
         super().__init__(seed, brokers, **settings)
         self.world = self
         self.ledgers = [Ledger() for _ in range(self.partitions)]
-        self.took: dict[tuple[int, int], int] = {}  # (partition, leader epoch) -> broker
+        self.took: dict[tuple[str, int, int], int] = {}  # (topic, partition, leader epoch) -> broker
         self.producers = [Producer(self, number, number % self.partitions) for number in range(self.partitions * 2)]
         self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.steps = 0
@@ -156,16 +156,20 @@ class History(TroubledWorld):
         self._create_topic()
         if not self.advance(20.0, self._topic_is_everywhere):
             raise Violation(f"the cluster did not start: {self.describe()}")
-        for producer in self.producers:
-            producer.send()
-        self._consume()
-        self._forge()
+        self.start_clients()
         if nemesis:
             self.cause_trouble()
         self.advance(seconds)
         self.nemesis_over = True
         self._recover()
         self._conclude()
+
+    def start_clients(self) -> None:
+        """Start producers and consumers."""
+        for producer in self.producers:
+            producer.send()
+        self._consume()
+        self._forge()
 
     def _create_topic(self) -> None:
         """Request the topic until it exists."""
@@ -287,7 +291,7 @@ class History(TroubledWorld):
 
     def accepted(self, broker: SimBroker, partition: Any) -> None:
         """Check that one broker accepts batches per leader epoch."""
-        holder = self.took.setdefault((partition.index, partition.leader_epoch), broker.node_id)
+        holder = self.took.setdefault((partition.topic, partition.index, partition.leader_epoch), broker.node_id)
         if holder != broker.node_id:
             raise Violation(f"{holder} and {broker.node_id} both lead {partition!r} in one epoch")
 

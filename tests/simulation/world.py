@@ -18,8 +18,8 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
+from pylogd.api.registry import REGISTRATIONS
 from pylogd.config import Settings
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
@@ -37,7 +37,6 @@ from tests.simulation.disks import SimFiles, change_pace, make_disks, tell_of_wr
 from tests.simulation.store import SimStore, SimTree, slowly
 
 _EPOCH_MS = 1_700_000_000_000
-_SKEW_MS = 600_000  # the largest difference between brokers' wall clocks
 _FETCH = 1
 FETCH_VERSION = 17
 
@@ -206,9 +205,9 @@ class SimConnection:
     def _handle(self, number: int, message: Any) -> None:
         if self.closed:
             return
-        highest = {_FETCH: FETCH_VERSION}.get(message.API_KEY, 9)
+        highest = FETCH_VERSION if message.API_KEY == _FETCH else REGISTRATIONS[message.API_KEY].last
         context = RequestContext(cast(Any, self._target), self, highest, "sim")
-        maybeDeferred(HANDLERS[message.API_KEY], context, message).addCallbacks(
+        maybeDeferred(REGISTRATIONS[message.API_KEY].handler, context, message).addCallbacks(
             lambda response: self._reply(number, response), self._world.fault
         )
 
@@ -271,6 +270,8 @@ class SimBroker:
     principal = ANONYMOUS
     authorizer = None
     on_lost: Callable[[], object] | None = None  # of clients, which share a connection that lasts
+    transactions: Any  # what some histories add, as the next one
+    verifier: Any
 
     def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
         self.world = world
@@ -379,7 +380,7 @@ class SimBroker:
 
     def now_ms(self) -> int:
         """Return the broker's wall clock, which differs from the others': ms since 1970."""
-        return _EPOCH_MS + self.node_id * _SKEW_MS + int(self.world.time.now * 1000)
+        return int(_EPOCH_MS + self.node_id * self.world.skew_ms + self.world.time.now * 1000)
 
     def run(self, boot: int, function: Callable[..., Any], *args: Any) -> None:
         """Handle a message, unless the process has been restarted since it was sent."""
@@ -434,6 +435,7 @@ class World:
     """The brokers, network, store and time of a history."""
 
     session_timeout = 1.0
+    skew_ms: int = 600_000  # the difference between the wall clocks of one broker and the next
     labels: Mapping[int, str] = MappingProxyType({})  # the labels of brokers, by id
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:

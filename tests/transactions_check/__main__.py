@@ -1,6 +1,6 @@
 """Run the checker: `python -m tests.transactions_check --seconds 600 --seed 1`.
 
-Exit status 1 if an anomaly was found. `checker` says what is looked for.
+Exit status 1 if an anomaly was found. `checker` says what is looked for, `tests.chaos.links` what the faults need.
 """
 
 from __future__ import annotations
@@ -8,20 +8,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import json
 import os
 import platform
 import sys
 import tempfile
+import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
 from pylogd.local.zookeeper import LocalZooKeeper
+from tests import preload
+from tests.chaos import links
 from tests.clusters import BrokerCluster
+from tests.transactions_check.chaos import TransactionChaos
 from tests.transactions_check.history import Outcome
 from tests.transactions_check.run import SETTINGS, Result, run
 
 #: A longer run consists of rounds of this many seconds, each on a new cluster with the next seed.
-ROUND_SECONDS = 120.0
+ROUND_SECONDS = 300.0
+#: How many anomalies of a kind are printed.
+_SHOWN = 5
 PLANTED = Path(__file__).resolve().parent / "planted"
 
 
@@ -34,56 +42,101 @@ def plant(fault: str) -> None:
 def main(arguments: list[str]) -> int:
     """Run as the command line says, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.transactions_check", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long brokers are killed; settling comes after")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long faults are injected, without settling")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--brokers", type=int, default=3, help="a single one has no faults but planted ones")
     parser.add_argument("--settle", type=float, default=120.0, help="seconds after which an open transaction hangs")
     parser.add_argument("--plant", help="a fault of tests/transactions_check/planted, which has to be found")
+    parser.add_argument("--folder", type=Path, help="folder for data and logs, which are kept")
     parser.add_argument("--results", type=Path, help="a Markdown file for a table with a row for each round")
+    parser.add_argument("--json", type=Path, help="a JSON file for the results")
     options = parser.parse_args(arguments)
+    if options.brokers > 1 and not links.inside():
+        why = links.why_not()
+        if not why:
+            return links.enter("tests.transactions_check", arguments)
+        print(f"faults of links and disks are not possible: {why}. Running without them.", flush=True)
     if options.plant is not None:
         plant(options.plant)
     results: list[Result] = []
     left, seed = options.seconds, options.seed
     while left > 0:
-        results.append(_round(seed, options.brokers, min(left, ROUND_SECONDS), options.settle))
+        results.append(_round(options, seed, min(left, ROUND_SECONDS)))
         left, seed = left - ROUND_SECONDS, seed + 1
         if options.results is not None:
             _write(options.results, results)
+        if options.json is not None:
+            options.json.write_text(json.dumps([asdict(result) for result in results]))
     return 1 if any(result.anomalies for result in results) else 0
 
 
-def _round(seed: int, brokers: int, seconds: float, settle: float) -> Result:
+def _round(options: argparse.Namespace, seed: int, seconds: float) -> Result:
     """Run a round on a new cluster. What brokers log of their own failures counts as an anomaly."""
-    with tempfile.TemporaryDirectory(prefix="transactions-") as name, contextlib.ExitStack() as stack:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="transactions-") as name:
+        folder = Path(name) if options.folder is None else options.folder / f"seed{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.brokers == 1:
+            result = _run_alone(folder, seed, seconds, options.settle)
+        else:
+            chaos = TransactionChaos(
+                folder, seed, options.brokers, seconds, links.inside(), not preload.why_not(),
+                lambda text: print(text, flush=True), settings=SETTINGS,
+            )  # fmt: skip
+            chaos.settle_seconds = options.settle
+            faults = chaos.run().faults
+            result = chaos.result
+            result.anomalies += faults
+    for key, value in asdict(result).items():
+        print(f"{key}: {_some_of_each(value) if key == 'anomalies' else value}", flush=True)
+    return result
+
+
+def _some_of_each(anomalies: list[str]) -> list[str]:
+    """Return the first anomalies of each kind."""
+    kinds: dict[str, list[str]] = {}
+    for text in anomalies:
+        kinds.setdefault(text.partition(":")[0], []).append(text)
+    return [text for found in kinds.values() for text in found[:_SHOWN]]
+
+
+def _run_alone(folder: Path, seed: int, seconds: float, settle: float) -> Result:
+    """Run a round on one broker, which nothing happens to."""
+
+    def wait() -> Counter[str]:
+        time.sleep(seconds)
+        return Counter()
+
+    with contextlib.ExitStack() as stack:
         zookeeper = stack.enter_context(LocalZooKeeper(folder / "zookeeper", sync=False))
-        cluster = BrokerCluster(folder, f"{zookeeper.hosts}/check", brokers, SETTINGS)
+        cluster = BrokerCluster(folder, f"{zookeeper.hosts}/check", 1, SETTINGS)
         try:
-            result = run(cluster, seed, seconds, kills=brokers > 1, settle_seconds=settle)
+            result = run(cluster.bootstrap, seed, 1, wait, settle)
         finally:
             faults = cluster.close()
     result.anomalies += faults
-    for key, value in asdict(result).items():
-        print(f"{key}: {value[:20] if isinstance(value, list) else value}", flush=True)
     return result
 
 
 def _write(path: Path, results: list[Result]) -> None:
     """Write the results as Markdown."""
+    faults = sorted({name for one in results for name in one.faults})
+    seconds = sum(one.seconds for one in results)
     lines = [
         "# The checker of transactions", "",
         f"`make transactions`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} CPUs. Brokers are killed and stopped, one after the other. Each record that is committed is "
-        "looked for in what readers got, in both copies of it, and in the log at the end.", "",
-        "| seed | s | committed | aborted | not known | records | kills and stops | errors of clients | anomalies |",
-        "| --- " * 9 + "|",
+        f"{os.cpu_count()} CPUs, {seconds / 60:.0f} minutes with settling. Each committed record is looked for in what "
+        "readers got, in its copies, and in the log at the end; `checker.py` and `cycles.py` say what is looked for. "
+        "Overtaking: pairs of transactions that wrote in both orders, in different partitions, which Kafka allows.", "",
+        "| seed | s | committed | aborted | not known | records | overtaking | errors of clients | **anomalies** | "
+        + " | ".join(faults) + " |",
+        "| --- " * (9 + len(faults)) + "|",
     ]  # fmt: skip
     for one in results:
         ended = " | ".join(str(one.transactions[outcome.value]) for outcome in Outcome)
+        counts = " | ".join(str(one.faults.get(name, 0)) for name in faults)
         lines.append(
-            f"| {one.seed} | {one.seconds:.0f} | {ended} | {one.records} | {len(one.faults)} | "
-            f"{sum(one.troubles.values())} | {len(one.anomalies)} |"
+            f"| {one.seed} | {one.seconds:.0f} | {ended} | {one.records} | {one.overtaking} | "
+            f"{sum(one.troubles.values())} | {len(one.anomalies)} | {counts} |"
         )
     path.write_text("\n".join([*lines, ""]), encoding="utf-8")
 

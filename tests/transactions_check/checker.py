@@ -1,9 +1,8 @@
 """Find what transactions must not allow, in a history: in the style of Jepsen's Kafka workload.
 
 Looked for: lost writes, aborted reads, intermediate reads, torn transactions, duplicates, copies that are missing or
-double, records out of order, reads that were taken back, and cycles of transactions that have read from each other.
-Transactions may overtake each other from partition to partition (write-write cycles): Kafka orders partitions, not
-transactions.
+double, records out of order, reads that were taken back, last stable offsets that go back, and cycles of transactions
+(`cycles`).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from tests.transactions_check.cycles import cycles
 from tests.transactions_check.history import History, Outcome, Reading
 
 
@@ -27,7 +27,8 @@ def check(history: History, sources: set[str], copies: set[str]) -> list[str]:
         *_copies(history, sources, copies),
         *_taken_back(history),
         *_order(history),
-        *_cycles(history),
+        *_stable_offsets(history),
+        *cycles(history),
     ]
 
 
@@ -113,20 +114,12 @@ def _order(history: History) -> Iterator[str]:
             seen[place[:2]] = place.offset
 
 
-def _cycles(history: History) -> Iterator[str]:
-    """Find transactions that have read, directly or not, what they wrote themselves later."""
-    reads = {transaction: {name.rpartition("#")[0] for name in names} for transaction, names in history.read_by.items()}
-    done: set[str] = set()
-    for start in sorted(reads):
-        path: list[str] = []
-        stack: list[tuple[str, bool]] = [(start, False)]
-        while stack:
-            transaction, leaving = stack.pop()
-            if leaving:
-                done.add(path.pop())
-            elif transaction in path:
-                yield "cycle: " + " read ".join([*path[path.index(transaction) :], transaction])
-            elif transaction not in done:
-                path.append(transaction)
-                stack.append((transaction, True))
-                stack += [(other, False) for other in sorted(reads.get(transaction, ()))]
+def _stable_offsets(history: History) -> Iterator[str]:
+    """What is committed and shown to be so stays (KIP-207 also for a new leader)."""
+    for watcher, told in history.stable.items():
+        known: dict[tuple[str, int], int] = {}
+        for topic, partition, offset in told:
+            before = known.get((topic, partition), 0)
+            if offset < before:
+                yield f"stable offset went back: {watcher} was told {offset} of {topic}-{partition} after {before}"
+            known[topic, partition] = offset

@@ -1,104 +1,112 @@
-"""Run a load on a cluster while brokers die, and check what came of it."""
+"""Run a load on a cluster while faults are injected, and check what came of it."""
 
 from __future__ import annotations
 
-import contextlib
-import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from pylogd.client import Admin
-from tests.clusters import BrokerCluster
+from tests.transactions_check import confluent
 from tests.transactions_check.checker import check
+from tests.transactions_check.cycles import overtaking
 from tests.transactions_check.history import Outcome
-from tests.transactions_check.workload import Load, read_all, settle
+from tests.transactions_check.workload import (
+    CLASSIC,
+    CONSUMER,
+    OWN,
+    SOURCES,
+    Load,
+    Work,
+    copy,
+    feed,
+    mix,
+    read,
+    read_all,
+    settle,
+    start_all,
+    watch,
+)
 
+_INTERNAL_PARTITIONS = 2
 SETTINGS = {
-    "offsets.topic.num.partitions": "2",
-    "transaction.state.log.num.partitions": "2",
+    "offsets.topic.num.partitions": str(_INTERNAL_PARTITIONS),
+    "transaction.state.log.num.partitions": str(_INTERNAL_PARTITIONS),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.session.timeout.ms": "10000",
+    "group.consumer.heartbeat.interval.ms": "2000",
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "5000",
 }
-_SOURCES, _TARGETS, _PARTITIONS = ("source-a", "source-b"), ("copy-a", "copy-b"), 2
-_SETTLE_SECONDS = 120.0
+#: The topics of the coordinators, with the number of their partitions.
+INTERNAL = dict.fromkeys(["__consumer_offsets", "__transaction_state"], _INTERNAL_PARTITIONS)
+_WORK: list[tuple[str, int, Work]] = [
+    ("feeder", 2, feed), ("mixer", 2, mix), ("copier", 2, copy), ("classic", 2, confluent.copy_classic),
+    ("consumer", 2, confluent.copy_consumer), ("reader", 2, read), ("watcher", 1, watch),
+]  # fmt: skip
+_WRITERS = {"feeder", "mixer"}
+_JOIN_SECONDS = 180.0
 
 
 @dataclass
 class Result:
-    """The outcome of a run: `anomalies` is empty if all is well."""
+    """The outcome of a run: `anomalies` is empty if all is well.
+
+    overtaking: see `cycles`. faults: how often each was injected. troubles: the errors of clients.
+    """
 
     seed: int
     seconds: float
     transactions: dict[str, int]
     records: int
-    faults: list[str]
+    overtaking: int
+    faults: dict[str, int]
     troubles: dict[str, int]
     anomalies: list[str]
 
 
-def run(
-    cluster: BrokerCluster, seed: int, seconds: float, *, kills: bool = True, settle_seconds: float = 120.0
-) -> Result:
-    """Load a cluster for so many seconds, and return what was found.
+def topics() -> dict[str, int]:
+    """Return all topics of a run, with the number of their partitions."""
+    return {**Load("", (OWN, CLASSIC, CONSUMER), 0).topics, **INTERNAL}
 
-    kills: brokers are killed and started again. settle_seconds: after which a transaction that is still open hangs.
+
+def run(bootstrap: str, seed: int, brokers: int, trouble: Callable[[], Counter[str]], settle_seconds: float) -> Result:
+    """Load a cluster while `trouble` runs, and return what was found.
+
+    trouble: injects faults, heals them, and returns how many of each there were: all brokers are up and connected then.
+    settle_seconds: after which a transaction that is still open hangs.
     """
     started = time.monotonic()
-    load = Load(cluster.bootstrap, _SOURCES, _TARGETS, _PARTITIONS, "copiers", seed)
-    with Admin(cluster.bootstrap) as admin:
-        for name in (*_SOURCES, *_TARGETS):
-            admin.create_topic(name, _PARTITIONS, min(3, len(cluster.ports)))
-    workers = load.workers(feeders=3, copiers=2, readers=2)
-    for worker in workers:
-        worker.start()
-    faults: list[str] = []
-    if kills:
-        faults = _kill_some(cluster, random.Random(seed), seconds)
-    else:
-        time.sleep(seconds)
-    load.stopping.set()
+    load = Load(bootstrap, (OWN, CLASSIC, CONSUMER), seed)
+    load.create_topics(min(3, brokers))
+    workers = start_all(load, _WORK)
+    faults: Counter[str] = Counter()
     anomalies = []
     try:
-        _join([worker for worker in workers if worker.name.startswith("feeder")])
+        faults = trouble()
+    finally:
+        load.stopping.set()
+    try:
+        _join([worker for worker in workers if worker.name.rstrip("0123456789") in _WRITERS])
         settle(load, settle_seconds)
     except Exception as error:
         anomalies.append(f"never settles: {error}")
     load.draining.set()
     _join(workers)
-    load.history.final = read_all(load)
-    anomalies += check(load.history, set(_SOURCES), set(_TARGETS))
-    counts = Counter(outcome.value for outcome in load.history.outcomes.values())
+    history = load.history
+    history.final = read_all(load, settle_seconds)
+    anomalies += check(history, set(SOURCES), load.targets)
+    counts = Counter(outcome.value for outcome in history.outcomes.values())
     return Result(
         seed, round(time.monotonic() - started, 1), {outcome.value: counts[outcome.value] for outcome in Outcome},
-        len(load.history.final), faults, load.troubles, anomalies,
+        len(history.final), overtaking(history), dict(faults), load.troubles, anomalies,
     )  # fmt: skip
-
-
-def _kill_some(cluster: BrokerCluster, rng: random.Random, seconds: float) -> list[str]:
-    """Kill, pause or stop one broker after the other for so many seconds."""
-    done: list[str] = []
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(left, rng.uniform(1.0, 3.0)))
-        node, what = rng.choice(list(cluster.ports)), rng.choice(["kill", "kill", "stop"])
-        done.append(f"{what} {node}")
-        if what == "kill":
-            cluster.kill(node)
-        else:
-            cluster.stop(node)
-        time.sleep(rng.uniform(0.0, 2.0))
-        cluster.start(node)
-        with contextlib.suppress(AssertionError):
-            cluster.wait_for_brokers(list(cluster.ports))
-    return done
 
 
 def _join(threads: list[threading.Thread]) -> None:
     for thread in threads:
-        thread.join(_SETTLE_SECONDS)
+        thread.join(_JOIN_SECONDS)
         if thread.is_alive():
             raise TimeoutError(f"{thread.name} does not end")

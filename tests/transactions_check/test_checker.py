@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.transactions_check.checker import check
-from tests.transactions_check.history import History, Outcome, Position, Value
+from tests.transactions_check.cycles import overtaking
+from tests.transactions_check.history import Action, History, Outcome, Position, Step, Value
 
 
 def history() -> History:
@@ -23,9 +24,8 @@ def history() -> History:
             "f-0": Outcome.COMMITTED, "f-1": Outcome.ABORTED, "f-2": Outcome.COMMITTED, "f-3": Outcome.UNKNOWN,
             "m-1": Outcome.COMMITTED,
         },
-        {"m-1": [value.name for _, value in source]},
-        {"r": [*source, *copies]},
-        [*source, *copies],
+        readings={"r": [*source, *copies]},
+        final=[*source, *copies],
     )  # fmt: skip
 
 
@@ -104,9 +104,83 @@ def test_records_out_of_order() -> None:
     assert found(made) == {"out of order"}
 
 
-def test_a_cycle() -> None:
+def test_a_stable_offset_that_goes_back() -> None:
     made = history()
-    made.read_by["f-0"] = ["m-1#0"]
-    assert found(made) == {"cycle"}
-    made.read_by = {"m-1": ["f-0#0", "f-2#0"], "f-2": ["f-0#1"]}
+    made.stable["w"] = [("s", 0, 3), ("s", 1, 2), ("s", 0, 4), ("s", 0, 4)]
     assert found(made) == set()
+    made.stable["w"] += [("s", 0, 3)]
+    assert found(made) == {"stable offset went back"}
+
+
+def mixed(final: str, **steps: str) -> list[str]:
+    """Return the cycles of transactions that write one record to each of some partitions, of a letter each.
+
+    final: what is in the partitions, such as "ab ba": the records of a-0 and b-0 in both orders. steps: those of each
+    transaction, with a time each: `>` and a number sends that record, `!` is its acknowledgement, `<` and a letter
+    reads from that.
+    """
+    made = History()
+    for index, partition in enumerate(final.split()):
+        for offset, name in enumerate(partition):
+            number = sum(name in before for before in final.split()[:index])
+            made.final.append((Position("s", index, offset), Value(f"{name}-0", number, final.count(name), "")))
+    for name, text in steps.items():
+        for step in text.split():
+            kind, what, at = step[0], step[1:2], float(step[2:] or 0)
+            number = int(what) if what.isdigit() else -1
+            read = frozenset([f"{what}-0"]) if kind == "<" else frozenset()
+            made.steps.setdefault(f"{name}-0", []).append(Step(_ACTIONS[kind], at, number, read))
+    return list(check(made, set(), set()))
+
+
+_ACTIONS = {
+    "(": Action.BEGIN, ">": Action.SEND, "!": Action.ACKNOWLEDGED, "<": Action.READ, "?": Action.COMMIT,
+    ")": Action.COMMITTED,
+}  # fmt: skip
+
+
+def kinds(found: list[str]) -> list[str]:
+    return [text.partition(":")[0] for text in found]
+
+
+def test_transactions_that_read_from_each_other() -> None:
+    assert mixed("a b", a="(_1 >03 <b5 ?_7 )_9", b="(_2 >04 ?_4.5 )_4.7") == []
+    found = mixed("a b", a="(_1 >03 <b5 ?_7 )_9", b="(_2 >04 <a6 ?_8 )_9.5")
+    assert kinds(found) == ["cycle (write-read)"]
+    assert "a-0 is before b-0" in found[0]
+    assert "b-0 is before a-0" in found[0]
+
+
+def test_a_transaction_that_reads_itself() -> None:
+    assert kinds(mixed("a", a="(_1 >02 <a3 ?_4 )_5")) == ["cycle (write-read)"]
+
+
+def test_writes_that_contradict_their_acknowledgements() -> None:
+    """Each waits for its first record before it sends the second one, and each second is before the other's first."""
+    found = mixed("ba ab", a="(_1 >03 >15 !16 ?_7 )_8", b="(_2 >04 >15.5 ?_9 )_9.5")
+    assert found == []  # not acknowledged: they overtook each other, as Kafka allows
+    steps = {"a": "(_1 >15 !16 >07 ?_8 )_9", "b": "(_2 >03 !04 >15 ?_8.5 )_9.5"}
+    assert mixed("ba ab", **steps) == []
+    steps["b"] = "(_2 >13 !14 >05 ?_8.5 )_9.5"
+    assert mixed("ab ba", a="(_1 >03 !04 >15 ?_8 )_9", b=steps["b"]) == []
+    assert kinds(mixed("ba ab", a="(_1 >03 !04 >15 ?_8 )_9", b=steps["b"])) == ["cycle (write-write)"]
+
+
+def test_a_write_before_what_its_transaction_had_read() -> None:
+    assert mixed("ab", a="(_1 >02 ?_3 )_4", b="(_5 <a6 >07 ?_8 )_9") == []
+    assert kinds(mixed("ba", a="(_1 >02 ?_3 )_4", b="(_1 <a6 >07 ?_8 )_9")) == ["cycle (write-read, write-write)"]
+
+
+def test_a_write_before_what_was_over_when_it_began() -> None:
+    assert mixed("ab", a="(_1 >02 ?_3 )_4", b="(_5 >07 ?_8 )_9") == []
+    assert kinds(mixed("ba", a="(_1 >02 ?_3 )_4", b="(_5 >07 ?_8 )_9")) == ["cycle (real time, write-write)"]
+
+
+def test_overtaking_is_counted() -> None:
+    made = History()
+    made.final = [
+        (Position("s", index, offset), Value(f"{name}-0", index, 3, ""))
+        for index, names in enumerate(["ab", "ba", "ab"])
+        for offset, name in enumerate(names)
+    ]
+    assert overtaking(made) == 1

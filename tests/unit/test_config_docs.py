@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 import pylogd
-from pylogd.config import SETTINGS, TOPIC_SETTINGS, Settings
+from pylogd.config import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS, Settings
+from pylogd.config.group import BOUNDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +68,8 @@ def test_every_setting_is_used() -> None:
     for setting in TOPIC_SETTINGS.values():
         if f'"{setting.name}"' in text or re.search(rf"\b{setting.attribute}\b", text):
             read.update(name for name, _ in setting.synonyms)
+    read |= {name for setting in GROUP_SETTINGS.values() for name, _ in setting.synonyms}
+    read |= {name for bounds in BOUNDS.values() for name in bounds}
     read |= {"log.dirs", "metadata.store", "listeners", "advertised.listeners"}  # read through properties of Settings
     read |= {name for name in SETTINGS if name.startswith(("zookeeper.ssl.", "zookeeper.sasl.", "zookeeper.auth."))}
     read |= {"zookeeper.set.acl", "listener.security.protocol.map", "inter.broker.listener.name"}

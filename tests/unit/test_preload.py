@@ -69,6 +69,34 @@ def test_writes_below_one_directory_fail(tmp_path: Path) -> None:
     assert run(faults, program, bad).split() == ["done"] * 3
 
 
+def test_writes_below_one_directory_hang(tmp_path: Path) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    for folder in (bad, good):
+        folder.mkdir()
+    faults = Preload(tmp_path, "one", failing=bad)
+    program = (
+        "import os, sys, threading\n"
+        "def write(path):\n"
+        "    fd = os.open(path + '/f', os.O_RDWR | os.O_CREAT)\n"
+        "    os.pwritev(fd, [b'x'], 0)\n"
+        "    os.fdatasync(fd)\n"
+        "    print('done', os.path.basename(path), flush=True)\n"
+        "hanging = threading.Thread(target=write, args=sys.argv[1:2])\n"
+        "hanging.start()\n"
+        "write(sys.argv[2])\n"
+        "hanging.join()\n"
+    )
+    faults.hang(True)
+    command = [*faults.prefix, sys.executable, "-c", program, str(bad), str(good)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done good\n"
+        assert (bad / "f").exists() and not (bad / "f").stat().st_size
+        faults.hang(False)
+        assert process.stdout.readline() == "done bad\n"
+        assert process.wait(60) == 0
+
+
 def test_a_power_loss_keeps_what_was_synced_and_no_more_than_was_written(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

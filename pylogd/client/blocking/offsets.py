@@ -11,10 +11,14 @@ from pylogd.client.core.model import OffsetAndTime, TopicPartition
 
 
 def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout: float | None = None
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    timeout: float | None = None,
+    committed: bool = False,
 ) -> dict[TopicPartition, OffsetAndTime]:
     """As `find_offsets`, blocking."""
-    return cluster.run(find_offsets(cluster.evented, wanted, timeout))
+    return cluster.run(find_offsets(cluster.evented, wanted, timeout, committed=committed))
 
 
 def end_offsets_for_epochs(

@@ -35,6 +35,7 @@ __all__ = [
     "CorruptRecords",
     "DeliveryFailed",
     "DeserializationFailed",
+    "GroupProtocolUnsupported",
     "InvalidReply",
     "LogTruncation",
     "ProducerFailed",
@@ -195,6 +196,21 @@ class CommitFailed(KafkaError):
     """Offsets were not committed, since the group has moved on: others have, or are about to have, these partitions,
     and will read again what was not committed. `poll` joins the group again.
     """
+
+
+class GroupProtocolUnsupported(UnsupportedByBroker):
+    """The cluster does not have the newer group protocol (KIP-848), or it is turned off there."""
+
+    def __init__(self, cause: str) -> None:
+        """`cause` is what showed it."""
+        super().__init__(
+            f'{cause}. group_protocol="consumer" needs brokers of Kafka 4.0 or pylogd, and the cluster\'s feature '
+            f'group.version at 1 (pylogd features). Until then use group_protocol="classic"'
+        )
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type[GroupProtocolUnsupported], tuple[str]]:
+        return type(self), (self.cause,)
 
 
 class Closed(ClientError):

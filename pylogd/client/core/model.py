@@ -115,10 +115,15 @@ class TransactionListing(NamedTuple):
     coordinator: int
 
 
-class TransactionDescription(NamedTuple):
-    """A transactional id and its transaction: `started` in milliseconds since 1970, -1 if none is open.
+#: The states of a transaction that is open, or whose markers are being written.
+_UNFINISHED = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 
-    timeout: milliseconds after which the coordinator aborts it. partitions: those that are in it.
+
+class TransactionDescription(NamedTuple):
+    """A transactional id with its present or last transaction.
+
+    timeout: milliseconds after which the coordinator aborts it. started: milliseconds since 1970, -1 before the first
+    transaction. partitions: those that are in the transaction.
     """
 
     transactional_id: str
@@ -129,6 +134,11 @@ class TransactionDescription(NamedTuple):
     timeout: int
     started: int
     partitions: tuple[TopicPartition, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction has begun, and some partition may not have its marker yet."""
+        return self.state in _UNFINISHED
 
 
 class ActiveProducer(NamedTuple):

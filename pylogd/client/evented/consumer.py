@@ -187,9 +187,9 @@ class EventedConsumer(OffsetMethods):
         assignment, group = self.in_group()
         if self.reader.positions and not assignment.subscribed:
             raise ValueError("partitions are assigned by hand; assign none first")
+        group.subscribe([topics] if isinstance(topics, str) else topics)
         assignment.listener = listener
         assignment.subscribed = True
-        group.subscribe([topics] if isinstance(topics, str) else topics)
 
     async def unsubscribe(self) -> None:
         """Leave the group, with what was processed committed."""

@@ -15,9 +15,8 @@ from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import Closed, CommitFailed, RequestTimedOut
 from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
-from pylogd.client.core.group.member import Membership
 from pylogd.client.core.group.member_model import Event, GroupMetadata, MemberSettings
-from pylogd.client.core.group.member_states import MemberState
+from pylogd.client.core.group.membership import Membership
 from pylogd.client.core.group.participation import OffsetLookup, Offsets, Participation
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
@@ -161,7 +160,7 @@ class BrokerGroup:
     def polled(self, polling: bool) -> None:
         """Record that the application begins or ends a poll."""
         self._part.polled(polling, self._loop.now())
-        if polling and self._part.member.state is MemberState.AWAY:
+        if polling and self._part.member.is_away:
             self._driver.soon()
 
     def next_event(self) -> Event | None:
@@ -232,7 +231,7 @@ class BrokerGroup:
             await self._changed.wait(deadline)
         self._part.leave(self._loop.now())
         self._driver.soon()
-        while self.member.state is not MemberState.OUT and self._loop.now() < deadline:
+        while not self.member.is_out and self._loop.now() < deadline:
             await self._changed.wait(deadline)
         self.stop()
 

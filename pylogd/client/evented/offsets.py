@@ -49,7 +49,8 @@ class OffsetMethods:
         self, times: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTime | None]:
         """Return the first offset in each partition at or after a time in milliseconds since 1970, None if none is."""
-        found = await find_offsets(self._calls, {TopicPartition(*p): time for p, time in times.items()})
+        wanted = {TopicPartition(*partition): time for partition, time in times.items()}
+        found = await find_offsets(self._calls, wanted, committed=self.options.read_committed)
         return {partition: (answer if answer.offset >= 0 else None) for partition, answer in found.items()}
 
     async def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:

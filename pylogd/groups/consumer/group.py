@@ -76,9 +76,8 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def is_settled(self, member: ConsumerMember) -> bool:
-        """Return whether a member has what it is to have; one that has left for a while has nothing to do."""
-        arrived = member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
-        return arrived or member.has_left_for_a_while
+        """Return whether a member has what it is to have. One that has left for a while has not."""
+        return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
 
     def target_of(self, member_id: str) -> frozenset[TopicPartition]:
         """Return what a member is to have."""

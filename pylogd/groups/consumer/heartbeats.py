@@ -5,8 +5,9 @@ or updated; the group epoch is raised if that, or the topics, changed what is to
 made if it is for an earlier group epoch; the member takes its next step towards it. Most heartbeats take none.
 
 Rules: a member is known by its member id; a static one can be replaced under another member id only after it has said
-that it left for a while. A member whose epoch is not the coordinator's has to give up its partitions and join again,
-unless it comes with the epoch before and has nothing but what it was given: then an answer was lost.
+that it left for a while, or if it speaks the classic protocol. A member whose epoch is not the coordinator's has to
+give up its partitions and join again, unless it comes with the epoch before and has nothing but what it was given: then
+an answer was lost.
 Source: KIP-848; the checks and error codes are those of Kafka's group coordinator.
 Must not know: the reactor, logs, requests of the protocol.
 """
@@ -94,7 +95,20 @@ class Change(NamedTuple):
     assignment: Set[TopicPartition] | None = None
 
 
-class _Draft:
+class View(NamedTuple):
+    """What a change has to know besides the group.
+
+    find: returns a topic by its name. match: finds topics by a regular expression. now_ms: the wall clock.
+    changed: whether topics may have changed since the group's last change.
+    """
+
+    find: FindTopic
+    match: Match
+    now_ms: int
+    changed: bool = False
+
+
+class Draft:
     """A group that is being changed, and the records that change it."""
 
     def __init__(self, group: ConsumerGroup) -> None:
@@ -159,22 +173,34 @@ def beat(
 
     topics_changed: whether topics may have changed since the group's last change.
     """
-    draft = _Draft(group)
+    draft = Draft(group)
     before = _find_or_replace(draft, request)
     _update(draft, before, request)
-    if topics_changed or draft.records:
-        _match(draft, request.member_id, match, now_ms, anew=topics_changed)
-        _note_topics(draft, find, raised=draft.group.epoch > group.epoch)
-    if draft.group.epoch > draft.group.assignment_epoch:
-        draft.add(*assign(draft.group, find, now_ms))
-    member = draft.group.members[request.member_id]
-    after = next_step(
-        member, _wanted(draft.group, member, find), draft.group.assignment_epoch, draft.group.owners, request.owned
-    )
-    if after is not member:
-        draft.add(_current(group.group_id, after))
+    view = View(find, match, now_ms, topics_changed)
+    after = go_on(draft, request.member_id, request.owned, view, raised=draft.group.epoch > group.epoch)
     told = request.is_full or after.assigned.keys() != before.assigned.keys()
     return Change(draft.group, draft.records, after, after.assigned.keys() if told else None)
+
+
+def go_on(
+    draft: Draft, member_id: str, owned: Set[TopicPartition] | None, view: View, *, raised: bool
+) -> ConsumerMember:
+    """Assign anew if that is due, and have a member take its next step; return it.
+
+    owned: the partitions that it has; None if that has not changed. raised: whether the draft has raised the group
+    epoch. Raises HeartbeatRefused.
+    """
+    if view.changed or draft.records:
+        _match(draft, member_id, view.match, view.now_ms, anew=view.changed)
+        _note_topics(draft, view.find, raised=raised)
+    if draft.group.epoch > draft.group.assignment_epoch:
+        draft.add(*assign(draft.group, view.find, view.now_ms))
+    group = draft.group
+    member = group.members[member_id]
+    after = next_step(member, _wanted(group, member, view.find), group.assignment_epoch, group.owners, owned)
+    if after is not member:
+        draft.add(current(group.group_id, after))
+    return after
 
 
 def leave(group: ConsumerGroup, request: Heartbeat) -> Change:
@@ -185,14 +211,14 @@ def leave(group: ConsumerGroup, request: Heartbeat) -> Change:
     member = _known(group, request)
     if request.epoch == LEAVING_FOR_A_WHILE:
         gone = replace(member, epoch=LEAVING_FOR_A_WHILE, state=MemberState.STABLE, revoking={})
-        records: Sequence[Record] = [_current(group.group_id, gone)]
+        records: Sequence[Record] = [current(group.group_id, gone)]
         return Change(group.with_records(records), records)
     return remove(group, [member.member_id])
 
 
 def remove(group: ConsumerGroup, member_ids: Iterable[str]) -> Change:
     """Return what it changes that members have left, or are taken out because they are late."""
-    records = [record for member_id in member_ids for record in _removal(group.group_id, member_id)]
+    records = [record for member_id in member_ids for record in removal(group.group_id, member_id)]
     records.append(GroupEpoch(group.group_id, group.epoch + 1, group.metadata_hash))
     return Change(group.with_records(records), records)
 
@@ -204,7 +230,8 @@ def delete(group: ConsumerGroup) -> Sequence[Record]:
     return [*matched, *(Removed(kind, group.group_id) for kind in kinds)]
 
 
-def _removal(group_id: str, member_id: str) -> list[Record]:
+def removal(group_id: str, member_id: str) -> list[Record]:
+    """Return the records that delete a member."""
     kinds = (RecordType.CURRENT_OF_MEMBER, RecordType.TARGET_OF_MEMBER, RecordType.MEMBER)
     return [Removed(kind, group_id, member_id) for kind in kinds]
 
@@ -214,19 +241,20 @@ def _removal(group_id: str, member_id: str) -> list[Record]:
 
 def _known(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
     """Return the member that a heartbeat comes from. Raises HeartbeatRefused."""
-    if request.instance_id is not None and group.instances.get(request.instance_id) not in (None, request.member_id):
+    holder = None if request.instance_id is None else group.instances.get(request.instance_id)
+    if holder not in (None, request.member_id):
         raise HeartbeatRefused(
             ErrorCode.FENCED_INSTANCE_ID, f"Another member has the instance id {request.instance_id!r} now."
         )
     member = group.members.get(request.member_id)
-    if member is None:
+    if member is None or (request.instance_id is not None and holder is None):
         raise HeartbeatRefused(
             ErrorCode.UNKNOWN_MEMBER_ID, f"The group has no member {request.member_id!r}; it has to join again."
         )
     return member
 
 
-def _find_or_replace(draft: _Draft, request: Heartbeat) -> ConsumerMember:
+def _find_or_replace(draft: Draft, request: Heartbeat) -> ConsumerMember:
     """Return the member as it was before this heartbeat: one that joins has nothing yet."""
     if request.epoch != JOINING:
         member = _known(draft.group, request)
@@ -239,26 +267,31 @@ def _find_or_replace(draft: _Draft, request: Heartbeat) -> ConsumerMember:
     if known is None:
         return ConsumerMember(request.member_id, request.instance_id)
     fresh = replace(known, epoch=0, previous_epoch=0, state=MemberState.STABLE, assigned={}, revoking={})
-    draft.add(_current(draft.group.group_id, fresh))
+    draft.add(current(draft.group.group_id, fresh))
     return fresh
 
 
-def _take_over(draft: _Draft, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
+def _take_over(draft: Draft, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
     """Have a static member come back under another member id, with the target of the one that left for a while."""
-    if not former.has_left_for_a_while:
+    if not former.has_left_for_a_while and former.classic is None:
         raise HeartbeatRefused(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Member {former.member_id!r} still has the instance id {request.instance_id!r}.",
         )
+    return replace(give_place(draft, former, request.member_id), assigned={})
+
+
+def give_place(draft: Draft, former: ConsumerMember, member_id: str) -> ConsumerMember:
+    """Have a member take the place of a static one, with its target and its partitions; return the new member."""
     group_id, target = draft.group.group_id, draft.group.target_of(former.member_id)
-    back = replace(former, member_id=request.member_id, epoch=JOINING, previous_epoch=JOINING)
+    back = replace(former, member_id=member_id, epoch=JOINING, previous_epoch=JOINING)
     draft.add(
-        *_removal(group_id, former.member_id),
+        *removal(group_id, former.member_id),
         MemberMetadata(group_id, back),
         TargetAssignment(group_id, back.member_id, target),
-        _current(group_id, back),
+        current(group_id, back),
     )
-    return replace(back, assigned={})
+    return back
 
 
 def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
@@ -273,8 +306,8 @@ def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
         )
 
 
-def _update(draft: _Draft, before: ConsumerMember, request: Heartbeat) -> None:
-    """Write down what the member says of itself, and raise the group epoch if that changes what is to be assigned."""
+def _update(draft: Draft, before: ConsumerMember, request: Heartbeat) -> None:
+    """Write down what the member says of itself."""
     known = draft.group.members.get(request.member_id)
     told = replace(
         known or before,
@@ -286,7 +319,16 @@ def _update(draft: _Draft, before: ConsumerMember, request: Heartbeat) -> None:
         assignor=before.assignor if request.assignor is None else request.assignor,
         client_id=request.client_id,
         client_host=request.client_host,
+        classic=None,
     )
+    note_member(draft, known, told)
+
+
+def note_member(draft: Draft, known: ConsumerMember | None, told: ConsumerMember) -> None:
+    """Write down a member if it is not as it was, and raise the group epoch if it subscribes to something else.
+
+    known: the member as the group has it; None if it is new.
+    """
     if told == known:
         return
     group = draft.group
@@ -296,7 +338,8 @@ def _update(draft: _Draft, before: ConsumerMember, request: Heartbeat) -> None:
         draft.add(GroupEpoch(group.group_id, group.epoch + 1, group.metadata_hash))
 
 
-def _current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
+def current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
+    """Return the record of how far a member is."""
     return CurrentAssignment(
         group_id,
         member.member_id,
@@ -311,7 +354,7 @@ def _current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
 # -- the target
 
 
-def _match(draft: _Draft, member_id: str, match: Match, now_ms: int, *, anew: bool) -> None:
+def _match(draft: Draft, member_id: str, match: Match, now_ms: int, *, anew: bool) -> None:
     """Find the topics of the member's regular expression, if it is new to the group or is to be matched anew.
 
     Expressions that no member has any more are removed.
@@ -327,7 +370,7 @@ def _match(draft: _Draft, member_id: str, match: Match, now_ms: int, *, anew: bo
     draft.add(*(Removed(RecordType.REGULAR_EXPRESSION, group.group_id, one) for one in sorted(unused)))
 
 
-def _note_topics(draft: _Draft, find: FindTopic, *, raised: bool) -> None:
+def _note_topics(draft: Draft, find: FindTopic, *, raised: bool) -> None:
     """Raise the group epoch, unless it has been `raised` already, if topics changed that the group subscribes to."""
     group = draft.group
     found = hash_of_topics(group, find)

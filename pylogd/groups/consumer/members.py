@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 #: The id of a topic (16 bytes) and the index of one of its partitions.
 TopicPartition: TypeAlias = tuple[bytes, int]
@@ -26,6 +26,13 @@ class MemberState(IntEnum):
     UNRELEASED_PARTITIONS = 2  #: It waits for partitions which other members have not given up.
 
 
+class ClassicProtocol(NamedTuple):
+    """What a member of the classic protocol said when it joined: session time-out, (name, metadata) of protocols."""
+
+    session_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
     """A member of a consumer group.
@@ -34,6 +41,7 @@ class ConsumerMember:
     topics: the names that it subscribes to. regex: a regular expression for further topics; None or empty for none.
     assignor: the assignor that it asks for. rebalance_ms: how long it may take to give up partitions.
     assigned: the partitions that it may use. revoking: those that it has been told to give up.
+    classic: set for a member that speaks the classic protocol, None for one of the newer protocol.
     """
 
     member_id: str
@@ -50,11 +58,7 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Assigned = field(default_factory=dict)
     revoking: Assigned = field(default_factory=dict)
-
-    @property
-    def is_static(self) -> bool:
-        """Whether the member keeps its place in the group under an instance id."""
-        return self.instance_id is not None
+    classic: ClassicProtocol | None = None
 
     @property
     def has_left_for_a_while(self) -> bool:

@@ -7,7 +7,7 @@ null, and each structure ends with its tagged fields. A null value deletes the k
     type  key                       value
     3     group                     group epoch; hash of the topics' metadata
     4     group                     (written by Kafka before 4.1; ignored)
-    5     group, member             what the member said of itself
+    5     group, member             what the member said of itself; tag 0: time-out and protocols of a classic member
     6     group                     assignment epoch
     7     group, member             partitions that it is to have
     8     group, member             member epochs, state, partitions that it has and gives up
@@ -23,7 +23,14 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from pylogd.groups.consumer.members import Assigned, ConsumerMember, MemberState, TopicPartition, partitions_by_topic
+from pylogd.groups.consumer.members import (
+    Assigned,
+    ClassicProtocol,
+    ConsumerMember,
+    MemberState,
+    TopicPartition,
+    partitions_by_topic,
+)
 from pylogd.replica.internal_records import (
     INT,
     LONG,
@@ -32,9 +39,11 @@ from pylogd.replica.internal_records import (
     InvalidRecord,
     RecordCursor,
     compact_array_field,
+    compact_bytes_field,
     compact_text_field,
     tags_field,
     text_field,
+    unsigned_field,
 )
 
 T = TypeVar("T")
@@ -120,7 +129,7 @@ Record: TypeAlias = (
 _VERSION: Final = SHORT.pack(0)
 _UUID_BYTES: Final = 16
 #: Types whose values have tagged fields that are used.
-_TAGGED: Final = frozenset({RecordType.GROUP, RecordType.TARGET, RecordType.PARTITIONS})
+_TAGGED: Final = frozenset({RecordType.GROUP, RecordType.MEMBER, RecordType.TARGET, RecordType.PARTITIONS})
 #: Types whose keys have a second field.
 _NAMED: Final = frozenset(
     {RecordType.MEMBER, RecordType.TARGET_OF_MEMBER, RecordType.CURRENT_OF_MEMBER, RecordType.REGULAR_EXPRESSION}
@@ -190,9 +199,17 @@ def _member_value(member: ConsumerMember) -> bytes:
             compact_text_field(member.regex),
             INT.pack(member.rebalance_ms),
             compact_text_field(member.assignor),
-            NO_TAGS,
+            tags_field({} if member.classic is None else {0: _classic_value(member.classic)}),
         )
     )
+
+
+def _classic_value(classic: ClassicProtocol) -> bytes:
+    def encode_protocol(protocol: tuple[str, bytes]) -> bytes:
+        return compact_text_field(protocol[0]) + compact_bytes_field(protocol[1]) + NO_TAGS
+
+    present = unsigned_field(1)  # a structure that may be null has this in front of it
+    return present + INT.pack(classic.session_ms) + compact_array_field(classic.protocols, encode_protocol) + NO_TAGS
 
 
 def _topic_partitions(topic: tuple[bytes, list[int]]) -> bytes:
@@ -275,7 +292,22 @@ def _read_member(member_id: str, body: RecordCursor) -> ConsumerMember:
         regex=body.compact_nullable_text(),
         rebalance_ms=body.number(INT),
         assignor=body.compact_nullable_text(),
+        classic=_read_classic(body.tags().get(0)),
     )
+
+
+def _read_classic(tag: bytes | None) -> ClassicProtocol | None:
+    """Return the tagged field of a classic member; None for what is not there, or null."""
+
+    def read_protocol(cursor: RecordCursor) -> tuple[str, bytes]:
+        protocol = cursor.compact_text(), cursor.compact_bytes()
+        cursor.tags()
+        return protocol
+
+    body = RecordCursor(tag or b"\0")
+    if not body.unsigned():
+        return None
+    return ClassicProtocol(body.number(INT), tuple(body.compact_array(read_protocol)))
 
 
 def _read_topic_partitions(body: RecordCursor) -> list[TopicPartition]:

@@ -1,7 +1,7 @@
 """The consumer groups of the newer protocol that this broker coordinates: one change at a time, sessions, time-outs.
 
 Strategy: a group's change is appended to the offsets topic, takes effect in memory once it is in the log, and is
-answered once it is committed. Where the append has to wait for its turn, further heartbeats of the group wait in line.
+answered once it is committed. Where the append has to wait for its turn, further requests of the group wait in line.
 An answer that changes nothing waits too for the last change to be committed, so nobody is told what could be lost.
 
 Rules: the memory is what the log says. A member whose session ends is removed, and so is one that does not give up its
@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from pylogd.config import Settings
+from pylogd.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from pylogd.groups.consumer.heartbeats import (
@@ -34,15 +35,20 @@ from pylogd.groups.consumer.heartbeats import (
     leave,
     remove,
 )
-from pylogd.groups.consumer.members import JOINING, MemberState, TopicPartition
+from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberState, TopicPartition
 from pylogd.groups.consumer.records import encode
+from pylogd.replica.internal_topic import KeyValue
 
 log = Logger()
 
-KeyValue = tuple[bytes, bytes | None]
 #: Appends records for a group: calls the last argument once they are in the log, and returns NONE once they are
 #: committed, or why they were not.
 Append = Callable[[str, Sequence[KeyValue], Callable[[], object]], "ErrorCode | Deferred[ErrorCode]"]
+
+T = TypeVar("T")
+
+#: Returns the value of a setting, by its name, for a group.
+GroupOption = Callable[[str, str], int]
 
 _NEVER: Final = float("inf")
 #: From so many characters of topic names in a heartbeat on it is checked how much all members have.
@@ -60,47 +66,67 @@ class HeartbeatAnswer(NamedTuple):
     assignment: frozenset[TopicPartition] | None = None
 
 
-class _Held:
+class Held:
     """A group, and what goes on with it.
 
-    appending: whether a change waits for its turn to be appended. line: heartbeats that wait for that. committed: fires
-    when the last change is committed. deadlines: when each member's session ends; revoke_by: until when a member has to
-    have given up partitions; both in the clock's seconds. stale: whether topics may have changed since its last change.
+    appending: whether a change waits for its turn to be appended. changes: how many there were. line: requests that
+    wait for that: what handles each, who waits for the answer, and the answer if the group is unloaded. committed:
+    fires when the last change is committed. deadlines: when each member's session ends; revoke_by: until when a member
+    has to have given up partitions; join_by, sync_by: until when a classic one has to have joined again, and synced;
+    all in the clock's seconds. stale: whether topics may have changed since its last change.
     """
 
-    __slots__ = ("appending", "committed", "deadlines", "group", "line", "revoke_by", "stale", "timer")
+    __slots__ = (
+        "appending", "changes", "committed", "deadlines", "group", "join_by", "line", "revoke_by", "stale", "sync_by",
+        "timer",
+    )  # fmt: skip
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
         self.appending = False
-        self.line: deque[tuple[Heartbeat, Match, Deferred[HeartbeatAnswer]]] = deque()
+        self.changes = 0
+        self.line: deque[tuple[Callable[[], Any], Deferred[Any], Any]] = deque()
         self.committed: Deferred[ErrorCode] | None = None
         self.deadlines: dict[str, float] = {}
         self.revoke_by: dict[str, float] = {}
+        self.join_by: dict[str, float] = {}
+        self.sync_by: dict[str, float] = {}
         self.stale = True
         self.timer: IDelayedCall | None = None
+
+    @property
+    def times(self) -> tuple[dict[str, float], ...]:
+        """All times by member id at which a member is late."""
+        return self.deadlines, self.revoke_by, self.join_by, self.sync_by
 
 
 class ConsumerGroups:
     """All groups of the newer protocol that this broker coordinates."""
 
     def __init__(
-        self, clock: IReactorTime, now_ms: Callable[[], int], append: Append, find: FindTopic, settings: Settings
+        self,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+        append: Append,
+        find: FindTopic,
+        settings: Settings,
+        option: GroupOption | None = None,
     ) -> None:
-        """`clock` times sessions; `now_ms` is the wall clock, for time stamps."""
+        """`clock` times sessions; `now_ms` is the wall clock, for time stamps. option: None for the broker's values."""
         self._clock = clock
         self._now_ms = now_ms
         self._append = append
         self._find = find
         self._settings = settings
-        self._held: dict[str, _Held] = {}
+        self._option = option or (lambda group_id, name: settings.group_value({}, name))
+        self._held: dict[str, Held] = {}
 
     # -- loading and unloading
 
     def load(self, groups: Iterable[ConsumerGroup]) -> None:
         """Take over groups that were read from the offsets topic: the sessions of their members begin anew."""
         for group in groups:
-            held = self._held[group.group_id] = _Held(group)
+            held = self._held[group.group_id] = Held(group)
             for member_id in group.members:
                 self._renew(held, member_id)
 
@@ -111,7 +137,8 @@ class ConsumerGroups:
             if held.timer is not None and held.timer.active():
                 held.timer.cancel()
             while held.line:
-                held.line.popleft()[-1].callback(HeartbeatAnswer(ErrorCode.NOT_COORDINATOR))
+                _, waiting, unloaded = held.line.popleft()
+                waiting.callback(unloaded)
 
     def topics_changed(self) -> None:
         """Have groups look at the topics again with their next heartbeats."""
@@ -123,57 +150,84 @@ class ConsumerGroups:
     def get(self, group_id: str) -> ConsumerGroup | None:
         """Return a group, None if there is none of this protocol."""
         held = self._held.get(group_id)
-        return held.group if held is not None else None
+        return held.group if held is not None and held.group.epoch else None
 
     def groups(self) -> list[ConsumerGroup]:
         """Return all groups."""
-        return [held.group for held in self._held.values()]
+        return [held.group for held in self._held.values() if held.group.epoch]
+
+    # -- requests in line
+
+    def in_line(self, group_id: str, handle: Callable[[], T | Deferred[T]], unloaded: T) -> Deferred[T] | None:
+        """Have a request of a group wait while a change of the group is being appended; None if it need not.
+
+        handle: called when its turn has come. unloaded: the answer if the group is unloaded before.
+        """
+        held = self._held.get(group_id)
+        if held is None or not held.appending:
+            return None
+        waiting: Deferred[T] = Deferred()
+        held.line.append((handle, waiting, unloaded))
+        return waiting
 
     # -- heartbeats
 
     def heartbeat(self, group_id: str, request: Heartbeat, match: Match) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Handle a heartbeat, of which `check` found no fault. `match` finds topics by a regular expression."""
+        """Handle a heartbeat, of which `check` found no fault. `match` finds topics by a regular expression.
+
+        Not while a change of the group is being appended: see `in_line`.
+        """
         held = self._held.get(group_id)
         if held is None:
             if request.epoch != JOINING:
                 return HeartbeatAnswer(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id!r}.")
-            held = self._held[group_id] = _Held(ConsumerGroup(group_id))
-        if held.appending:
-            waiting: Deferred[HeartbeatAnswer] = Deferred()
-            held.line.append((request, match, waiting))
-            return waiting
-        return self._take(held, request, match)
-
-    def _take(self, held: _Held, request: Heartbeat, match: Match) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+            held = self._held[group_id] = Held(ConsumerGroup(group_id))
+        if request.epoch < JOINING:
+            return self._leave(held, request)
         try:
             change = self._change(held, request, match)
         except HeartbeatRefused as refused:
             self._forget_if_unused(held)
             return HeartbeatAnswer(refused.code, str(refused), request.member_id)
-        answer = self._answer(request, change)
-        if change.records:
-            result = self._write(held, change)
-        else:
-            result = ErrorCode.NONE if held.committed is None else _follow(held.committed)
-        if change.member is not None:
-            self._renew(held, request.member_id)
-        if isinstance(result, Deferred):
-            return result.addCallback(partial(_settled, answer))
-        return _settled(answer, result)
+        result = self._write(held, change) if change.records else self._last_commit(held)
+        self._renew(held, request.member_id)
+        return settled(self._answer(request, change), result)
 
-    def _change(self, held: _Held, request: Heartbeat, match: Match) -> Change:
-        if request.epoch < JOINING:
-            return leave(held.group, request)
+    def _leave(self, held: Held, request: Heartbeat) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+        """Handle the last heartbeat of a member."""
+        try:
+            change = leave(held.group, request)
+        except HeartbeatRefused as refused:
+            return HeartbeatAnswer(refused.code, str(refused), request.member_id)
+        answer = HeartbeatAnswer(ErrorCode.NONE, None, request.member_id, request.epoch)
+        if request.epoch == LEAVING_FOR_A_WHILE:
+            return settled(answer, self._write(held, change))
+        return settled(answer, self._remove(held, [request.member_id]))
+
+    def _remove(self, held: Held, member_ids: Sequence[str]) -> ErrorCode | Deferred[ErrorCode]:
+        """Take members out of a group."""
+        return self._write(held, remove(held.group, member_ids))
+
+    @staticmethod
+    def _last_commit(held: Held) -> ErrorCode | Deferred[ErrorCode]:
+        """Return the outcome of the last change, which an answer that changes nothing waits for."""
+        return ErrorCode.NONE if held.committed is None else _follow(held.committed)
+
+    def _change(self, held: Held, request: Heartbeat, match: Match) -> Change:
+        self._check_joining(held.group, request)
+        stale, held.stale = held.stale, False
+        return beat(held.group, request, self._find, match, self._now_ms(), topics_changed=stale)
+
+    def _check_joining(self, group: ConsumerGroup, request: Heartbeat) -> None:
+        """Raise HeartbeatRefused if there is no room for a member, or for what it subscribes to."""
         most = self._settings.integer("group.consumer.max.size")
-        if request.member_id not in held.group.members and request.epoch == JOINING:
-            replaces = request.instance_id is not None and request.instance_id in held.group.instances
-            if not replaces and len(held.group.members) >= most:
+        if request.member_id not in group.members and request.epoch == JOINING:
+            replaces = request.instance_id is not None and request.instance_id in group.instances
+            if not replaces and len(group.members) >= most:
                 raise HeartbeatRefused(
                     ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {most} members, as many as it may have."
                 )
         self._check_size(request)
-        stale, held.stale = held.stale, False
-        return beat(held.group, request, self._find, match, self._now_ms(), topics_changed=stale)
 
     def _check_size(self, request: Heartbeat) -> None:
         """Raise HeartbeatRefused if the members of all groups would name more topics than there is room for."""
@@ -188,56 +242,76 @@ class ConsumerGroups:
             )
 
     def _answer(self, request: Heartbeat, change: Change) -> HeartbeatAnswer:
-        if change.member is None or request.epoch < JOINING:
-            return HeartbeatAnswer(ErrorCode.NONE, None, request.member_id, request.epoch)
-        interval_ms = self._settings.integer("group.consumer.heartbeat.interval.ms")
+        assert change.member is not None
+        interval_ms = self._option(change.group.group_id, HEARTBEAT_INTERVAL)
         assignment = None if change.assignment is None else frozenset(change.assignment)
         return HeartbeatAnswer(ErrorCode.NONE, None, request.member_id, change.member.epoch, interval_ms, assignment)
 
     # -- changes
 
-    def _write(self, held: _Held, change: Change) -> ErrorCode | Deferred[ErrorCode]:
+    def _write(self, held: Held, change: Change) -> ErrorCode | Deferred[ErrorCode]:
         """Append a change. It takes effect when it is in the log, and is answered when it is committed."""
+        return self._log(held, [*map(encode, change.records)], partial(self._appended, held, change.group))
+
+    def _log(
+        self,
+        held: Held,
+        records: Sequence[KeyValue],
+        appended: Callable[[], object],
+        refused: Callable[[], object] = lambda: None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append records, of which `appended` makes the group what they say. Requests wait in line until then.
+
+        refused: called instead of `appended` if the records will never be in the log.
+        """
+        held.changes += 1
         held.appending = True
-        result = self._append(
-            held.group.group_id,
-            [encode(record) for record in change.records],
-            partial(self._appended, held, change.group),
-        )
+        change, logged = held.changes, False
+
+        def in_log() -> None:
+            nonlocal logged
+            logged = True
+            appended()
+            self._go_on(held, change)
+
+        def outcome(error: ErrorCode) -> ErrorCode:
+            if held.committed is result:
+                held.committed = None
+            if not logged:
+                refused()
+                self._go_on(held, change)
+            return error
+
+        result = self._append(held.group.group_id, records, in_log)
         if not isinstance(result, Deferred):
-            self._go_on(held)
-            return result
+            return outcome(result)
         held.committed = result
-        return _follow(result.addBoth(self._committed, held, result))
+        return _follow(result.addCallback(outcome))
 
-    def _appended(self, held: _Held, group: ConsumerGroup) -> None:
+    def _appended(self, held: Held, group: ConsumerGroup) -> None:
         held.group = group
-        for member_id in held.deadlines.keys() - group.members.keys():
-            del held.deadlines[member_id]
+        for times in held.times:
+            for member_id in times.keys() - group.members.keys():
+                del times[member_id]
         self._watch_revocations(held)
-        self._go_on(held)
 
-    def _committed(self, error: ErrorCode, held: _Held, result: Deferred[ErrorCode]) -> ErrorCode:
-        if held.committed is result:
-            held.committed = None
-        self._go_on(held)
-        return error
-
-    def _go_on(self, held: _Held) -> None:
-        """Take the heartbeats that wait for a change to be in the log."""
+    def _go_on(self, held: Held, change: int) -> None:
+        """Take the requests that wait for a change to be in the log, unless a later one is on its way."""
+        if change != held.changes:
+            return
         held.appending = False
         self._forget_if_unused(held)
         while held.line and not held.appending:
-            request, match, waiting = held.line.popleft()
-            result = self._take(held, request, match)
+            handle, waiting, _ = held.line.popleft()
+            result = handle()
             if isinstance(result, Deferred):
                 result.chainDeferred(waiting)
             else:
                 waiting.callback(result)
 
-    def _forget_if_unused(self, held: _Held) -> None:
-        """Forget a group that never was: its first member was refused."""
-        if not held.group.epoch and not held.line and self._held.get(held.group.group_id) is held:
+    def _forget_if_unused(self, held: Held) -> None:
+        """Forget a group that never was, because its first member was refused, or is no more."""
+        if not held.group.epoch and not held.appending and self._held.get(held.group.group_id) is held:
             del self._held[held.group.group_id]
 
     def delete(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
@@ -250,19 +324,23 @@ class ConsumerGroups:
 
     # -- time
 
-    def _renew(self, held: _Held, member_id: str) -> None:
+    def _renew(self, held: Held, member_id: str) -> None:
         """Begin a member's session anew."""
-        at = self._clock.seconds() + self._settings.integer("group.consumer.session.timeout.ms") / 1000
-        held.deadlines[member_id] = at
+        member = held.group.members.get(member_id)
+        if member is not None and member.classic is not None:
+            session_ms = member.classic.session_ms
+        else:
+            session_ms = self._option(held.group.group_id, SESSION_TIMEOUT)
+        held.deadlines[member_id] = at = self._clock.seconds() + session_ms / 1000
         self._watch_revocations(held)
         self._set_timer(held, at)
 
-    def _watch_revocations(self, held: _Held) -> None:
+    def _watch_revocations(self, held: Held) -> None:
         now = self._clock.seconds()
         revoking = {
             member_id: member
             for member_id, member in held.group.members.items()
-            if member.state is MemberState.UNREVOKED_PARTITIONS
+            if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None
         }
         held.revoke_by = {
             member_id: held.revoke_by.get(member_id, now + member.rebalance_ms / 1000)
@@ -271,7 +349,7 @@ class ConsumerGroups:
         for at in held.revoke_by.values():
             self._set_timer(held, at)
 
-    def _set_timer(self, held: _Held, at: float) -> None:
+    def _set_timer(self, held: Held, at: float) -> None:
         """See that `_timed_out` is called at `at` or before."""
         timer = held.timer
         if timer is not None and timer.active():
@@ -280,29 +358,37 @@ class ConsumerGroups:
             timer.cancel()
         held.timer = self._clock.callLater(max(0.0, at - self._clock.seconds()), self._timed_out, held)
 
-    def _timed_out(self, held: _Held) -> None:
+    def _timed_out(self, held: Held) -> None:
         if self._held.get(held.group.group_id) is not held:
             return
         now = self._clock.seconds()
         late = [
             member_id
             for member_id in held.group.members
-            if min(held.deadlines.get(member_id, _NEVER), held.revoke_by.get(member_id, _NEVER)) <= now
+            if min(times.get(member_id, _NEVER) for times in held.times) <= now
         ]
         if late and not held.appending:
             log.info(
-                "Consumer group {group}: removing {count} members that sent no heartbeat or did not give up their "
-                "partitions in time: {members}",
+                "Consumer group {group}: removing {count} members that sent no heartbeat, or did not give up their "
+                "partitions or join again in time: {members}",
                 group=held.group.group_id, count=len(late), members=", ".join(late[:10]),
             )  # fmt: skip
-            change = remove(held.group, late)
-            self._write(held, change)
-        times = [*held.deadlines.values(), *held.revoke_by.values()]
-        if times:
+            self._remove(held, late)
+        times = [at for times in held.times for at in times.values()]
+        if times and self._held.get(held.group.group_id) is held:
             self._set_timer(held, max(min(times), now + 1) if late else min(times))
 
 
-def _settled(answer: HeartbeatAnswer, error: ErrorCode) -> HeartbeatAnswer:
+def settled(
+    answer: HeartbeatAnswer, outcome: ErrorCode | Deferred[ErrorCode]
+) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+    """Return the answer once the outcome of a change is there, or the error instead."""
+    if isinstance(outcome, Deferred):
+        return outcome.addCallback(partial(_or_error, answer))
+    return _or_error(answer, outcome)
+
+
+def _or_error(answer: HeartbeatAnswer, error: ErrorCode) -> HeartbeatAnswer:
     return HeartbeatAnswer(error, None, answer.member_id) if error else answer
 
 

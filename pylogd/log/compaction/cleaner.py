@@ -1,27 +1,29 @@
-"""The cleaner threads of a broker: choose the next log to compact, and compact it.
+"""Cleaner threads: choose the next log to compact, and compact it.
 
 Each thread takes the log that needs compaction most and compacts it, again and again; when no log needs it, the thread
 waits `log.cleaner.backoff.ms`. Logs with a record older than `max.compaction.lag.ms` come first, then those with the
 largest share of bytes that are not compacted yet, if it exceeds `min.cleanable.dirty.ratio`. The memory for offset maps
 is divided among the threads; all share one limit of bytes per second. Large jobs are done in a child process
 (`process`): a thread that goes through records would hold the interpreter that the reactor needs. The process ends
-when there is nothing to do.
+when there is nothing to do. Where disks have threads of their own, `cleaners` has a cleaner for each.
 
 Rules: a log is compacted by one thread at a time. How far it was compacted is written to `cleaner-offset-checkpoint`
 after the new segments are installed, so that a crash at worst has something compacted twice. A log with damaged
 batches is skipped until the next start; a log for which the disk is full is tried again later; any other failure of
 the file system takes the data directory offline. `stop` waits until each thread has reached a safe point, at which no
-incomplete file is left.
+incomplete file is left, but not for a disk that hangs.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.compaction.candidates import LogToClean, log_to_clean
@@ -47,6 +49,9 @@ from pylogd.log.segment import Storage
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 60.0
+#: How often `stop` looks whether a directory has failed, and how long it then still waits for the threads of it.
+_LOOK_SECONDS = 0.2
+_GRACE_SECONDS = 1.0
 #: Smaller jobs are done in the thread: they are over before a process would have started.
 _MIN_PROCESS_BYTES = 1 << 20
 _MAX_CHECK_BYTES = 16 << 20
@@ -55,7 +60,7 @@ _MIN_CHECK_BYTES = 1 << 16
 
 @dataclass(slots=True, frozen=True)
 class CleanerConfig:
-    """The settings `log.cleaner.…`. Sizes in bytes; `dedupe_buffer_bytes` is for all threads together."""
+    """The settings `log.cleaner.…`. Sizes in bytes; `dedupe_buffer_bytes` is for all threads of a cleaner together."""
 
     enabled: bool = True
     threads: int = 1
@@ -90,9 +95,10 @@ class JobRunner:
 
 
 class Cleaner:
-    """The threads of a broker. Call `start` and `stop` once each; `clean_one` is one step of a thread.
+    """Threads that compact the same logs. Call `start` and `stop` once each; `clean_one` is one step of a thread.
 
-    now_ms: the wall clock. seconds: a monotonic clock.
+    now_ms: the wall clock. seconds: a monotonic clock. path: the only data directory whose logs are compacted; None for
+    all. throttle: a limit that is shared with other cleaners; it has to stop waiting when `stop` is called.
     """
 
     def __init__(
@@ -102,15 +108,19 @@ class Cleaner:
         *,
         now_ms: Callable[[], int],
         seconds: Callable[[], float] = time.monotonic,
+        path: str | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self.config = config
         self.completed = 0  # compactions
         self._manager = manager
         self._now_ms = now_ms
         self._seconds = seconds
+        self._path = path
         self._stopping = threading.Event()
-        self._throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
+        self._throttle = throttle or Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
         self._threads: list[threading.Thread] = []
+        self._working: set[int] = set()  # the ids of the threads that look for a log or compact one
         self._lock = threading.Lock()  # of choosing a log, and of the checkpoint
         self._in_progress: set[TopicPartition] = set()
         self._skipped_until: dict[int, float] = {}  # by the id() of a log
@@ -119,17 +129,32 @@ class Cleaner:
         """Start the threads."""
         if not self.config.enabled:
             return
+        name = "log-cleaner" if self._path is None else f"log-cleaner-{os.path.basename(self._path)}"
         for number in range(self.config.threads):
-            thread = threading.Thread(target=self._run, name=f"log-cleaner-{number}", daemon=True)
+            thread = threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def stop(self) -> None:
-        """Stop the threads and wait until they have ended. Blocks: call it in a thread."""
+    def ask_to_stop(self) -> None:
+        """Have the threads end at their next safe points."""
         self._stopping.set()
+
+    def stop(self) -> None:
+        """Stop the threads and wait until they have ended. Blocks: call it in a thread.
+
+        Threads that are stuck in a call to a data directory that is offline are left behind.
+        """
+        self.ask_to_stop()
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive() and (self._path is None or self._path in self._manager.healthy):
+                thread.join(_LOOK_SECONDS)
+            thread.join(_GRACE_SECONDS)
         self._threads = []
+
+    @property
+    def working(self) -> int:
+        """How many threads are compacting a log, or choosing one. Never waits."""
+        return len(self._working)
 
     def new_runner(self) -> JobRunner:
         """Return a runner for one thread, which is to be closed."""
@@ -139,7 +164,12 @@ class Cleaner:
         runner = self.new_runner()
         try:
             while not self._stopping.is_set():
-                if self._next(runner) is None:
+                self._working.add(threading.get_ident())
+                try:
+                    result = self._next(runner)
+                finally:
+                    self._working.discard(threading.get_ident())
+                if result is None:
                     runner.close()
                     self._stopping.wait(self.config.backoff_ms / 1000)
         except CleanerStopped:
@@ -169,8 +199,8 @@ class Cleaner:
         try:
             result = compact(
                 log, chosen.first_dirty_offset, chosen.end_offset, runner.run,
-                now_ms=self._now_ms(), on_progress=self._on_progress, io_buffer_bytes=self.config.io_buffer_bytes,
-                check_bytes=self._check_bytes(),
+                now_ms=self._now_ms(), on_progress=partial(self._on_progress, log),
+                io_buffer_bytes=self.config.io_buffer_bytes, check_bytes=self._check_bytes(),
             )  # fmt: skip
             with self._lock:
                 self._manager.checkpoint_cleaned(log)
@@ -195,9 +225,11 @@ class Cleaner:
         )  # fmt: skip
         return result
 
-    def _on_progress(self, count: int) -> None:
+    def _on_progress(self, log: Log, count: int) -> None:
         if self._stopping.is_set():
             raise CleanerStopped
+        if log.closed:
+            raise SourcesChanged(f"{log.directory}: the log was closed while it was being compacted")
         self._throttle.take(count)
 
     def _check_bytes(self) -> int:
@@ -232,11 +264,14 @@ class Cleaner:
     def _retry_later(self, log: Log) -> None:
         self._skipped_until[id(log)] = self._seconds() + _RETRY_SECONDS
 
+    def _is_ours(self, log: Log) -> bool:
+        return self._path is None or os.path.dirname(log.directory) == self._path
+
     def _choose(self) -> LogToClean | None:
         """Choose the log that needs compaction most, and mark it as in progress."""
         now_ms, now = self._now_ms(), self._seconds()
         with self._lock:
-            logs = list(self._manager.logs.copy().items())
+            logs = [(key, log) for key, log in self._manager.logs.copy().items() if self._is_ours(log)]
             known = {id(log) for _, log in logs}
             self._skipped_until = {
                 key: until for key, until in self._skipped_until.items() if key in known and until > now

@@ -23,6 +23,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = {
         "offsets.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
+        "group.consumer.heartbeat.interval.ms": "200",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
@@ -51,3 +52,16 @@ def topic(admin: Any) -> str:
     admin.create_topic(made, 2)
     assert eventually(lambda: len(admin.describe_topic(made).partitions) == 2)
     return made
+
+
+#: The options of a member by either group protocol, so that it notices soon what happens.
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "classic": {"heartbeat_interval": 0.2, "metadata_max_age": 0.5},
+    "consumer": {"group_protocol": "consumer"},
+}
+
+
+@pytest.fixture(params=list(PROTOCOLS))
+def member(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The options of a group's member, by each protocol."""
+    return PROTOCOLS[request.param]

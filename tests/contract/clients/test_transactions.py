@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ def test_readers_of_committed_records_wait_for_the_end(face: Face, topic: str) -
         assert ends(face, topic, "committed") == [0, 0]
         assert ends(face, topic, "uncommitted") == [1, 1]
         consumer = face.consumer(isolation="committed")
+        assert consumer.offsets_for_times({(topic, 0): 0}) == {(topic, 0): None}
         consumer.assign(places(topic))
         assert consumer.poll(0.3) == []
     assert sorted(numbers(poll_until([consumer], lambda records: len(records) >= 2))) == [0, 1]
@@ -152,14 +154,14 @@ def transform(record: Record) -> bytes:
     return b"%d" % (int(record.value or b"") + 1000)
 
 
-def test_offsets_are_committed_with_the_records(face: Face, topic: str, admin: Any) -> None:
+def test_offsets_are_committed_with_the_records(face: Face, topic: str, admin: Any, member: Mapping[str, Any]) -> None:
     source, group = name("source"), name("group")
     admin.create_topic(source, 2)
     assert eventually(lambda: len(admin.describe_topic(source).partitions) == 2)
     filler = face.producer()
     send(filler, source, *range(40))
     filler.flush()
-    consumer = face.consumer(group_id=group, auto_commit="transaction", max_poll_records=7)
+    consumer = face.consumer(group_id=group, auto_commit="transaction", max_poll_records=7, **member)
     assert consumer.options.read_committed
     consumer.subscribe([source])
     producer = face.producer(transactional_id=name("id"))
@@ -188,18 +190,18 @@ def test_offsets_are_committed_with_the_records(face: Face, topic: str, admin: A
     assert read(face, topic, 40) == [n + 1000 for n in range(40)]
 
 
-def test_offsets_of_a_former_member_abort(face: Face, topic: str) -> None:
+def test_offsets_of_a_former_member_abort(face: Face, topic: str, member: Mapping[str, Any]) -> None:
     group = name("group")
     send(filler := face.producer(), topic, 0, 1)
     filler.flush()
-    consumer = face.consumer(group_id=group, auto_commit="off")
+    consumer = face.consumer(group_id=group, auto_commit="off", **member)
     consumer.subscribe([topic])
     poll_until([consumer], lambda records: len(records) >= 2)
-    offsets, member = consumer.offsets_to_send()
+    offsets, metadata = consumer.offsets_to_send()
     consumer.close()
     producer = face.producer(transactional_id=name("id"))
     with pytest.raises(TransactionAborted) as caught, face.transaction(producer) as transaction:
-        transaction.send_offsets(offsets, member)
+        transaction.send_offsets(offsets, metadata)
     assert isinstance(caught.value.__cause__, KafkaError)
     assert caught.value.__cause__.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 

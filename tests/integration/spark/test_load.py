@@ -63,6 +63,27 @@ def times_in(root: Path) -> set[str]:
     return {schema.column(schema.names.index("timestamp")).physical_type for schema in schemas}
 
 
+def test_committed_records_are_loaded_when_they_are(
+    broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    create(topic, 1)
+    with Producer(broker.address, transactional_id=topic, transaction_timeout=500) as producer:
+        for number in range(4):
+            producer.begin_transaction()
+            producer.send(topic, b"%d" % number, timestamp=START_MS + number)
+            producer.flush()
+            if number < 3:
+                (producer.abort_transaction if number == 1 else producer.commit_transaction)()
+        loading = ["load", topic, "--to", tmp_path, "--isolation", "committed", "--json"]
+        (first,) = documents(run(*loading))
+        assert (first["rows"], first["offsets"]) == (2, 6)
+        producer.commit_transaction()
+    (second,) = documents(run(*loading))
+    assert (second["rows"], second["offsets"]) == (1, 2)
+    values = [value for path in files_below(tmp_path) for value in pq.ParquetFile(path).read()["value"].to_pylist()]
+    assert sorted(values) == [b"0", b"2", b"3"]
+
+
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_each_load_adds_the_new_records(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path, zone: str

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
-from pylogd.config import SETTINGS, TOPIC_SETTINGS
+from pylogd.config import SETTINGS, TOPIC_SETTINGS, Settings
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.heartbeats import Heartbeat
+from pylogd.metadata.group_configs import GroupConfigs
 from pylogd.wire.messages.alter_configs import AlterableConfig as Config
 from pylogd.wire.messages.alter_configs import AlterConfigsRequest
 from pylogd.wire.messages.alter_configs import AlterConfigsResource as Resource
@@ -15,11 +18,13 @@ from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, Descri
 from pylogd.wire.messages.incremental_alter_configs import AlterableConfig as Change
 from pylogd.wire.messages.incremental_alter_configs import AlterConfigsResource as ChangedResource
 from pylogd.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from tests.fakes.parts import Parts
+from pylogd.wire.messages.list_config_resources import ListConfigResourcesRequest
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import NODE, Parts
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-DEFAULT, OWN, ALL_BROKERS, THIS_BROKER = 5, 1, 3, 2
+DEFAULT, OWN, ALL_BROKERS, THIS_BROKER, GROUP_CONFIG = 5, 1, 3, 2, 8
 
 
 def describe(parts: Parts, kind: int, name: str, *keys: str, version: int = 4, **fields: bool) -> Any:
@@ -173,3 +178,108 @@ class TestIncrementalAlterConfigs:
         assert shown(parts, BROKER, "1", "log.retention.ms")["log.retention.ms"][1] == DEFAULT
         assert self.change(parts, change, kind=BROKER, name="1") == 0
         assert shown(parts, BROKER, "1", "log.retention.ms")["log.retention.ms"] == ("60000", THIS_BROKER)
+
+
+class TestGroups:
+    """Settings of groups: resource type 32."""
+
+    SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+    def change(self, parts: Parts, *changes: Change, group: str = "g", **fields: bool) -> Any:
+        resource = ChangedResource(GROUP, group, list(changes))
+        return parts.call(IncrementalAlterConfigsRequest([resource], **fields)).responses[0]
+
+    def test_a_group_has_the_settings_of_the_broker(self, parts: Parts) -> None:
+        assert shown(parts, GROUP, "g") == {self.SESSION: ("45000", DEFAULT), self.INTERVAL: ("5000", DEFAULT)}
+        parts.settings.set_dynamic({"group.consumer.session.timeout.ms": "50000"}, {})
+        assert shown(parts, GROUP, "g")[self.SESSION] == ("50000", ALL_BROKERS)
+
+    def test_it_can_have_its_own(self, parts: Parts) -> None:
+        assert self.change(parts, Change(self.SESSION, SET, "060000")).error_code == 0
+        assert shown(parts, GROUP, "g", self.SESSION) == {self.SESSION: ("60000", GROUP_CONFIG)}
+        assert shown(parts, GROUP, "other", self.SESSION) == {self.SESSION: ("45000", DEFAULT)}
+        full = describe(parts, GROUP, "g", self.SESSION, include_synonyms=True).configs[0]
+        assert [(one.name, one.source) for one in full.synonyms] == [
+            (self.SESSION, GROUP_CONFIG), ("group.consumer.session.timeout.ms", DEFAULT),
+        ]  # fmt: skip
+        assert self.change(parts, Change(self.SESSION, DELETE, None)).error_code == 0
+        assert shown(parts, GROUP, "g", self.SESSION) == {self.SESSION: ("45000", DEFAULT)}
+
+    def test_all_settings_of_a_group_are_replaced(self, parts: Parts) -> None:
+        self.change(parts, Change(self.SESSION, SET, "60000"))
+        request = AlterConfigsRequest([Resource(GROUP, "g", [Config(self.INTERVAL, "10000")])])
+        assert parts.call(request).responses[0].error_code == 0
+        assert shown(parts, GROUP, "g") == {self.SESSION: ("45000", DEFAULT), self.INTERVAL: ("10000", GROUP_CONFIG)}
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            (SESSION, "44999"), (SESSION, "60001"), (SESSION, "x"), (INTERVAL, "4999"), (INTERVAL, "15001"),
+            ("retention.ms", "1"),
+        ],
+    )  # fmt: skip
+    def test_the_broker_sets_bounds(self, parts: Parts, name: str, value: str) -> None:
+        answer = self.change(parts, Change(name, SET, value))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert name in answer.error_message
+        assert shown(parts, GROUP, "g") == shown(parts, GROUP, "other")
+
+    def test_a_session_is_longer_than_an_interval(self, parts: Parts) -> None:
+        parts.settings.set_dynamic({"group.consumer.session.timeout.ms": "12000"}, {})
+        assert self.change(parts, Change(self.INTERVAL, SET, "12000")).error_code == ErrorCode.INVALID_CONFIG
+        assert self.change(parts, Change(self.INTERVAL, SET, "11999")).error_code == 0
+
+    def test_what_is_only_checked_is_not_changed(self, parts: Parts) -> None:
+        assert self.change(parts, Change(self.SESSION, SET, "60000"), validate_only=True).error_code == 0
+        assert shown(parts, GROUP, "g", self.SESSION) == {self.SESSION: ("45000", DEFAULT)}
+
+    def test_there_are_no_settings_of_all_groups(self, parts: Parts) -> None:
+        assert describe(parts, GROUP, "").error_code == ErrorCode.INVALID_REQUEST
+        assert self.change(parts, Change(self.SESSION, SET, "60000"), group="").error_code == ErrorCode.INVALID_REQUEST
+
+    def test_they_survive_a_restart_and_names_may_be_anything(self, parts: Parts) -> None:
+        name = "a/b ü.<default>"
+        assert self.change(parts, Change(self.SESSION, SET, "60000"), group=name).error_code == 0
+        configs = GroupConfigs(parts.metadata.store, parts.settings, parts.metadata.feed)
+        result_of(Deferred.fromCoroutine(configs.reload(parts.metadata.store)))
+        assert configs.names() == [name]
+        assert configs.integer(name, self.SESSION) == 60_000
+
+    def test_bounds_that_have_changed_count_for_what_was_set_before(self, parts: Parts) -> None:
+        self.change(parts, Change(self.SESSION, SET, "60000"))
+        narrower = Settings({"group.consumer.max.session.timeout.ms": "50000"})
+        assert narrower.group_value(parts.group_configs.get("g"), self.SESSION) == 50_000
+
+    def test_live_groups_follow(self, parts: Parts) -> None:
+        parts.create("t", 2)
+        assert result_of(parts.groups.coordinator_of("g")) == NODE  # type: ignore[arg-type]
+        joining = Heartbeat("m", 0, rebalance_ms=1000, topics=frozenset("t"), owned=frozenset())
+        answer: Any = parts.groups.consumer_heartbeat("g", joining, lambda _: frozenset())
+        assert answer.interval_ms == 5000
+        self.change(parts, Change(self.SESSION, SET, "60000"), Change(self.INTERVAL, SET, "15000"))
+        again: Any = parts.groups.consumer_heartbeat("g", Heartbeat("m", answer.epoch), lambda _: frozenset())
+        assert again.interval_ms == 15_000
+        parts.time.advance(59)
+        group = parts.groups.describe_consumers("g")
+        assert not isinstance(group, ErrorCode) and group.members
+        parts.time.advance(2)
+        group = parts.groups.describe_consumers("g")
+        assert not isinstance(group, ErrorCode) and not group.members
+
+
+class TestListConfigResources:
+    def list(self, parts: Parts, *kinds: int, version: int = 1) -> Any:
+        answer = parts.call(ListConfigResourcesRequest(list(kinds)), version)
+        return answer.error_code, [(one.resource_type, one.resource_name) for one in answer.config_resources]
+
+    def test_resources_of_types(self, parts: Parts) -> None:
+        parts.create("t")
+        TestGroups().change(parts, Change(TestGroups.SESSION, SET, "60000"))
+        assert self.list(parts, GROUP) == (0, [(GROUP, "g")])
+        assert self.list(parts, TOPIC, BROKER) == (0, [(TOPIC, "t"), (BROKER, "1")])
+        assert self.list(parts) == (0, [(TOPIC, "t"), (BROKER, "1"), (GROUP, "g")])
+        assert self.list(parts, LOGGER, 16) == (0, [])
+        assert self.list(parts, GROUP, 99) == (ErrorCode.UNSUPPORTED_VERSION, [])
+
+    def test_there_are_no_subscriptions_to_client_metrics(self, parts: Parts) -> None:
+        assert self.list(parts, version=0) == (0, [])

@@ -158,6 +158,15 @@ class TestErrors:
         assert (only(response).current_leader.leader_id, only(response).current_leader.leader_epoch) == (1, 5)
         assert [(node.node_id, node.port) for node in response.node_endpoints] == [(1, 9092)]
 
+    def test_a_broker_that_no_longer_has_the_partition_says_who_leads(self, parts: Parts) -> None:
+        topic_id = parts.create("t").topic_id
+        parts.move_away("t", leader=2, leader_epoch=7, replicas=(2, 3), isr=(2, 3))
+        for asked, version in ((request("t", wants(0)), 11), (request("", wants(0), topic_id=topic_id), 16)):
+            data = only(parts.call(asked, version))
+            assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            found = data.current_leader.leader_id, data.current_leader.leader_epoch
+            assert found == ((2, 7) if version == 16 else (-1, -1))
+
     def test_a_client_whose_log_diverges_is_told_where(self, parts: Parts) -> None:
         parts.create("t")
         partition = parts.partitions.by_name["t", 0]

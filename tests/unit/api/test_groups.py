@@ -239,7 +239,7 @@ class TestAdministration:
         (member,) = found.members
         assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, "test", "/127.0.0.1")
         assert (member.member_metadata, member.member_assignment) == (SUBSCRIPTION, b"share")
-        assert found.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+        assert found.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
         assert (missing.group_state, missing.error_code) == ("Dead", ErrorCode.GROUP_ID_NOT_FOUND)
         (missing,) = parts.call(DescribeGroupsRequest(["none"]), 5).groups
         assert (missing.group_state, missing.error_code) == ("Dead", 0)

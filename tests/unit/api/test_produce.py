@@ -109,10 +109,26 @@ def test_a_broker_that_does_not_lead_says_so_in_every_version(parts: Parts, vers
     assert answer.current_leader.leader_id == (2 if version >= 10 else -1)
 
 
+@pytest.mark.parametrize("version", [9, 10, 12, 13])
+def test_a_broker_that_no_longer_has_the_partition_says_who_leads(parts: Parts, version: int) -> None:
+    """So clients go there at once (KIP-951), also those whose append was being replicated when it was moved."""
+    topic_id = parts.create("t").topic_id
+    sent = request("t", batch(), acks=-1) if version < 13 else request("", batch(), acks=-1, topic_id=topic_id)
+    parts.set_state("t", leader=1, replicas=(1, 2), isr=(1, 2))
+    waiting = parts.ask(sent, version)
+    parts.move_away("t", leader=2, leader_epoch=7, replicas=(2, 3), isr=(2, 3))
+    for answer in (result_of(waiting), parts.call(sent, version)):
+        found = only(answer)
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        leader = found.current_leader
+        assert (leader.leader_id, leader.leader_epoch) == ((2, 7) if version >= 10 else (-1, -1))
+
+
 def test_a_log_that_is_being_created_has_no_leader_yet(parts: Parts) -> None:
     parts.threads.hold = True
     result_of(parts.topic_admin.create_topic("t"))
-    assert only(parts.call(request("t", batch()), 12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    answer = only(parts.call(request("t", batch()), 12))
+    assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     parts.threads.release()
     assert only(parts.call(request("t", batch()), 12)).error_code == 0
 

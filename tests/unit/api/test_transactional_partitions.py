@@ -19,7 +19,7 @@ from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, T
 from pylogd.wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from pylogd.wire.records import TRANSACTIONAL, iter_batches
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import NOW_MS, Parts, batch, records_in
+from tests.fakes.parts import NOW_MS, Parts, batch, decoded, records_in
 
 COMMITTED, UNCOMMITTED = 1, 0
 LAST = 13
@@ -373,3 +373,24 @@ def test_groups_hear_of_committed_markers(parts: Parts, monkeypatch: pytest.Monk
     assert mark(parts, committed=True) is ErrorCode.NONE
     assert mark(parts, committed=True, topic=OFFSETS_TOPIC, index=999) is not ErrorCode.NONE
     assert heard == [(0, 7, True), (0, 8, False)]
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_a_log_that_fails_while_the_coordinator_is_asked(parts: Parts, coordinator: Coordinator, version: int) -> None:
+    coordinator.held = []
+    waiting = parts.ask(produce(b"a"), version)
+    parts.hosting.went_offline([("t", 0)])
+    coordinator.held[0].callback({("t", 0): ErrorCode.NONE})
+    assert code_of(decoded(result_of(waiting), 0, version)) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_log_that_fails_before_the_coordinator_is_asked_again(parts: Parts, coordinator: Coordinator) -> None:
+    coordinator.held = []
+    waiting = parts.ask(produce(b"a", indexes=(0, 1)), 12)
+    coordinator.held[0].callback({("t", index): ErrorCode.CONCURRENT_TRANSACTIONS for index in range(2)})
+    parts.hosting.went_offline([("t", 0)])
+    parts.time.pump([0.1])
+    assert coordinator.asked[-1][3] == [("t", 1)]
+    coordinator.held[1].callback({("t", 1): ErrorCode.NONE})
+    answered = decoded(result_of(waiting), 0, 12).responses[0].partition_responses
+    assert [one.error_code for one in answered] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from pylogd.errors import ErrorCode
 from pylogd.security.authorizer import AclOperation as Op
 from pylogd.security.authorizer import ResourceType as Kind
+from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -65,6 +66,12 @@ def fetched(parts: Parts, *, stable: bool, topics: bool = True) -> list[tuple[in
         for topic in group.topics
         for one in topic.partitions
     ]
+
+
+def test_an_offsets_topic_whose_log_has_failed(parts: Parts, coordinator: Coordinator) -> None:
+    assert codes(parts, request()) == [NONE]
+    parts.hosting.went_offline([(OFFSETS, 0)])
+    assert codes(parts, request()) == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_offsets_are_those_of_the_transaction_until_it_is_committed(parts: Parts, coordinator: Coordinator) -> None:
@@ -197,6 +204,15 @@ def test_bad_group_ids(parts: Parts, coordinator: Coordinator, group_id: str) ->
 
 def test_generations_of_an_unknown_group(parts: Parts, coordinator: Coordinator) -> None:
     assert codes(parts, request(generation_id=1, member_id="m")) == [ErrorCode.ILLEGAL_GENERATION]
+
+
+def test_an_epoch_of_a_member_of_the_newer_protocol(parts: Parts, coordinator: Coordinator) -> None:
+    joined = ConsumerGroupHeartbeatRequest(
+        "g", "m", 0, rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+    epoch = parts.call(joined, 1).member_epoch
+    assert codes(parts, request(generation_id=epoch + 3, member_id="m")) == [ErrorCode.ILLEGAL_GENERATION]
+    assert codes(parts, request(generation_id=epoch, member_id="m")) == [NONE]
 
 
 def test_no_offsets_topic(parts: Parts) -> None:

@@ -78,6 +78,7 @@ from pylogd.wire.messages.incremental_alter_configs import (
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from pylogd.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from pylogd.wire.messages.list_config_resources import ListConfigResourcesRequest
 from pylogd.wire.messages.list_groups import ListGroupsRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.list_partition_reassignments import (
@@ -152,6 +153,7 @@ REQUESTS: list[Any] = [
     ),
     DescribeTransactionsRequest(["x"]),
     ListTransactionsRequest(),
+    ListConfigResourcesRequest(),
     UpdateFeaturesRequest(1000, [FeatureUpdateKey("transaction.version", 2)]),
     SaslHandshakeRequest("PLAIN"),
     CreateDelegationTokenRequest(None, None, [CreatableRenewers("User", "bob")], -1),

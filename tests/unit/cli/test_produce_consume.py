@@ -12,6 +12,7 @@ from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import encode_batch, parse_header
 from tests.fakes.broker import FakeBroker
+from tests.fakes.group_broker import GroupBroker, fill
 from tests.unit.cli.helpers import Outcome, pylogd_process
 
 T = 1_700_000_000_000
@@ -148,3 +149,20 @@ class TestConsume:
         result = run(server, "consume", "t")
         assert result.code == 1 and "t-0: at offset 3" in result.err
         assert result.out == "v1\ngrün\n\n".encode()
+
+
+class TestConsumeInAGroup:
+    @pytest.mark.parametrize("protocol", [None, "classic", "consumer"])
+    @pytest.mark.parametrize("in_file", ["classic", "consumer"])
+    def test_protocols(self, tmp_path: Path, protocol: str | None, in_file: str) -> None:
+        config = tmp_path / "consumer.properties"
+        config.write_text(f"group.protocol={in_file}\n" + "group.remote.assignor=range\n")
+        chosen = [] if protocol is None else ["--group-protocol", protocol]
+        with GroupBroker() as server:
+            fill(server, 0, 3)
+            arguments = ["consume", "t", "-g", "g", "--until-end", *chosen, "--command-config", str(config)]
+            result = run(server, *arguments)
+            assert (result.code, result.out, result.err) == (0, b"0-0\n0-1\n0-2\n", "")
+            joined = {request.server_assignor for request in server.asked(ApiKey.CONSUMER_GROUP_HEARTBEAT)}
+            assert bool(server.asked(ApiKey.JOIN_GROUP)) == ((protocol or in_file) == "classic")
+            assert ("range" in joined) == ((protocol or in_file) == "consumer")

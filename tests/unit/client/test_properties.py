@@ -13,7 +13,7 @@ import pytest
 
 from pylogd.client.core.errors import AuthenticationFailed
 from pylogd.client.core.security import SecurityOptions
-from pylogd.client.properties import parse_properties, security_from
+from pylogd.client.properties import member_options, parse_properties, security_from
 from pylogd.security.sasl.token_sources import ClientCredentials, TokenFile
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="s3cret";'
@@ -204,3 +204,11 @@ def test_a_token_in_a_file(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(AuthenticationFailed, match="empty"):
         source()
+
+
+def test_members_of_groups() -> None:
+    properties = {"group.protocol": "CONSUMER ", "group.remote.assignor": "range", "group.instance.id": "", "acks": "1"}
+    assert member_options(properties) == {"group_protocol": "consumer", "group_remote_assignor": "range"}
+    assert member_options({}) == {}
+    with pytest.raises(ValueError, match=r"group\.protocol: classic or consumer, not 'streams'"):
+        member_options({"group.protocol": "streams"})

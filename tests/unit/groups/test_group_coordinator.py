@@ -181,7 +181,7 @@ class TestLoading:
             == ErrorCode.REBALANCE_IN_PROGRESS
         )
         assert groups.heartbeat("g", "m", None, 1) == NONE
-        assert groups.leave("g", [LeavingMember("m", None)])[0] == loading
+        assert PendingResult(groups.leave("g", [LeavingMember("m", None)])).answer[0] == loading
         assert commit(parts, 8) == offsets(parts) == groups.describe("g") == groups.delete("g") == loading
         assert groups.groups()[0] == loading
         parts.threads.hold = False
@@ -354,7 +354,7 @@ class TestRefusals:
         assert PendingResult(groups.join("", request())).answer.error == refused
         assert PendingResult(groups.sync("", "m", None, 1, None, None, {})).answer.error == refused
         assert groups.heartbeat("", "m", None, 1) == refused
-        assert groups.leave("", [])[0] == refused
+        assert PendingResult(groups.leave("", [])).answer[0] == refused
         assert commit(parts, 7, group_id="x" * 40_000) == refused
         # As in Kafka, a group with an empty name can store offsets, for consumers without a group.
         assert commit(parts, 7, group_id="") == NONE

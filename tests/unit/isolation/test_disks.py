@@ -98,3 +98,13 @@ def test_a_directory_that_is_opened_again_gets_new_threads() -> None:
     found.disks.call("/a/t-0", int).addCallback(results.append)
     assert results == [0]
     assert found.disks.stuck == {}
+
+
+def test_calls_of_other_threads_are_counted_until_a_failed_directory_is_opened_again() -> None:
+    found = Found()
+    found.disks.other_calls = {"/a": 2, "/b": 3}.__getitem__
+    assert found.disks.stuck == {}
+    assert found.disks.failed("/a", OSError("offline")) == 2
+    assert found.disks.stuck == {"/a": 2}
+    found.disks.reopened("/a")
+    assert found.disks.stuck == {}

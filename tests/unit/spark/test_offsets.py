@@ -128,6 +128,44 @@ def test_offsets_out_of_range(broker: FakeBroker, offset: int, nearest: int) -> 
         assert asked.start(asked.partitions()) == {("t", 0): nearest, ("t", 1): 0}
 
 
+def committed_until(broker: FakeBroker, stable: int) -> None:
+    """Have a transaction begin at an offset of partition 0: it is the end for consumers of committed records."""
+    plain = broker._list_offsets
+
+    def answer(request: list_offsets.ListOffsetsRequest) -> list_offsets.ListOffsetsResponse:
+        end, broker.ends[0] = broker.ends[0], stable if request.isolation_level else broker.ends[0]
+        try:
+            return plain(request)
+        finally:
+            broker.ends[0] = end
+
+    broker.on(ApiKey.LIST_OFFSETS, *[answer] * 20)
+
+
+def test_committed_records_end_at_the_last_stable_offset(broker: FakeBroker) -> None:
+    committed = {"isolation.level": "read_committed", "assign": '{"t":[0]}'}
+    committed_until(broker, 2)
+    with offsets(broker, **committed) as asked:
+        assert asked.end([("t", 0)]) == asked.latest([("t", 0)]) == {("t", 0): 2}
+    with offsets(broker, assign='{"t":[0]}') as asked:
+        assert asked.latest([("t", 0)]) == {("t", 0): 3}
+    ending = {"endingOffsets": '{"t":{"0":3}}'}
+    with (
+        offsets(broker, **committed, **ending) as asked,
+        pytest.raises(DataLoss, match="begins with 1 and ends with the last stable offset 2"),
+    ):
+        asked.end([("t", 0)])
+
+
+def test_who_is_ahead_of_the_last_stable_offset_has_lost_nothing(broker: FakeBroker) -> None:
+    """A query that has read uncommitted records goes on with committed ones."""
+    committed_until(broker, 2)
+    with offsets(broker, stream=True, assign='{"t":[0]}', **{"isolation.level": "read_committed"}) as asked:
+        assert asked.latest([("t", 0)], {("t", 0): 3}) == {("t", 0): 3}
+        assert asked.latest([("t", 0)], {("t", 0): 1}) == {("t", 0): 2}
+        assert asked.latest([("t", 0)], {("t", 0): 4}) == {("t", 0): 2}  # the log is shorter than what was read
+
+
 def test_a_lower_end_offset_is_looked_up_again(broker: FakeBroker) -> None:
     def less(_: list_offsets.ListOffsetsRequest) -> list_offsets.ListOffsetsResponse:
         broker.ends[0] -= 1

@@ -8,7 +8,8 @@ import pytest
 
 from pylogd.client.core.security import SecurityOptions
 from pylogd.spark.errors import OptionError
-from pylogd.spark.options import EARLIEST, LATEST, OffsetBound, SinkOptions, SourceOptions, offsets_json, parse_offsets
+from pylogd.spark.options import EARLIEST, LATEST, OffsetBound, SourceOptions, offsets_json, parse_offsets
+from pylogd.spark.sink_options import SinkOptions
 
 BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 
@@ -79,6 +80,10 @@ def test_option_names_are_case_insensitive() -> None:
         ({"kafka.client.id": "me"}, "client", {"client_id": "me"}),
         ({"kafka.client.rack": "r"}, "client", {"client_rack": "r"}),
         ({"kafka.isolation.level": "read_committed"}, "client", {"isolation": "committed"}),
+        ({"kafka.isolation.level": "read_uncommitted"}, "read_committed", False),
+        ({"isolation.level": "read_committed"}, "client", {"isolation": "committed"}),
+        ({"isolation.level": "read_committed"}, "read_committed", True),
+        ({}, "read_committed", False),
         ({"kafka.fetch.min.bytes": "2"}, "client", {"fetch_min_bytes": 2}),
         ({"kafka.fetch.max.bytes": "3"}, "client", {"fetch_max_bytes": 3}),
         ({"kafka.fetch.max.wait.ms": "4"}, "client", {"fetch_max_wait_ms": 4}),
@@ -255,6 +260,21 @@ def test_the_sink() -> None:
     assert SinkOptions.read(given | {"kafka.acks": "-1"}).client["acks"] == "all"
 
 
+def test_the_sink_with_transactions() -> None:
+    given = {
+        "kafka.bootstrap.servers": "here:9092", "transactional": " counts ", "kafka.transaction.timeout.ms": "5000",
+        "kafka.max.block.ms": "7000", "kafka.client.id": "me",
+    }  # fmt: skip
+    options = SinkOptions.read(given)
+    assert options.transactional == "counts"
+    assert options.producer() == {
+        "transactional_id": "counts", "transaction_timeout": 5.0, "max_block": 7.0, "client_id": "me",
+    }  # fmt: skip
+    assert options.admin() == {"client_id": "me"}
+    plain = SinkOptions.read({"kafka.bootstrap.servers": "here:9092"})
+    assert (plain.transactional, plain.producer()) == (None, {})
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -262,6 +282,10 @@ def test_the_sink() -> None:
         ({"kafka.key.serializer": "x"}, "Kafka option 'key.serializer' is not supported"),
         ({"kafka.value.serializer": "x"}, "Kafka option 'value.serializer' is not supported"),
         ({"topics": "t"}, "did you mean 'topic'?"),
+        ({"kafka.transactional.id": "x"}, "set the sink option 'transactional' to this name"),
+        ({"transactional": ""}, "option 'transactional': transactional_id is a name"),
+        ({"transactional": "x", "kafka.acks": "1"}, "option 'transactional'"),
+        ({"transactional": "x", "kafka.transaction.timeout.ms": "0"}, "option 'transactional': transaction_timeout"),
     ],
 )
 def test_options_that_the_sink_refuses(options: dict[str, str], text: str) -> None:

@@ -15,16 +15,21 @@ from tests.fakes.transactions import Leaders
 
 
 class Sending:
-    """A sender. leader: of each partition; None for deleted ones. done: the names of transactions that have ended."""
+    """A sender. leader: of each partition; None for deleted ones. done: the names of transactions that have ended.
+
+    slow: what the leaders are asked by the connections for slow partitions.
+    """
 
     def __init__(self) -> None:
         self.time = Clock()
         self.leaders = Leaders()
         self.leader: dict[tuple[str, int], int | None] = {}
         self.done: list[str] = []
+        self.slow = Leaders()
         self.sender = MarkerSender(
-            self.leaders.ask, lambda topic, index: self.leader.get((topic, index), 1), cast(IReactorTime, self.time)
-        )
+            self.leaders.ask, lambda topic, index: self.leader.get((topic, index), 1), cast(IReactorTime, self.time),
+            self.slow.ask,
+        )  # fmt: skip
 
     def send(self, *indexes: int, name: str = "x", producer_id: int = 7, owner: object = None) -> Marker:
         partitions = [("t", index) for index in indexes]
@@ -80,7 +85,7 @@ def test_a_large_marker_goes_in_pieces(sending: Sending) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
@@ -115,6 +120,27 @@ def test_a_broker_that_can_not_be_reached_does_not_hold_up_others(sending: Sendi
     sending.leaders.down.clear()
     sending.time.pump([1.0])
     assert sending.done == ["y", "x"]
+
+
+def test_a_partition_that_is_late_does_not_hold_up_others(sending: Sending) -> None:
+    sending.leaders.errors["t", 0] = ErrorCode.REQUEST_TIMED_OUT
+    sending.slow.hold = True
+    sending.send(0, 1)
+    sending.time.pump([1.0])
+    assert [marker[0] for marker in sending.leaders.markers] == [("t", 1)]
+    assert [request.markers[0].topics[0].partition_indexes for _, request in sending.slow.requests] == [[0]]
+    sending.send(0, 1, name="y", producer_id=8)  # the former is known to be late, and still asked
+    sending.send(1, name="z", producer_id=9)
+    sending.time.pump([1.0] * 5)
+    assert sending.done == ["z"]
+    assert len(sending.slow.requests) == 1
+    sending.leaders.errors.clear()
+    sending.slow.release()
+    assert sending.done == ["z", "x", "y"]
+    asked = len(sending.slow.requests)
+    sending.send(0, name="later", producer_id=7)
+    assert sending.done[-1] == "later"
+    assert len(sending.slow.requests) == asked
 
 
 def test_a_partition_without_a_leader_is_waited_for(sending: Sending) -> None:

@@ -294,6 +294,41 @@ class TestPending:
         assert waiting.answer == NONE
         assert fixture.state() == "ONGOING"
 
+    def test_what_several_leaders_ask_for_meanwhile_is_stored_together(self, fixture: TransactionFixture) -> None:
+        producer = fixture.ready()
+        home = fixture.set_state(TOPIC, _home(fixture), replicas=(NODE, 2), isr=(NODE, 2))
+
+        def ask(index: int, epoch: int = producer.epoch) -> PendingResult:
+            return PendingResult(fixture.transactions.add("x", producer.producer_id, epoch, [("t", index)], 2))
+
+        def replicate() -> int:
+            home.high_watermark = home.log.log_end_offset
+            fixture.replicas.append_waits.check(home.key)
+            return home.log.log_end_offset
+
+        before = replicate()
+        first, others, fenced = ask(0), [ask(1), ask(2), ask(1)], ask(0, 7)
+        assert first.waits and fenced.waits and all(one.waits for one in others)
+        assert replicate() == before + 2
+        assert first.answer == NONE
+        assert replicate() == before + 2
+        assert fenced.answer == FENCED
+        assert [one.answer for one in others] == [NONE] * 3
+        assert fixture.found().value.partitions == {("t", 0), ("t", 1), ("t", 2)}
+        assert fixture.found().wanted == []
+
+    def test_leaders_that_ask_do_not_wait_for_long(self, fixture: TransactionFixture) -> None:
+        producer = fixture.ready()
+        fixture.set_state(TOPIC, _home(fixture), replicas=(NODE, 2), isr=(NODE, 2))
+        x = fixture.transactions
+        first, other = (
+            PendingResult(x.add("x", producer.producer_id, producer.epoch, [("t", index)], 2)) for index in (0, 1)
+        )
+        fixture.time.advance(0.1)
+        assert first.waits
+        assert other.answer == CONCURRENT
+        assert fixture.found().wanted == []
+
     def test_a_change_that_is_not_replicated_in_time_is_not_in_effect(self, fixture: TransactionFixture) -> None:
         producer = fixture.ready()
         fixture.set_state(TOPIC, _home(fixture), replicas=(NODE, 2), isr=(NODE, 2))
@@ -302,6 +337,15 @@ class TestPending:
         assert waiting.answer == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert fixture.state() == "EMPTY"
         assert fixture.found().pending is None
+
+    def test_a_leader_that_is_none_any_more_says_so(self, fixture: TransactionFixture) -> None:
+        """The coordinator may hear later than the partition that another broker leads."""
+        producer = fixture.ready()
+        partition = fixture.partitions.by_name[TOPIC, _home(fixture)]
+        shard, _ = fixture.transactions._shards.find("x")  # type: ignore[misc]
+        fixture.set_state(TOPIC, _home(fixture), leader=2, leader_epoch=partition.leader_epoch + 1, replicas=(NODE, 2))
+        assert fixture.transactions._shards.topic.append(shard.partition, [(b"k", b"v")]) == ErrorCode.NOT_COORDINATOR
+        assert fixture.add(producer) == ErrorCode.NOT_COORDINATOR
 
     def test_the_end_is_stored_again_until_it_is_replicated(self, fixture: TransactionFixture) -> None:
         producer = fixture.ready()

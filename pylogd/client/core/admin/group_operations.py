@@ -151,7 +151,7 @@ class GroupOperations:
             lambda version: commits.fetch_request(group_id, wanted, version),
             lambda r: [r.groups[0].error_code if r.groups else r.error_code],
             api=OffsetFetchRequest,
-            highest=commits.FETCH_UNTIL,
+            highest=commits.NAMES_UNTIL,
         )
         return {partition: offset for partition, offset in commits.fetched(response).items() if offset is not None}
 
@@ -168,7 +168,7 @@ class GroupOperations:
             lambda version: commits.commit_request(GroupMetadata(group_id), chosen, version),
             lambda r: commits.commit_errors(r).values(),
             api=OffsetCommitRequest,
-            highest=commits.COMMIT_UNTIL,
+            highest=commits.NAMES_UNTIL,
         )
         for partition, error in commits.commit_errors(response).items():
             if error is ErrorCode.UNKNOWN_MEMBER_ID:

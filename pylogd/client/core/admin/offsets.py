@@ -26,8 +26,8 @@ async def find_offsets(
 ) -> dict[TopicPartition, OffsetAndTime]:
     """For each partition the first offset at or after a time in milliseconds, or EARLIEST, LATEST, MAX_TIMESTAMP.
 
-    Offset -1 means that no record is that late. `committed`: LATEST is the last stable offset. Raises KafkaError for
-    the first partition that has an error.
+    Offset -1 means that no record is that late. `committed`: LATEST is the last stable offset, and no record
+    behind it is found by its time. Raises KafkaError for the first partition that has an error.
     """
     found: dict[TopicPartition, OffsetAndTime] = {}
 

@@ -39,9 +39,9 @@ from pylogd.wire.messages import describe_configs as describe_configs_messages
 from pylogd.wire.messages import describe_log_dirs as log_dirs
 from pylogd.wire.messages import incremental_alter_configs as alter
 
-ResourceKind = Literal["topic", "broker"]
+ResourceKind = Literal["topic", "broker", "group"]
 
-_KINDS: dict[str, int] = {"topic": 2, "broker": 4}
+_KINDS: dict[str, int] = {"topic": 2, "broker": 4, "group": 32}
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _NAMES_UNTIL = 5  # of DeleteTopics
 _SOURCES = {
@@ -51,6 +51,7 @@ _SOURCES = {
     4: "broker's start",
     5: "default",
     6: "broker's logger",
+    8: "group",
 }
 
 
@@ -132,7 +133,7 @@ class Operations(
     async def describe_configs(
         self, kind: ResourceKind, name: str, keys: Sequence[str] | None = None, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The settings of a topic or of a broker (by its id), all or some. Raises KafkaError."""
+        """The settings of a topic, of a group, or of a broker (by its id), all or some. Raises KafkaError."""
         messages = describe_configs_messages
         resource = messages.DescribeConfigsResource(_KINDS[kind], name, None if keys is None else list(keys))
         request = messages.DescribeConfigsRequest(resources=[resource])
@@ -168,8 +169,8 @@ class Operations(
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of a topic or of a broker: to a value, or to the default with None; `append` to lists and
-        `subtract` from them. Settings that are not named stay. Raises KafkaError.
+        """Change settings of a topic, a group or a broker: to a value, or to the default with None; `append` to
+        lists and `subtract` from them. Settings that are not named stay. Raises KafkaError.
         """
         operations = [
             alter.AlterableConfig(key, _DELETE if value is None else _SET, value) for key, value in changes.items()

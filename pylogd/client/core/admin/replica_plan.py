@@ -2,8 +2,10 @@
 
 Strategy: every partition keeps the replicas that may stay; what is missing goes to the brokers with the fewest, of a
 rack that the partition does not have yet if there is one; then single replicas move from the fullest broker to the
-emptiest until no two differ by more than one. Last, the order of each partition's replicas is chosen so that brokers
-are preferred as leaders evenly.
+emptiest until no two differ by more than one. Of two that could move, it is the one that does not lead: a partition
+whose leader loses its replica gets another one in the middle of the move, for which producers have to wait. Last, the
+order of each partition's replicas is chosen so that brokers are preferred as leaders evenly; leadership moves to them
+later, with both replicas in sync.
 
 A topic may be confined to some of the brokers, because it names a label that only these carry.
 
@@ -47,7 +49,7 @@ def plan(
         while len(board.replicas[place]) < count:
             board.add(place)
     board.level()
-    return {place: board.ordered(place) for place in current}
+    return board.ordered()
 
 
 class _Board:
@@ -90,15 +92,21 @@ class _Board:
                     break
 
     def _move(self, source: int, target: int) -> bool:
+        """Move a replica of a partition that `source` does not lead as the first of its replicas, or else of any."""
+        chosen = None
         for place, nodes in self.replicas.items():
-            if target not in self.allowed(place):
+            if source not in nodes or target in nodes or target not in self.allowed(place):
                 continue
-            if source in nodes and target not in nodes and self._fits(nodes, source, target):
-                nodes[nodes.index(source)] = target
-                self._load[source] -= 1
-                self._load[target] += 1
-                return True
-        return False
+            if self._fits(nodes, source, target):
+                chosen = nodes if chosen is None or nodes[0] != source else chosen
+                if nodes[0] != source:
+                    break
+        if chosen is None:
+            return False
+        chosen[chosen.index(source)] = target
+        self._load[source] -= 1
+        self._load[target] += 1
+        return True
 
     def _fits(self, nodes: Sequence[int], source: int, target: int) -> bool:
         """Whether the move leaves the partition in as many racks as before."""
@@ -106,9 +114,23 @@ class _Board:
         after = {self._racks[target if node == source else node] for node in nodes}
         return len(after) >= len(before)
 
-    def ordered(self, place: TopicPartition) -> tuple[int, ...]:
-        """The replicas, the one that is preferred least often first; the order stays where nothing is gained."""
-        nodes = self.replicas[place]
-        leader = min(nodes, key=lambda one: (self._led[one], nodes.index(one)))
-        self._led[leader] += 1
-        return (leader, *(node for node in nodes if node != leader))
+    def ordered(self) -> Placement:
+        """The replicas, the preferred leader first; the order stays where nothing is gained for the balance."""
+        preferred: dict[TopicPartition, int] = {}
+        for place, nodes in self.replicas.items():
+            preferred[place] = node = min(nodes, key=lambda one, nodes=nodes: (self._led[one], nodes.index(one)))  # type: ignore[misc]
+            self._led[node] += 1
+        changed = True
+        while changed:  # each change brings two brokers nearer to each other
+            changed = False
+            for place, nodes in self.replicas.items():
+                least = min(nodes, key=self._led.__getitem__)
+                if self._led[preferred[place]] - self._led[least] > 1:
+                    self._led[preferred[place]] -= 1
+                    self._led[least] += 1
+                    preferred[place] = least
+                    changed = True
+        return {
+            place: (preferred[place], *(node for node in nodes if node != preferred[place]))
+            for place, nodes in self.replicas.items()
+        }

@@ -18,8 +18,6 @@ from pylogd.wire.messages import list_transactions as listing
 from pylogd.wire.messages import write_txn_markers as markers
 
 _DURATION_FROM, _PATTERN_FROM = 1, 2  # of ListTransactions
-#: A transaction is open, or its markers are being written.
-_UNFINISHED = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 
 
 class TransactionOperations:
@@ -127,6 +125,6 @@ class TransactionOperations:
 
 def _is_known(partition: TopicPartition, producer: ActiveProducer, found: TransactionDescription | None) -> bool:
     """Whether a transaction that is open in a partition is the one that the coordinator will end."""
-    if found is None or found.state not in _UNFINISHED or partition not in found.partitions:
+    if found is None or not found.is_open or partition not in found.partitions:
         return False
     return producer.epoch <= found.epoch

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.group.assignors import Assignor, find_assignors
-from pylogd.client.core.group.member_model import MemberSettings
+from pylogd.client.core.group.member_model import GroupProtocol, MemberSettings
 from pylogd.client.core.interceptors import check_interceptors
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.core.options import ClientOptions, check_choice
@@ -20,6 +20,8 @@ Offset = int | OffsetAndMetadata
 Offsets = Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
 
 _SESSION, _ZOOKEEPER_SESSION = 45.0, 6.0  # seconds
+_HEARTBEAT_INTERVAL = 1.0  # seconds
+_ASSIGNORS = ("range", "roundrobin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +30,13 @@ class ConsumerOptions(ClientOptions):
     where the name ends in `_ms`.
 
     group_id, group_instance_id: the group, and the name of a static member.
+    group_protocol: "classic", in which members assign the partitions, or "consumer" (KIP-848): the broker does.
+    group_remote_assignor: with "consumer", the broker's assignor to ask for: "uniform" or "range"; None leaves it open.
     coordinator, zookeeper: "broker", or "zookeeper" for a group in the ZooKeeper at "host:port,.../chroot".
     zookeeper_settings: how its connection is secured, by names as in a broker's settings: `zookeeper.auth.digest`, ...
     assignors: "range", "roundrobin", "sticky", "cooperative-sticky", or objects of your own, the preferred first.
     session_timeout: 45 s by default, 6 s in ZooKeeper.
+    assignors, session_timeout, heartbeat_interval: not with group_protocol="consumer": the broker has them.
     max_poll_interval: a member that does not poll for so long leaves the group.
     auto_commit: "after" commits processed records periodically: each is processed at least once; "before" commits
         before records are returned: each is processed at most once; "off" leaves it to `commit`; "transaction" to
@@ -49,12 +54,14 @@ class ConsumerOptions(ClientOptions):
 
     group_id: str | None = None
     group_instance_id: str | None = None
+    group_protocol: GroupProtocol = "classic"
+    group_remote_assignor: str | None = None
     coordinator: Literal["broker", "zookeeper"] = "broker"
     zookeeper: str = ""
     zookeeper_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    assignors: Sequence[str | Assignor] = ("range", "roundrobin")
+    assignors: Sequence[str | Assignor] = _ASSIGNORS
     session_timeout: float | None = None
-    heartbeat_interval: float = 1.0
+    heartbeat_interval: float = _HEARTBEAT_INTERVAL
     max_poll_interval: float = 300.0
     auto_commit: Literal["after", "before", "off", "transaction"] = "after"
     auto_commit_interval: float = 5.0
@@ -82,6 +89,8 @@ class ConsumerOptions(ClientOptions):
         if self.isolation is not None:
             check_choice(self.isolation, ("committed", "uncommitted"), "isolation")
         check_choice(self.coordinator, ("broker", "zookeeper"), "coordinator")
+        check_choice(self.group_protocol, ("classic", "consumer"), "group_protocol")
+        self._check_protocol()
         find_assignors(self.assignors)
         check_converter(self.key_deserializer, "deserialize", "key_deserializer")
         check_converter(self.value_deserializer, "deserialize", "value_deserializer")
@@ -90,6 +99,21 @@ class ConsumerOptions(ClientOptions):
             raise ValueError("the ZooKeeper coordinator needs a group_id, and zookeeper='HOST:PORT[/chroot]'")
         if self.coordinator == "zookeeper" and self.auto_commit == "transaction":
             raise ValueError("transactions can't commit the offsets of a group that is in ZooKeeper")
+
+    def _check_protocol(self) -> None:
+        if self.group_protocol == "classic":
+            if self.group_remote_assignor is not None:
+                raise ValueError('group_remote_assignor needs group_protocol="consumer"; the classic one has assignors')
+            return
+        if self.coordinator != "broker":
+            raise ValueError('group_protocol="consumer" needs a broker as coordinator')
+        of_classic = {
+            "assignors": tuple(self.assignors) != _ASSIGNORS,
+            "session_timeout": self.session_timeout is not None,
+            "heartbeat_interval": self.heartbeat_interval != _HEARTBEAT_INTERVAL,
+        }
+        if given := [name for name, is_given in of_classic.items() if is_given]:
+            raise ValueError(f'not with group_protocol="consumer", where the broker has it: {", ".join(given)}')
 
     @property
     def read_committed(self) -> bool:
@@ -112,5 +136,5 @@ class ConsumerOptions(ClientOptions):
         return MemberSettings(
             self.group_id, find_assignors(self.assignors), self.group_instance_id, self.session_seconds,
             self.heartbeat_interval, self.max_poll_interval, self.metadata_max_age, self.request_timeout,
-            self.client_rack,
+            self.client_rack, protocol=self.group_protocol, remote_assignor=self.group_remote_assignor,
         )  # fmt: skip

@@ -1,7 +1,8 @@
 """Commit offsets and look them up: OffsetCommit and OffsetFetch as plain functions, and the queue of commits.
 
-Each function makes the message for a negotiated version, or reads an answer. Topics go by their names, so versions
-that know only ids are not used. No I/O.
+Each function makes the message for a negotiated version, or reads an answer. Topics go by their names, or by their ids
+where all of them are known and the broker's version has them: then what was read of a deleted topic is not taken for
+offsets of one that was made anew. No I/O.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pylogd.client.core.group.member_model import GroupMetadata
+from pylogd.client.core.group.member_model import NO_IDS, NOBODY, GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.offset_commit import (
@@ -26,12 +27,12 @@ from pylogd.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 
-#: The last versions of OffsetCommit and OffsetFetch with topic names.
-COMMIT_UNTIL = 9
-FETCH_UNTIL = 9
+#: The last version of OffsetCommit and OffsetFetch with topic names; later ones have topic ids in their place.
+NAMES_UNTIL = 9
 _STATIC_FROM = 7  # of OffsetCommit
 _GROUPS_FROM = 8  # of OffsetFetch
 _STABLE_FROM = 7
+_EPOCHS_FROM = 9
 _ALL_FROM = 2
 
 #: Errors of a commit after which the member has to join again, or another one has the partitions.
@@ -42,18 +43,42 @@ LOST_MEMBERSHIP = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
+#: Errors of a look-up in the name of a member, which is repeated: as another member epoch's, or as nobody's.
+OUTDATED_MEMBER = frozenset(
+    {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
+)  # fmt: skip
+#: Errors of a commit that pass, so that it is repeated: a new member epoch is with the next heartbeat's answer. A topic
+#: id that the coordinator does not know, though it has assigned the topic, is a deleted topic's.
+_PASSING = frozenset(code for code in ErrorCode if code.retriable) - {ErrorCode.UNKNOWN_TOPIC_ID} | {
+    ErrorCode.STALE_MEMBER_EPOCH
+}
+
+
+def highest_version(topics: Iterable[str] | None, topic_ids: Mapping[str, bytes]) -> int | None:
+    """Return the highest version of OffsetCommit and OffsetFetch that can name these topics; None for any.
+
+    topics: None for all of the group. topic_ids: the ids that are known, by name.
+    """
+    by_id = topics is not None and all(topic in topic_ids for topic in topics)
+    return None if by_id else NAMES_UNTIL
 
 
 def commit_request(
-    identity: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], version: int
+    identity: GroupMetadata,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    version: int,
+    topic_ids: Mapping[str, bytes] = NO_IDS,
 ) -> OffsetCommitRequest:
     """Return the request to commit offsets in the name of a member, or of no member."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, index), (offset, metadata, leader_epoch) in offsets.items():
-        topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
-        topic.partitions.append(OffsetCommitRequestPartition(index, offset, leader_epoch, metadata))
+        if name not in topics:
+            by_id = version > NAMES_UNTIL
+            topics[name] = OffsetCommitRequestTopic("", topic_ids[name]) if by_id else OffsetCommitRequestTopic(name)
+        topics[name].partitions.append(OffsetCommitRequestPartition(index, offset, leader_epoch, metadata))
     return OffsetCommitRequest(
         group_id=identity.group_id,
         generation_id_or_member_epoch=identity.generation,
@@ -63,10 +88,13 @@ def commit_request(
     )
 
 
-def commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, ErrorCode]:
+def commit_errors(
+    response: OffsetCommitResponse, topic_ids: Mapping[str, bytes] = NO_IDS
+) -> dict[TopicPartition, ErrorCode]:
     """Return the errors of the partitions that could not be committed."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
     return {
-        TopicPartition(topic.name, answer.partition_index): error_for(answer.error_code)
+        TopicPartition(topic.name or names[bytes(topic.topic_id)], answer.partition_index): error_for(answer.error_code)
         for topic in response.topics
         for answer in topic.partitions
         if answer.error_code
@@ -74,11 +102,18 @@ def commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, ErrorC
 
 
 def fetch_request(
-    group_id: str, partitions: Iterable[TopicPartition] | None, version: int, *, stable: bool = False
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    version: int,
+    *,
+    stable: bool = False,
+    reader: tuple[str | None, int] = NOBODY,
+    topic_ids: Mapping[str, bytes] = NO_IDS,
 ) -> OffsetFetchRequest:
     """Return the request for the offsets of some partitions, or with None of all of the group (from version 2 on).
 
-    `stable`: wait for transactions that may still change the offsets.
+    `stable`: wait for transactions that may still change the offsets. `reader`: member id and epoch, where a member of
+    the newer protocol asks.
     """
     by_topic: dict[str, list[int]] | None = None if partitions is None else {}
     for name, index in partitions or ():
@@ -86,10 +121,15 @@ def fetch_request(
         by_topic.setdefault(name, []).append(index)
     request = OffsetFetchRequest(require_stable=stable and version >= _STABLE_FROM)
     if version >= _GROUPS_FROM:
+        by_id = version > NAMES_UNTIL
         some = None if by_topic is None else [
-            OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()
+            OffsetFetchRequestTopics("", topic_ids[name], indexes) if by_id
+            else OffsetFetchRequestTopics(name, partition_indexes=indexes)
+            for name, indexes in by_topic.items()
         ]  # fmt: skip
-        request.groups = [OffsetFetchRequestGroup(group_id=group_id, topics=some)]
+        request.groups = [OffsetFetchRequestGroup(group_id, topics=some)]
+        if version >= _EPOCHS_FROM:
+            request.groups[0].member_id, request.groups[0].member_epoch = reader
     else:
         request.group_id = group_id
         if by_topic is not None:
@@ -99,15 +139,24 @@ def fetch_request(
     return request
 
 
-def fetched(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the committed offset of each partition, None where there is none. Raises the first error as KafkaError."""
+def fetched(
+    response: OffsetFetchResponse, topic_ids: Mapping[str, bytes] = NO_IDS
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return the committed offset of each partition, None where there is none, as in a topic that was deleted.
+
+    Raises the first error as KafkaError.
+    """
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
     answer: Any = response.groups[0] if response.groups else response
     if answer.error_code:
         raise KafkaError(error_for(answer.error_code))
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for topic in answer.topics:
         for said in topic.partitions:
-            partition = TopicPartition(topic.name, said.partition_index)
+            partition = TopicPartition(topic.name or names[bytes(topic.topic_id)], said.partition_index)
+            if said.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+                found[partition] = None
+                continue
             if said.error_code:
                 error = error_for(said.error_code)
                 raise KafkaError(error, f"{partition}: {error.text}")
@@ -152,8 +201,8 @@ class CommitQueue:
         return dict(self._sent)
 
     def answered(self, errors: Mapping[TopicPartition, ErrorCode]) -> dict[TopicPartition, ErrorCode]:
-        """Take in the errors of an answer: offsets with retriable ones wait again; return the other errors."""
-        final = {partition: error for partition, error in errors.items() if not error.retriable}
+        """Take in the errors of an answer: offsets with errors that pass wait again; return the other errors."""
+        final = {partition: error for partition, error in errors.items() if error not in _PASSING}
         self._again({p: offset for p, offset in self._sent.items() if p in errors and p not in final})
         return final
 

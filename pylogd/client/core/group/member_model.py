@@ -1,20 +1,24 @@
 """What a group member works with: what error codes ask for, requests, events for the application, settings.
 
-The tables here are the only place that says what an error code of the group APIs means to a member. Its states are in
-`member_states`.
+The tables here are the only place that says what an error code of the group APIs means to a member. The states are in
+`classic_states` and `consumer_states`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from pylogd.client.core.group.assignors import Assignor
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.errors import ErrorCode, PylogdError
+
+#: The protocols by which a consumer can be a member of a group, by Kafka's names.
+GroupProtocol = Literal["classic", "consumer"]
 
 
 class ErrorAction(Enum):
@@ -24,6 +28,7 @@ class ErrorAction(Enum):
     FIND = "Look up the coordinator, then send the same request again."
     REJOIN = "Join again as the same member, which keeps its partitions."
     RESET = "Join again as a new member; the partitions are lost."
+    ASK = "Ask the coordinator for the member's epoch, then send the same request again."
     FAIL = "Tell the application; the next poll tries again."
     FENCED = "Tell the application. Trying again would fence the other instance."
 
@@ -41,6 +46,26 @@ _MEMBER = {
 }
 AFTER_JOIN = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: ErrorAction.RETRY}
 AFTER_OTHERS = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: ErrorAction.REJOIN}  # Heartbeat, SyncGroup, OffsetCommit
+#: Of the newer protocol (KIP-848): ConsumerGroupHeartbeat, OffsetCommit, OffsetFetch.
+OF_CONSUMERS = {
+    **_COORDINATOR,
+    ErrorCode.UNKNOWN_MEMBER_ID: ErrorAction.RESET,
+    ErrorCode.FENCED_MEMBER_EPOCH: ErrorAction.RESET,
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorAction.ASK,
+}
+#: What to do about errors of ConsumerGroupHeartbeat that need a person.
+ADVICE = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group has members of the classic protocol and can't be migrated with them: stop "
+    'them first, or use group_protocol="classic"',
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as it may have: stop one, or raise the broker's "
+    "group.consumer.max.size",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "the broker does not have this group_remote_assignor: name one of its "
+    "group.consumer.assignors, or none",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "a member that has not left, or whose session is not over, has this "
+    "group_instance_id: stop it, or wait for the broker's group.consumer.session.timeout.ms and poll again",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "the broker matches the pattern by RE2, which has no look-around and no "
+    "back-references: write it without them",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +85,12 @@ class GroupMetadata:
     generation: int = NO_GENERATION
     member_id: str = ""
     instance_id: str | None = None
+
+
+#: In whose name committed offsets are looked up by who names no member: member id and epoch.
+NOBODY: tuple[str | None, int] = (None, NO_GENERATION)
+#: Topic ids by name, where none are known.
+NO_IDS: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +137,10 @@ Event = Revoke | Assign | Failed
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """The options of a member, by the names of `ConsumerOptions`. Times in seconds."""
+    """The options of a member, by the names of `ConsumerOptions`. Times in seconds.
+
+    assignors, session_timeout, heartbeat_interval: of the classic protocol; in the newer one the broker decides.
+    """
 
     group_id: str
     assignors: Sequence[Assignor]
@@ -118,8 +152,5 @@ class MemberSettings:
     request_timeout: float = 30.0
     rack: str | None = None
     auto_create_topics: bool = False
-
-
-def is_fenced(error: PylogdError) -> bool:
-    """Whether another process has joined as this static member: trying again would fence that one."""
-    return isinstance(error, KafkaError) and AFTER_OTHERS.get(error.code) is ErrorAction.FENCED
+    protocol: GroupProtocol = "classic"
+    remote_assignor: str | None = None

@@ -1,8 +1,8 @@
 """A consumer's part in a group that a broker coordinates, without I/O: membership, commits and look-ups together.
 
 Strategy: whoever drives it, a thread or an event loop, sends the calls that are `due`, reports their outcomes, and
-calls again at `next_time`. `member.Membership` is the state machine; commits go through a `CommitQueue`, one request at
-a time; look-ups ask what the group has committed.
+calls again at `next_time`. A `Membership` of either protocol is the state machine; commits go through a `CommitQueue`,
+one request at a time; look-ups ask what the group has committed.
 
 Rules: a commit is sent only for partitions that this member holds, and not during a rebalance, since its end decides
 which those are. The coordinator is looked up when something is due; if that fails for good, everything that waits
@@ -22,11 +22,12 @@ from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call, Endpoint
 from pylogd.client.core.errors import BrokerUnavailable, CommitFailed, is_retriable
 from pylogd.client.core.group import commits
+from pylogd.client.core.group.classic_member import ClassicMember
 from pylogd.client.core.group.commits import CommitQueue
+from pylogd.client.core.group.consumer_member import ConsumerMember
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
-from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Event, GroupMetadata, MemberSettings, Revoke
-from pylogd.client.core.group.member_states import REBALANCING
+from pylogd.client.core.group.member_model import NOBODY, Event, GroupMetadata, MemberSettings, Revoke
+from pylogd.client.core.group.membership import Membership
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
@@ -79,7 +80,7 @@ class Participation:
         on_event: Callable[[], None],
         unheard: Callable[[TopicPartition, PylogdError], None],
     ) -> None:
-        self.member = Membership(settings)
+        self.member: Membership = (ConsumerMember if settings.protocol == "consumer" else ClassicMember)(settings)
         self.queue = CommitQueue()
         self.has_event = False
         self.subscribed = False
@@ -103,13 +104,16 @@ class Participation:
     # What the application wants
 
     def subscribe(self, topics: Iterable[str] | re.Pattern[str], now: float) -> None:
-        """Be a member that reads topics by name, or those whose whole names match."""
-        self.subscribed = True
-        self._last_poll = now
+        """Be a member that reads topics by name, or those whose whole names match.
+
+        Raises ValueError for a pattern that can't be sent to the broker that is to match it.
+        """
         if isinstance(topics, re.Pattern):
-            self.member.subscribe_pattern(lambda name: topics.fullmatch(name) is not None, now)
+            self.member.subscribe_pattern(topics, now)
         else:
             self.member.subscribe(topics, now)
+        self.subscribed = True
+        self._last_poll = now
 
     def leave(self, now: float) -> None:
         """Leave the group. The application has given up all its partitions."""
@@ -215,7 +219,7 @@ class Participation:
 
     def _commit_due(self) -> float | None:
         """When the next commit may go out."""
-        if not self.queue.ready or (self.subscribed and self.member.state in REBALANCING):
+        if not self.queue.ready or (self.subscribed and self.member.rebalancing):
             return None
         return self._commit_not_before
 
@@ -227,25 +231,27 @@ class Participation:
     # Commits
 
     def _commit_call(self) -> Call:
-        identity = self.member.identity
+        identity, ids = self.member.identity, self.member.topic_ids
         offsets = self.queue.take()
         return Call(
             OffsetCommitRequest,
-            lambda version: self._commit_message(identity, offsets, version),
-            lambda response, now: self._commit_answered(identity, offsets, commits.commit_errors(response), now),
+            lambda version: self._commit_message(identity, offsets, version, ids),
+            lambda response, now: self._commit_answered(identity, offsets, commits.commit_errors(response, ids), now),
             self._commit_lost,
             self._request_timeout,
             self._coordinator(),
             _GROUP,
-            highest=commits.COMMIT_UNTIL,
+            highest=commits.highest_version((partition.topic for partition in offsets), ids),
         )
 
-    def _commit_message(self, identity: GroupMetadata, offsets: Offsets, version: int) -> OffsetCommitRequest:
+    def _commit_message(
+        self, identity: GroupMetadata, offsets: Offsets, version: int, topic_ids: Mapping[str, bytes]
+    ) -> OffsetCommitRequest:
         if self.subscribed:
             mine = self.member.holds
             if identity.generation == NO_GENERATION or any(partition not in mine for partition in offsets):
                 raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, "the partitions are no longer this member's")
-        return commits.commit_request(identity, offsets, version)
+        return commits.commit_request(identity, offsets, version, topic_ids)
 
     def _commit_answered(
         self, identity: GroupMetadata, offsets: Offsets, errors: Mapping[TopicPartition, ErrorCode], now: float
@@ -256,7 +262,7 @@ class Participation:
             self.member.commit_refused(code, identity, now)
         if not errors:
             self._commit_backoff.reset()
-        elif self.member.state in REBALANCING and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
+        elif self.member.rebalancing and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
             self.queue.failed()
             return
         for partition, code in self.queue.answered(errors).items():
@@ -285,10 +291,13 @@ class Participation:
 
     def _lookup_call(self, lookup: OffsetLookup) -> Call:
         lookup.in_flight = True
+        partitions, ids = lookup.partitions, self.member.topic_ids
+        reader, identity = self.member.reader, self.member.identity
+        topics = None if partitions is None else [partition.topic for partition in partitions]
 
         def answered(response: Any, now: float) -> None:
             try:
-                lookup.offsets = commits.fetched(response)
+                lookup.offsets = commits.fetched(response, ids)
             except KafkaError as error:
                 failed(error, now)
             else:
@@ -296,22 +305,29 @@ class Participation:
 
         def failed(error: PylogdError, now: float) -> None:
             lookup.in_flight = False
-            if not is_retriable(error):
+            code = error.code if isinstance(error, KafkaError) else None
+            outdated = reader != NOBODY and code in commits.OUTDATED_MEMBER
+            if not is_retriable(error) and not outdated:
                 self._finish(lookup, error)
                 return
-            if not isinstance(error, KafkaError) or error.code in _COORDINATOR_MOVED:
+            if outdated:
+                assert code is not None
+                self.member.commit_refused(code, identity, now)
+            elif code is None or code in _COORDINATOR_MOVED:
                 self.member.coordinator_lost(now)
             lookup.not_before = now + lookup.backoff.next()
 
         return Call(
             OffsetFetchRequest,
-            lambda version: commits.fetch_request(self._group_id, lookup.partitions, version, stable=self._stable),
+            lambda version: commits.fetch_request(
+                self._group_id, partitions, version, stable=self._stable, reader=reader, topic_ids=ids
+            ),
             answered,
             failed,
             self._request_timeout,
             self._coordinator(),
             _GROUP,
-            highest=commits.FETCH_UNTIL,
+            highest=commits.highest_version(topics, ids),
         )
 
     def _finish(self, lookup: OffsetLookup, error: PylogdError | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from pylogd.client.core.errors import UnsupportedByBroker
 from pylogd.client.core.group.assignors import Assignor
@@ -14,6 +16,7 @@ from pylogd.client.core.group.consumer_protocol import (
 )
 from pylogd.client.core.group.member_model import MemberSettings
 from pylogd.client.core.model import TopicPartition
+from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, OwnedTopicPartitions
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -27,6 +30,32 @@ _STATIC_FROM = 5  # of JoinGroup
 _MEMBERS_FROM = 3  # of LeaveGroup
 _CAN_ASK_NOT_TO_CREATE = 4  # of Metadata
 _ALL_IS_NULL = 1  # of Metadata
+_TOPIC_IDS_FROM = 12  # of Metadata
+_REGEX_FROM = 1  # of ConsumerGroupHeartbeat
+
+#: In place of a member epoch in a heartbeat (KIP-848).
+JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2
+
+#: Topic id and index.
+TopicIdPartition = tuple[bytes, int]
+#: Flags of `re` and what RE2 has for them; what topic names can't tell apart needs none.
+_FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
+_NO_FLAGS = re.UNICODE | re.ASCII
+
+
+class PatternUnsupported(UnsupportedByBroker):
+    """The coordinator has the newer protocol, but can't match patterns yet."""
+
+
+class MemberReport(NamedTuple):
+    """What the coordinator has to know of a member of the newer protocol besides its epoch.
+
+    regex: a regular expression for further topics in RE2's syntax; None if there never was one, "" for no longer one.
+    """
+
+    topics: tuple[str, ...]
+    regex: str | None
+    owned: frozenset[TopicIdPartition]
 
 
 def find_coordinator(group_id: str, version: int) -> FindCoordinatorRequest:
@@ -101,3 +130,67 @@ def metadata(topics: Sequence[str], create: bool, version: int) -> MetadataReque
         topics=asked if topics or version < _ALL_IS_NULL else None,
         allow_auto_topic_creation=create or version < _CAN_ASK_NOT_TO_CREATE,
     )
+
+
+# The newer protocol (KIP-848)
+
+
+def consumer_heartbeat(
+    settings: MemberSettings,
+    member_id: str,
+    epoch: int,
+    report: MemberReport,
+    known: MemberReport | None,
+    version: int,
+) -> ConsumerGroupHeartbeatRequest:
+    """Return the heartbeat of a member: what differs from what the coordinator is `known` to know, or all of it.
+
+    Raises PatternUnsupported if the broker does not know regular expressions.
+    """
+    request = ConsumerGroupHeartbeatRequest(settings.group_id, member_id, epoch, settings.instance_id)
+    if known is None:
+        request.rebalance_timeout_ms = int(settings.max_poll_interval * 1000)
+        request.rack_id = settings.rack
+        request.server_assignor = settings.remote_assignor
+    elif report == known:
+        return request
+    if known is None or report.topics != known.topics:
+        request.subscribed_topic_names = list(report.topics)
+    if known is None or report.regex != known.regex:
+        if report.regex and version < _REGEX_FROM:
+            raise PatternUnsupported("the coordinator knows no regular expressions: subscribe to topics by name")
+        request.subscribed_topic_regex = report.regex
+    if known is None or report.owned != known.owned:
+        by_topic: dict[bytes, list[int]] = {}
+        for topic_id, index in sorted(report.owned):
+            by_topic.setdefault(topic_id, []).append(index)
+        request.topic_partitions = [OwnedTopicPartitions(topic_id, found) for topic_id, found in by_topic.items()]
+    return request
+
+
+def farewell(settings: MemberSettings, member_id: str, epoch: int) -> ConsumerGroupHeartbeatRequest:
+    """Return the last heartbeat of a member, with LEAVING or LEAVING_FOR_A_WHILE as its epoch."""
+    return ConsumerGroupHeartbeatRequest(settings.group_id, member_id, epoch, settings.instance_id)
+
+
+def topic_names(topic_ids: Sequence[bytes], version: int) -> MetadataRequest:
+    """Return the request for the names of topics. Raises UnsupportedByBroker if the broker can't be asked by id."""
+    if version < _TOPIC_IDS_FROM:
+        raise UnsupportedByBroker("a broker can't tell the names of topics by their ids: upgrade all brokers")
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(topic_id, None) for topic_id in topic_ids], allow_auto_topic_creation=False
+    )
+
+
+def re2_text(pattern: re.Pattern[str]) -> str:
+    """Return a pattern of `re` as RE2 writes it. Raises ValueError for flags that RE2 does not have.
+
+    The broker refuses what RE2 does not know, such as look-around and back-references.
+    """
+    flags = re.RegexFlag(pattern.flags) & ~_NO_FLAGS
+    unknown = [flag for flag in flags if flag not in _FLAGS]
+    if unknown:
+        names = ", ".join(str(flag.name) for flag in unknown)
+        raise ValueError(f"brokers match patterns by RE2, which does not have the flag {names}")
+    letters = "".join(_FLAGS[flag] for flag in flags)
+    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern

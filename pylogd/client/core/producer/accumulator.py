@@ -37,6 +37,7 @@ from pylogd.wire.records import (
     decode_batch,
     encode_batch,
     encode_headers,
+    parse_header,
     record_size_bound,
     speedups,
     with_producer,
@@ -305,6 +306,25 @@ class Accumulator:
         batch.size = sum(record_size_bound(r.key, r.value, r.headers) for r in taken)
         self.buffered += batch.size + OBJECT_OVERHEAD * len(taken)
         self.seal(batch)
+        return batch
+
+    def add_encoded(self, partition: TopicPartition, encoded: bytes, *, transactional: bool) -> Batch:
+        """Take a batch that another accumulator's batch was encoded to (`Batch.encode`), sealed at once.
+
+        Raises ValueError if it is not `transactional` as this says.
+        """
+        header = parse_header(encoded)
+        if header.is_transactional is not transactional:
+            is_for = "with" if header.is_transactional else "without"
+            raise ValueError(f"{partition}: the batch was encoded for a producer {is_for} transactions")
+        former = self.open.get(partition)
+        if former is not None:
+            self.seal(former)
+        batch = self._open_batch(partition)
+        batch.encoded, batch.size = encoded, len(encoded)
+        self.buffered += batch.size
+        self.seal(batch)
+        batch.count = header.record_count
         return batch
 
     def _open_batch(self, partition: TopicPartition) -> Batch:

@@ -141,7 +141,7 @@ def test_a_static_member_comes_back_to_its_partitions(members: Members) -> None:
         members.join("c", instance_id="one")
     assert early.value.code == ErrorCode.UNRELEASED_INSTANCE_ID
     members.take(leave(members.group, Heartbeat("a", LEAVING_FOR_A_WHILE, instance_id="one")))
-    assert members.group.state is ConsumerGroupState.STABLE
+    assert members.group.state is ConsumerGroupState.RECONCILING
     back = members.join("c", instance_id="one")
     assert (members.has["c"], members.group.epoch) == (had, epoch)
     assert back.member is not None
@@ -151,6 +151,9 @@ def test_a_static_member_comes_back_to_its_partitions(members: Members) -> None:
     with pytest.raises(HeartbeatRefused) as fenced:
         members.send("a", epoch, instance_id="one")
     assert fenced.value.code == ErrorCode.FENCED_INSTANCE_ID
+    with pytest.raises(HeartbeatRefused) as unknown:
+        members.send("c", epoch, instance_id="three")
+    assert unknown.value.code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_topics_that_are_made_grow_and_go(members: Members) -> None:
@@ -273,7 +276,7 @@ class Histories(RuleBasedStateMachine):
     @rule(name=names, topics=st.sampled_from([("t",), ("t", "u"), ("u",)]), static=st.booleans(), hear=st.booleans())
     def join(self, name: str, topics: tuple[str, ...], static: bool, hear: bool) -> None:
         known = self.members.group.members.get(name)
-        instance = f"i{name}" if (known.is_static if known else static) else None
+        instance = f"i{name}" if (known.instance_id is not None if known else static) else None
         self.members.join(name, *topics, instance_id=instance, hear=hear)
         if not hear:
             self.members.epochs.setdefault(name, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState, repl
 from pylogd.groups.consumer.heartbeats import Heartbeat
 from pylogd.groups.consumer.members import LEAVING, LEAVING_FOR_A_WHILE
 from pylogd.groups.consumer.records import decode
-from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer, KeyValue
+from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer
+from pylogd.replica.internal_topic import KeyValue
 from tests.unit.groups.consumer.test_heartbeats import topic
 
 SESSION = 45
@@ -63,7 +65,8 @@ class World:
 
     def send(self, member_id: str, epoch: int, **fields: Any) -> HeartbeatAnswer | None:
         """Send a heartbeat, and return the answer if it is there at once."""
-        result = self.groups.heartbeat("g", Heartbeat(member_id, epoch, **fields), no_topics)
+        handle = partial(self.groups.heartbeat, "g", Heartbeat(member_id, epoch, **fields), no_topics)
+        result = self.groups.in_line("g", handle, HeartbeatAnswer(ErrorCode.NOT_COORDINATOR)) or handle()
         if isinstance(result, HeartbeatAnswer):
             return result
         result.addCallback(self.answers.append)

@@ -1,4 +1,4 @@
-"""The states of a group member and what leads from one to the next (docs/state-machines.md has the diagram)."""
+"""The states of a member by the classic protocol, and what leads from one to the next (docs/state-machines.md)."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _IN = {
 }
 
 MEMBER = MachineTable(
-    "Group member",
-    "A consumer's membership in a group that a broker coordinates.",
+    "Group member, classic protocol",
+    "A consumer's membership in a group that a broker coordinates, by the classic protocol.",
     MemberState.OUT,
     {
         MemberState.OUT: {MemberInput.JOIN: MemberState.PREPARING},

@@ -1,8 +1,7 @@
-"""What every face of the client promises of groups and of the administrator."""
+"""What every face of the client promises of the administrator."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -12,106 +11,12 @@ from pylogd.client import (
     AclFilter,
     KafkaError,
     NewTopic,
-    RequestTimedOut,
-    TopicPartition,
 )
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.admin.quota_operations import QuotaEntity
-from pylogd.client.core.errors import CommitFailed
-from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
 from pylogd.errors import ErrorCode
-from tests.contract.clients.helpers import T, eventually, fill, name, numbers, places
-from tests.faces import Face, poll_until
-
-
-def test_commits(face: Face, topic: str) -> None:
-    fill(face, topic, 100)
-    group, first, second = name("group"), *places(topic)
-    consumer = face.consumer(group_id=group, auto_commit="off")
-    assert consumer.committed([first, second]) == {first: None, second: None}
-    consumer.assign([first])
-    assert len(consumer.poll(30, max_records=20)) == 20
-    consumer.commit()
-    consumer.commit({second: OffsetAndMetadata(7, "note")})
-    found = consumer.committed([first, second])
-    assert (found[first].offset, found[second].offset, found[second].metadata) == (20, 7, "note")
-    consumer.close()
-    again = face.consumer(group_id=group, auto_commit="off")
-    again.assign([first, second])
-    assert (again.position(first), again.position(second)) == (20, 7)
-
-
-def test_a_group_of_one_commits_what_it_processed(face: Face, topic: str) -> None:
-    fill(face, topic, 100)
-    group = name("group")
-    consumer = face.consumer(group_id=group)
-    consumer.subscribe(topic)
-    assert sorted(numbers(poll_until([consumer], lambda records: len(records) >= 100))) == list(range(100))
-    consumer.close()
-    fill(face, topic, 2)
-    again = face.consumer(group_id=group)
-    again.subscribe([topic])
-    assert sorted(numbers(poll_until([again], lambda records: len(records) >= 2))) == [0, 1]
-
-
-def test_two_members_share_and_one_takes_over(face: Face, topic: str) -> None:
-    group = name("group")
-    told: list[tuple[str, list[TopicPartition]]] = []
-    first = face.consumer(group_id=group, heartbeat_interval=0.2)
-    first.subscribe(
-        topic, on_assign=lambda p: told.append(("assigned", p)), on_revoke=lambda p: told.append(("revoked", p))
-    )
-    poll_until([first], lambda _: len(first.assignment) == 2)
-    assert told == [("assigned", places(topic))]
-    second = face.consumer(group_id=group, heartbeat_interval=0.2)
-    second.subscribe(topic)
-    poll_until([first, second], lambda _: len(first.assignment) == len(second.assignment) == 1)
-    assert ("revoked", places(topic)) in told
-    assert sorted(first.assignment + second.assignment) == places(topic)
-    fill(face, topic, 20)
-    assert sorted(numbers(poll_until([first, second], lambda records: len(records) >= 20))) == list(range(20))
-    second.close()
-    poll_until([first], lambda _: len(first.assignment) == 2)
-    fill(face, topic, 20)
-    assert sorted(numbers(poll_until([first], lambda records: len(records) >= 20))) == list(range(20))
-
-
-def test_a_pattern_and_leaving(face: Face, admin: Any) -> None:
-    prefix = name("some")
-    for suffix in ("a", "b"):
-        admin.create_topic(f"{prefix}.{suffix}", 1)
-    consumer = face.consumer(group_id=name("group"), metadata_max_age=0.5)
-    consumer.subscribe(re.compile(re.escape(prefix) + r"\..*"))
-    poll_until([consumer], lambda _: len(consumer.assignment) == 2)
-    admin.create_topic(f"{prefix}.c", 1)
-    poll_until([consumer], lambda _: len(consumer.assignment) == 3)
-    consumer.unsubscribe()
-    assert consumer.assignment == []
-
-
-def test_a_commit_for_what_is_not_ours_fails(face: Face, topic: str) -> None:
-    group = name("group")
-    first = face.consumer(group_id=group)
-    first.subscribe(topic)
-    poll_until([first], lambda _: len(first.assignment) == 2)
-    stranger = face.consumer(group_id=group)
-    with pytest.raises((CommitFailed, RequestTimedOut)):
-        stranger.commit({(topic, 0): 1}, timeout=20)
-
-
-def test_message_streams(face: Face, topic: str) -> None:
-    fill(face, topic, 40)
-    consumer = face.consumer(group_id=name("group"))
-    streams = consumer.create_message_streams(topic, 2)[topic]
-    assert len(streams) == 2
-    found = [face.take(stream, 20) for stream in streams]
-    assert sorted(numbers(found[0] + found[1])) == list(range(40))
-    for records in found:
-        assert len({record.partition for record in records}) == 1
-    consumer.close()
-
-
-# The administrator
+from tests.contract.clients.helpers import T, eventually, fill, name, places
+from tests.faces import Face
 
 
 def test_topics(face: Face, admin: Any) -> None:
@@ -231,29 +136,3 @@ def test_client_quotas(admin: Any) -> None:
     with pytest.raises(KafkaError) as raised:
         admin.alter_client_quotas(entity, {"speed": 1.0})
     assert raised.value.code is ErrorCode.INVALID_REQUEST
-
-
-def test_groups(face: Face, admin: Any, topic: str) -> None:
-    fill(face, topic, 10)
-    group, first, second = name("group"), *places(topic)
-    consumer = face.consumer(group_id=group, client_id="tester")
-    consumer.subscribe(topic)
-    poll_until([consumer], lambda records: len(records) >= 10)
-    assert group in [listing.group_id for listing in admin.list_groups()]
-    described = admin.describe_group(group)
-    assert described.state == "Stable"
-    [member] = described.members
-    assert (member.client_id, member.topics, member.assignment) == ("tester", (topic,), (first, second))
-    with pytest.raises(KafkaError) as raised:
-        admin.delete_group(group)
-    assert raised.value.code is ErrorCode.NON_EMPTY_GROUP
-    consumer.close()
-    assert {place: found.offset for place, found in admin.group_offsets(group).items()} == {first: 5, second: 5}
-    assert admin.plan_group_offsets(group, [first], OffsetSpec(shift=-2)) == {first: 3}
-    admin.alter_group_offsets(group, {first: 3})
-    admin.delete_group_offsets(group, [second])
-    assert {place: found.offset for place, found in admin.group_offsets(group).items()} == {first: 3}
-    admin.delete_group(group)
-    with pytest.raises(KafkaError) as raised:
-        admin.delete_group(group)
-    assert raised.value.code is ErrorCode.GROUP_ID_NOT_FOUND

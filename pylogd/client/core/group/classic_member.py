@@ -1,43 +1,31 @@
 """A member of a consumer group by the classic protocol: the state machine, without I/O (KIP-62, 134, 345, 394, 429).
 
-Strategy: whoever drives it, a thread or an event loop, sends the requests that it has, and reports their answers or
-errors; reports when the application polls; and passes one event at a time to the application, which carries it out. All
-faces of the client drive this one.
+Strategy: members join, one of them (the leader) assigns the partitions, and all join again when anything changes. The
+states, and what leads from one to the next, are the table in `classic_states`. In every state the member may have lost
+the coordinator and be looking for it. How it is driven is in `membership`.
 
-    while (request := member.next_request(now)) is not None:  # send request.build(version), then
-        member.answered(request, response, now)               # or member.failed(request, error, now)
-    event = member.next_event()                               # Revoke, Assign or Failed, or None; carry it out, then
-    member.done(event, now)
-    member.next_time()                                        # when to call `next_request` if nothing happens before
-
-The states, and what leads from one to the next, are the table in `member_states`. In every state the member may have
-lost the coordinator and be looking for it.
-
-Rules: one request to the coordinator at a time, and one for metadata beside it. An answer to a request that was given
-up is ignored. Nothing is joined while the application holds, or is just being told of, partitions that it has to give
-up. What an error code means is in `member_model` and nowhere else. No clock, no socket, no thread; the caller sees to
-it that only one thread is in here at a time.
+Rules: what an error code means is in `member_model` and nowhere else. No clock, no socket, no thread.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from pylogd.client.core.backoff import Backoff
-from pylogd.client.core.errors import InvalidReply, is_retriable
-from pylogd.client.core.group import member_states as states
+from pylogd.client.core.errors import InvalidReply
+from pylogd.client.core.group import classic_states as states
 from pylogd.client.core.group import requests as group_requests
 from pylogd.client.core.group.assignors import Assignor
+from pylogd.client.core.group.classic_states import MEMBER, MemberInput, MemberState
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION, Subscription, decode_assignment
 from pylogd.client.core.group.leader import Leadership
 from pylogd.client.core.group.member_model import (
     AFTER_JOIN,
     AFTER_OTHERS,
     Assign,
-    Coordinator,
     ErrorAction,
     Event,
     Failed,
@@ -45,11 +33,10 @@ from pylogd.client.core.group.member_model import (
     MemberRequest,
     MemberSettings,
     Revoke,
-    is_fenced,
 )
-from pylogd.client.core.group.member_states import MEMBER, MemberInput, MemberState
+from pylogd.client.core.group.membership import Membership, Standing
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -61,34 +48,23 @@ _JOIN_SLACK = 5.0  # seconds beyond the rebalance time-out that an answer may ta
 _MISSING_TOPIC_SECONDS = 2.0  # after which a topic that does not exist is looked up again
 
 
-class Membership:
-    """A member of a group, or a consumer that only needs to know the group's coordinator to commit."""
+class ClassicMember(Membership):
+    """See the module."""
+
+    errors = AFTER_OTHERS
+    standing = Standing(MemberState.OUT, MemberState.AWAY, states.INSIDE, states.LEAVING)
 
     def __init__(self, settings: MemberSettings, rng: random.Random | None = None) -> None:
         """Not in the group. `rng` is for tests that must know the jitter of retries."""
-        self.settings = settings
-        self.coordinator: Coordinator | None = None
-        self.member_id = ""
-        self.generation = NO_GENERATION
+        super().__init__(settings, MEMBER, rng)
         self.assignment: frozenset[TopicPartition] = frozenset()  # by the coordinator
-        self.owned: frozenset[TopicPartition] = frozenset()  # what the application has been told to read
         self.protocol: str | None = None
-        self.error: PylogdError | None = None  # the reason of FAILED
-        self._machine = MEMBER.machine()
         self._cooperative = settings.assignors[0].cooperative
         self._topics: tuple[str, ...] | None = ()  # None while a pattern's topics are not known
         self._joined_with: tuple[str, ...] = ()
-        self._pattern: Callable[[str], bool] | None = None
-        self._backoff = Backoff(rng=rng)
-        self._in_flight: MemberRequest | None = None
-        self._metadata_in_flight: MemberRequest | None = None
-        self._not_before = 0.0
-        self._metadata_not_before = 0.0
+        self._pattern: re.Pattern[str] | None = None
         self._heartbeat_at = 0.0
-        self._polled_at = 0.0
         self._refresh_at = 0.0
-        self._event: Event | None = None  # that the application is carrying out
-        self._wants_coordinator = False  # somebody wants to commit
         self._reason: str | None = None
         self._leading = Leadership()
         self._previous: tuple[tuple[TopicPartition, ...], int] = ((), NO_GENERATION)
@@ -96,7 +72,13 @@ class Membership:
     @property
     def state(self) -> MemberState:
         """Where the member stands."""
-        return self._machine.state
+        state: MemberState = self._machine.state
+        return state
+
+    @property
+    def rebalancing(self) -> bool:
+        """Whether what is committed now may be overtaken by the end of a rebalance."""
+        return self.state in states.REBALANCING
 
     # What the application wants
 
@@ -104,11 +86,11 @@ class Membership:
         """Be a member that reads these topics. Also starts again after a failure."""
         self._subscribe(tuple(sorted(set(topics))), None, now)
 
-    def subscribe_pattern(self, matches: Callable[[str], bool], now: float) -> None:
-        """Be a member that reads the topics whose names match, now and later."""
-        self._subscribe(None, matches, now)
+    def subscribe_pattern(self, pattern: re.Pattern[str], now: float) -> None:
+        """Be a member that reads the topics whose whole names match, now and later."""
+        self._subscribe(None, pattern, now)
 
-    def _subscribe(self, topics: tuple[str, ...] | None, pattern: Callable[[str], bool] | None, now: float) -> None:
+    def _subscribe(self, topics: tuple[str, ...] | None, pattern: re.Pattern[str] | None, now: float) -> None:
         if topics is not None and topics == self._topics and self._pattern is None and self.state in states.INSIDE:
             return
         self._topics, self._pattern = topics, pattern
@@ -128,54 +110,12 @@ class Membership:
         self.owned, self._event = frozenset(), None
         self._send_leave(MemberInput.LEAVE, "the consumer was closed", now)
 
-    def find_coordinator(self) -> None:
-        """Look up the coordinator, as a member or not: somebody wants to commit."""
-        self._wants_coordinator = True
-
-    def coordinator_lost(self, now: float) -> None:
-        """Record that a request of somebody else showed that the coordinator has moved or can't be reached."""
-        if self.coordinator is not None:
-            self.coordinator = None
-            self._not_before = max(self._not_before, now + self._backoff.next())
-
-    def polled(self, now: float) -> None:
-        """Record that the application polls, and is ready for events."""
-        self._polled_at = now
-        if self.state is MemberState.AWAY and not self.owned and self._event is None:
-            self._rejoin("the application polls again")
-
     def join_again(self, reason: str) -> None:
         """Start a rebalance (KIP-568)."""
         if self.state in states.SETTLED:
             self._rejoin(reason)
 
-    @property
-    def identity(self) -> GroupMetadata:
-        """In whose name to commit at the moment: no member's while there is no generation."""
-        if self.generation == NO_GENERATION:
-            return GroupMetadata(self.settings.group_id)
-        return GroupMetadata(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
-
-    @property
-    def holds(self) -> frozenset[TopicPartition]:
-        """The partitions that the application reads or is just being told to read: those it may commit."""
-        return self.owned | self._event.added if isinstance(self._event, Assign) else self.owned
-
     # Events
-
-    @property
-    def has_event(self) -> bool:
-        """Whether `next_event` would return one."""
-        return self._event is None and self._find_event() is not None
-
-    def next_event(self) -> Event | None:
-        """Return what the application has to do now, or None. The next event comes after `done` with this one."""
-        if self._event is not None:
-            return None
-        self._event = self._find_event()
-        if isinstance(self._event, Assign):
-            self._machine.handle(MemberInput.TOLD)
-        return self._event
 
     def _find_event(self) -> Event | None:
         if self.state in states.SETTLED:
@@ -188,75 +128,34 @@ class Membership:
             return Revoke(self.owned, self.state in states.LOSING)
         return None if self.error is None else Failed(self.error)
 
-    def done(self, event: Event, now: float) -> None:
-        """Record that the application has carried out an event."""
-        if event is not self._event:  # it left the group meanwhile
-            return
-        self._event = None
-        if isinstance(event, Failed):
-            if self.error is event.error and not is_fenced(event.error):
-                self.error = None
-                self._not_before = now + self._backoff.next()
-                self._rejoin("trying again after an error")
-        elif isinstance(event, Assign):
-            self.owned |= event.added
-            if self.state is MemberState.RELEASED:
-                self._rejoin("partitions were given up")
-        else:
-            self.owned -= event.partitions
-            if self.state is MemberState.ASSIGNED:
-                self._machine.handle(MemberInput.REVOKED_SOME)
-        self._join_if_ready()
+    def _telling(self) -> None:
+        self._machine.handle(MemberInput.TOLD)
+
+    def _told(self, event: Assign) -> None:
+        if self.state is MemberState.RELEASED:
+            self._rejoin("partitions were given up")
+
+    def _gave_up(self, event: Revoke) -> None:
+        if self.state is MemberState.ASSIGNED:
+            self._machine.handle(MemberInput.REVOKED_SOME)
 
     # Requests
 
-    def next_request(self, now: float) -> MemberRequest | None:
-        """Return the next request to send, or None until an answer comes or `next_time` is reached."""
-        if self.state in states.INSIDE and now >= self._polled_at + self.settings.max_poll_interval:
-            self._send_leave(MemberInput.NOT_POLLED, "the application does not poll", now)
-        if self._metadata_in_flight is None and now >= self._metadata_not_before:
-            self._metadata_in_flight = self._metadata_request(now)
-            if self._metadata_in_flight is not None:
-                return self._metadata_in_flight
-        if self._in_flight is None and now >= self._not_before:
-            self._in_flight = self._group_request(now)
-            return self._in_flight
-        return None
-
-    def next_time(self) -> float | None:
-        """When `next_request` may have a request if nothing happens before; None if never."""
-        times = []
-        if self._in_flight is None and (due := self._group_due()) is not None:
-            times.append(max(due, self._not_before))
-        if self._metadata_in_flight is None and self._metadata_topics() is not None:
-            due = self._metadata_not_before
-            times.append(due if self.state is MemberState.ASSIGNING else max(due, self._refresh_at))
-        if self.state in states.INSIDE:
-            times.append(self._polled_at + self.settings.max_poll_interval)
-        return min(times) if times else None
-
     def _group_due(self) -> float | None:
-        """When the next request to the coordinator, or the look-up of the coordinator, is due."""
-        if self.coordinator is None:
-            return 0.0 if self._wants_coordinator or self.state in states.ACTIVE else None
-        if self.state is MemberState.SYNCING or self.state in states.LEAVING:
+        if self.state is MemberState.SYNCING:
             return 0.0
         if self.state is MemberState.JOINING:
             return None if self._topics is None else 0.0
         return self._heartbeat_at if self.state in states.INSIDE and self.generation != NO_GENERATION else None
 
-    def _group_request(self, now: float) -> MemberRequest | None:
-        due = self._group_due()
-        if due is None or now < due:
-            return None
+    def _group_request(self, now: float) -> MemberRequest:
         settings = self.settings
-        if self.coordinator is None:
-            build: Callable[[int], Any] = partial(group_requests.find_coordinator, settings.group_id)
-            return MemberRequest(FindCoordinatorRequest, build, settings.request_timeout, to_coordinator=False)
         longest = settings.max_poll_interval + _JOIN_SLACK
         if self.state is MemberState.JOINING:
             self._joined_with = self._topics or ()
-            build = partial(group_requests.join, settings, self.member_id, self._subscription, self._reason)
+            build: Callable[[int], Any] = partial(
+                group_requests.join, settings, self.member_id, self._subscription, self._reason
+            )
             return MemberRequest(JoinGroupRequest, build, longest, waits=True)
         if self.state is MemberState.SYNCING:
             sync = group_requests.sync(settings, self.generation, self.member_id, self.protocol, self._leading.shares)
@@ -288,6 +187,11 @@ class Membership:
             return self._leading.topics or None
         return None
 
+    def _metadata_due(self) -> float | None:
+        if self._metadata_topics() is None:
+            return None
+        return 0.0 if self.state is MemberState.ASSIGNING else self._refresh_at
+
     def _metadata_request(self, now: float) -> MemberRequest | None:
         topics = self._metadata_topics()
         if topics is None or (now < self._refresh_at and self.state is not MemberState.ASSIGNING):
@@ -300,7 +204,7 @@ class Membership:
         counts = {topic.name: len(topic.partitions) for topic in response.topics if not topic.error_code}
         if self._pattern is not None and len(self._metadata_topics() or ()) == 0:
             usable = (t.name for t in response.topics if not t.error_code and not t.is_internal)
-            matching = tuple(sorted(filter(self._pattern, usable)))
+            matching = tuple(sorted(filter(self._pattern.fullmatch, usable)))
             if matching != self._topics:
                 self._topics = matching
                 self.join_again("the topics that match changed")
@@ -319,52 +223,12 @@ class Membership:
 
     # Answers
 
-    def reset(self, error: PylogdError, now: float) -> None:
-        """Fail the requests in flight, since the connection is gone and they will not be answered."""
-        for request in (self._in_flight, self._metadata_in_flight):
-            if request is not None:
-                self.failed(request, error, now)
+    def _unanswered(self) -> None:
+        if self.state is MemberState.SYNCING:
+            self._rejoin("the coordinator was lost")
 
-    def answered(self, request: MemberRequest, response: Any, now: float) -> None:
-        """Take in the response to a request."""
-        if request is self._metadata_in_flight:
-            self._metadata_in_flight = None
-            self._take_metadata(response, now)
-        elif request is self._in_flight:
-            self._in_flight = None
-            self._ANSWERS[request.api](self, response, now)
-
-    def failed(self, request: MemberRequest, error: PylogdError, now: float) -> None:
-        """Take in that a request got no response: no connection, no answer, no common version."""
-        if request is self._metadata_in_flight:
-            self._metadata_in_flight = None
-            self._metadata_not_before = now + self._backoff.next()
-            if not is_retriable(error):
-                self._fail(error)
-        elif request is self._in_flight:
-            self._in_flight = None
-            self._not_before = now + self._backoff.next()
-            if request.to_coordinator:
-                self.coordinator = None
-            if self.state in states.LEAVING:
-                self._left()
-            elif not is_retriable(error):
-                self._fail(error)
-            elif self.state is MemberState.SYNCING:
-                self._rejoin("the coordinator was lost")
-
-    def _coordinator_found(self, response: Any, now: float) -> None:
-        answer = response.coordinators[0] if response.coordinators else response
-        if not answer.error_code:
-            self.coordinator = Coordinator(answer.node_id, answer.host, answer.port)
-            self._wants_coordinator = False
-        elif self.state in states.LEAVING:
-            self._left()
-        elif (code := error_for(answer.error_code)).retriable:
-            self._not_before = now + self._backoff.next()
-        else:
-            text = answer.error_message or f"group {self.settings.group_id}: {code.text}"
-            self._fail(KafkaError(code, text))
+    def _take_answer(self, request: MemberRequest, response: Any, now: float) -> None:
+        self._ANSWERS[request.api](self, response, now)
 
     def _joined(self, response: JoinGroupResponse, now: float) -> None:
         code = response.error_code
@@ -414,21 +278,16 @@ class Membership:
         else:
             self._backoff.reset()
 
-    _ANSWERS: ClassVar[Mapping[type[Any], Callable[[Membership, Any, float], None]]] = {
-        FindCoordinatorRequest: _coordinator_found,
+    _ANSWERS: ClassVar[Mapping[type[Any], Callable[[ClassicMember, Any, float], None]]] = {
         JoinGroupRequest: _joined,
         SyncGroupRequest: _synced,
         HeartbeatRequest: _heartbeat_answered,
         LeaveGroupRequest: lambda self, _response, _now: self._left(),
     }
 
-    def commit_refused(self, code: int, identity: GroupMetadata, now: float) -> None:
-        """Take in the error code of a commit in the name of `identity`, which may concern the membership."""
-        action = AFTER_OTHERS.get(error_for(code))
+    def _commit_refused(self, action: ErrorAction, code: int, identity: GroupMetadata, now: float) -> None:
         current = identity == self.identity and self.state in states.SETTLED_OR_PREPARING
-        if action is ErrorAction.FIND:
-            self.coordinator_lost(now)
-        elif action is ErrorAction.REJOIN:
+        if action is ErrorAction.REJOIN:
             self.join_again("a commit showed a rebalance")
         elif action in (ErrorAction.RESET, ErrorAction.FENCED) and current:
             self._apply_error(AFTER_OTHERS, code, now)
@@ -455,6 +314,9 @@ class Membership:
         else:
             self._fail(KafkaError(error, f"group {self.settings.group_id}: {error.text}"))
 
+    def _join(self, reason: str) -> None:
+        self._rejoin(reason)
+
     def _rejoin(self, reason: str, cause: MemberInput = MemberInput.JOIN) -> None:
         """Join, or join again, once the application has given up what it must."""
         self._reason = reason
@@ -472,12 +334,12 @@ class Membership:
         if not self.owned or (self._cooperative and self.state is MemberState.PREPARING):
             self._machine.handle(MemberInput.GAVE_UP)
 
-    def _fail(self, error: PylogdError) -> None:
-        self.error = error
-        self._wants_coordinator = False
+    def _failed(self) -> None:
         self._machine.handle(MemberInput.FAILED)
-        self.generation, self.assignment = NO_GENERATION, frozenset()
-        self._in_flight = self._metadata_in_flight = None
+        self.assignment = frozenset()
+
+    def _not_polled(self, now: float) -> None:
+        self._send_leave(MemberInput.NOT_POLLED, "the application does not poll", now)
 
     def _send_leave(self, cause: MemberInput, reason: str, now: float) -> None:
         """Leave the group, unless it does not know the member, or is to wait for it to come back (static members)."""

@@ -1,0 +1,65 @@
+"""ListConfigResources (74), versions 0 and 1: list the resources that can have settings (KIP-1142).
+
+Behaviour: the resources of the types that are asked for, or of all types: topics, brokers, and the groups that have
+settings of their own. UNSUPPORTED_VERSION for a type that has no settings. Version 0 asks for subscriptions to client
+metrics, of which there are none. A client needs DESCRIBE_CONFIGS on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.api.resources import ResourceType
+from pylogd.api.slices import in_slices
+from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation
+from pylogd.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+_BROKER_LOGGER, _CLIENT_METRICS = 8, 16
+#: Types that Kafka knows and that have no resources here.
+_EMPTY: Final = (_BROKER_LOGGER, _CLIENT_METRICS)
+_RESOURCE_WORK = 30  # in bytes of an answer whose encoding takes as long
+
+
+@handles(ListConfigResourcesRequest, 0, 1)
+def list_config_resources(
+    context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse | Deferred[Any]:
+    """Return the names and types of the resources."""
+    if not context.may_use_cluster(AclOperation.DESCRIBE_CONFIGS):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if context.version == 0:
+        return ListConfigResourcesResponse()
+    kinds = dict.fromkeys(request.resource_types) or dict.fromkeys((*ResourceType, *_EMPTY))
+    if not kinds.keys() <= {*ResourceType, *_EMPTY}:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    response = ListConfigResourcesResponse()
+
+    def steps() -> Iterator[int]:
+        for kind in kinds:
+            for name in _names(context, kind):
+                response.config_resources.append(ConfigResource(name, kind))
+                yield _RESOURCE_WORK + len(name)
+
+    return in_slices(context, request.API_KEY, steps(), response)
+
+
+def _names(context: RequestContext, kind: int) -> list[str]:
+    broker = context.broker
+    match kind:
+        case ResourceType.TOPIC:
+            return sorted(topic.name for topic in broker.topics.all())
+        case ResourceType.BROKER:
+            return [str(node_id) for node_id in sorted(broker.cluster.brokers)]
+        case ResourceType.GROUP:
+            return broker.group_configs.names()
+    return []

@@ -1,0 +1,352 @@
+"""A member of a consumer group by the newer protocol: the state machine, without I/O (KIP-848).
+
+Strategy: the coordinator assigns. A member sends heartbeats: with epoch 0 and all that the coordinator has to know to
+join, then only what has changed, and everything again after an error, since what the coordinator took in is not known
+then. An answer has the member's epoch, when the next heartbeat is due, and its partitions if they have changed. What
+is assigned no longer is given up first; the coordinator learns of that when the application is done with it, and only
+then has somebody else read it. The states, and what leads from one to the next, are the table in `consumer_states`. How
+it is driven is in `membership`.
+
+Rules: the coordinator assigns by topic ids. What it assigns of a topic whose name is not known is taken on once a
+broker has told the name; a topic that was deleted and made again is another topic, whose partitions are given up and
+taken on anew. The member makes its id itself and keeps it for good. What an error code means is in `member_model` and
+nowhere else. No clock, no socket, no thread.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from pylogd.client.core.errors import GroupProtocolUnsupported, UnsupportedByBroker
+from pylogd.client.core.group import consumer_states as states
+from pylogd.client.core.group import requests as group_requests
+from pylogd.client.core.group.consumer_protocol import NO_GENERATION
+from pylogd.client.core.group.consumer_states import CONSUMER_MEMBER, ConsumerInput, ConsumerState
+from pylogd.client.core.group.member_model import (
+    ADVICE,
+    NOBODY,
+    OF_CONSUMERS,
+    Assign,
+    ErrorAction,
+    Event,
+    Failed,
+    GroupMetadata,
+    MemberRequest,
+    MemberSettings,
+    Revoke,
+)
+from pylogd.client.core.group.membership import Membership, Standing
+from pylogd.client.core.group.requests import (
+    JOINING,
+    LEAVING,
+    LEAVING_FOR_A_WHILE,
+    MemberReport,
+    PatternUnsupported,
+    TopicIdPartition,
+)
+from pylogd.client.core.model import TopicPartition
+from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from pylogd.wire.messages.metadata import MetadataRequest
+
+_MISSING_TOPIC_SECONDS = 2.0  # after which a topic id that no broker knew is looked up again
+_FIRST_INTERVAL = 5.0  # seconds between heartbeats until the coordinator has told the interval
+_LEAST_INTERVAL = 0.05
+_LATE_HEARTBEATS = 3  # an answer that takes so many intervals, and at least `_LEAST_PATIENCE`, is taken for lost
+_LEAST_PATIENCE = 5.0
+
+
+class ConsumerMember(Membership):
+    """See the module."""
+
+    errors = OF_CONSUMERS
+    standing = Standing(ConsumerState.OUT, ConsumerState.AWAY, states.INSIDE, states.LEAVING)
+
+    def __init__(self, settings: MemberSettings, rng: random.Random | None = None) -> None:
+        """Not in the group. `rng` is for tests that must know the jitter of retries."""
+        super().__init__(settings, CONSUMER_MEMBER, rng)
+        self.member_id = str(uuid4())
+        self._report = MemberReport((), None, frozenset())
+        self._reporting: MemberReport | None = None  # with the heartbeat in flight
+        self._reported: MemberReport | None = None  # what the coordinator is sure to know; None if that is not sure
+        self._introduced = False  # whether the coordinator may know the member
+        self._sent_at = 0.0
+        self._interval = _FIRST_INTERVAL
+        self._refresh_at = 0.0
+        self._assigned: frozenset[TopicIdPartition] = frozenset()  # by the coordinator
+        self._names: dict[bytes, str] = {}  # of the topics of which partitions are assigned
+        self._unnamed: list[bytes] = []  # the topics whose names are not known
+        self._resolved: dict[TopicPartition, bytes] = {}  # of what is assigned, that of which the topic's name is known
+        self._held: dict[TopicPartition, bytes] = {}  # `owned`, with topic ids
+        self._adding: dict[TopicPartition, bytes] = {}  # what the application is being told of
+        self._topic_ids: dict[str, bytes] = {}
+
+    @property
+    def state(self) -> ConsumerState:
+        """Where the member stands."""
+        state: ConsumerState = self._machine.state
+        return state
+
+    @property
+    def rebalancing(self) -> bool:
+        """Whether the coordinator has yet to tell in which epoch to commit."""
+        return self.state is ConsumerState.JOINING
+
+    @property
+    def reader(self) -> tuple[str | None, int]:
+        """Member id and epoch in whose name to look up committed offsets."""
+        return NOBODY if self.generation == NO_GENERATION else (self.member_id, self.generation)
+
+    @property
+    def topic_ids(self) -> Mapping[str, bytes]:
+        """The ids of topics of which partitions are assigned or held, by name."""
+        return self._topic_ids
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What the coordinator has assigned, without partitions of topics whose names are not known."""
+        return frozenset(self._resolved)
+
+    # What the application wants
+
+    def subscribe(self, topics: Iterable[str], now: float) -> None:
+        """Be a member that reads these topics. Also starts again after a failure."""
+        before = self._report.regex
+        self._subscribe(tuple(sorted(set(topics))), None if before is None else "", now)
+
+    def subscribe_pattern(self, pattern: re.Pattern[str], now: float) -> None:
+        """Be a member that reads the topics that a pattern matches as the broker reads it, by RE2, now and later.
+
+        Raises ValueError for a flag of `re` that RE2 does not have.
+        """
+        self._subscribe((), group_requests.re2_text(pattern), now)
+
+    def _subscribe(self, topics: tuple[str, ...], regex: str | None, now: float) -> None:
+        self._report = self._report._replace(topics=topics, regex=regex)
+        self._polled_at = now
+        self.error = None
+        if self.state in (ConsumerState.OUT, ConsumerState.FAILED):
+            self._not_before = now
+            self._backoff.reset()
+        if not self._is_inside and not self._is_leaving:  # members tell it with a heartbeat, others once they have left
+            self._join("the consumer subscribed")
+
+    def leave(self, now: float) -> None:
+        """Leave the group. The application has given up all its partitions, or is not told to."""
+        self._report, self.error = MemberReport((), None, frozenset()), None
+        self.owned, self._event = frozenset(), None
+        self._held.clear()
+        self._send_leave(ConsumerInput.LEAVE, now)
+
+    # Events
+
+    def _find_event(self) -> Event | None:
+        state = self.state
+        if state is ConsumerState.STABLE:
+            return None
+        if state is ConsumerState.RECONCILING:
+            if gone := self._gone():
+                return Revoke(gone)
+            return Assign(self.assignment, frozenset(self._resolved.keys() - self._held.keys()))
+        if self.owned:
+            return Revoke(self.owned, state in states.LOSING)
+        return None if self.error is None else Failed(self.error)
+
+    def _gone(self) -> frozenset[TopicPartition]:
+        """Return what the application has and is to have no longer, or as a partition of another topic."""
+        wanted = self._resolved
+        return frozenset(p for p, topic_id in self._held.items() if wanted.get(p) != topic_id)
+
+    def _telling(self) -> None:
+        self._adding = {p: topic_id for p, topic_id in self._resolved.items() if p not in self._held}
+
+    def _told(self, event: Assign) -> None:
+        self._held.update(self._adding)
+        self._compare()
+
+    def _gave_up(self, event: Revoke) -> None:
+        for partition in event.partitions:
+            self._held.pop(partition, None)
+        self._compare()
+
+    def _compare(self) -> None:
+        """Note what the application has, and whether that is what is assigned."""
+        owned = frozenset((topic_id, partition.partition) for partition, topic_id in self._held.items())
+        self._report = self._report._replace(owned=owned)
+        self._topic_ids = {p.topic: topic_id for p, topic_id in (*self._resolved.items(), *self._held.items())}
+        if self.state in states.MEMBERS:
+            same = self._held == self._resolved
+            self._machine.handle(ConsumerInput.FOLLOWED if same else ConsumerInput.DIFFERS)
+
+    # Requests
+
+    def _group_due(self) -> float | None:
+        if self.state is ConsumerState.JOINING:
+            return 0.0
+        if self.state not in states.MEMBERS:
+            return None
+        return self._sent_at + self._interval if self._report == self._reported else 0.0
+
+    def _group_request(self, now: float) -> MemberRequest:
+        settings = self.settings
+        if self._is_leaving:
+            epoch = LEAVING if settings.instance_id is None else LEAVING_FOR_A_WHILE
+            farewell = group_requests.farewell(settings, self.member_id, epoch)
+            return MemberRequest(ConsumerGroupHeartbeatRequest, lambda _: farewell, settings.request_timeout)
+        self._sent_at = now
+        self._introduced = True
+        self._reporting = self._report
+        joins = self.state is ConsumerState.JOINING
+        build = partial(
+            group_requests.consumer_heartbeat, settings, self.member_id, JOINING if joins else self.generation,
+            self._report, None if joins else self._reported,
+        )  # fmt: skip
+        late = max(_LATE_HEARTBEATS * self._interval, _LEAST_PATIENCE)
+        timeout = settings.request_timeout if joins else min(late, settings.request_timeout)
+        return MemberRequest(ConsumerGroupHeartbeatRequest, build, timeout)
+
+    # Names of topics
+
+    def _metadata_due(self) -> float | None:
+        return self._refresh_at if self._unnamed else None
+
+    def _metadata_request(self, now: float) -> MemberRequest | None:
+        due = self._metadata_due()
+        if due is None or now < due:
+            return None
+        build = partial(group_requests.topic_names, self._unnamed)
+        return MemberRequest(MetadataRequest, build, self.settings.request_timeout, to_coordinator=False)
+
+    def _take_metadata(self, response: Any, now: float) -> None:
+        self._refresh_at = now + _MISSING_TOPIC_SECONDS
+        found = {bytes(topic.topic_id): topic.name for topic in response.topics if topic.name and not topic.error_code}
+        if found:
+            self._names.update(found)
+            self._resolve()
+
+    def _resolve(self) -> None:
+        """Find the names of what is assigned, as far as they are known."""
+        assigned = sorted(self._assigned)
+        names = self._names = {i: self._names[i] for i, _ in assigned if i in self._names}
+        self._unnamed = sorted({i for i, _ in assigned if i not in names})
+        self._resolved = {TopicPartition(names[i], index): i for i, index in assigned if i in names}
+        self._compare()
+
+    # Answers
+
+    def _take_answer(self, request: MemberRequest, response: Any, now: float) -> None:
+        if self._is_leaving:
+            self._left()
+        elif response.error_code:
+            self._refused(error_for(response.error_code), response.error_message, now)
+        else:
+            self._accepted(response, now)
+
+    def _accepted(self, response: Any, now: float) -> None:
+        self._backoff.reset()
+        self._reported = self._reporting
+        self.generation = response.member_epoch
+        self.member_id = response.member_id or self.member_id
+        self._interval = max(response.heartbeat_interval_ms / 1000, _LEAST_INTERVAL)
+        joined = self.state is ConsumerState.JOINING
+        if joined:
+            self._machine.handle(ConsumerInput.ACCEPTED)
+        if response.assignment is None:
+            return
+        found = response.assignment.topic_partitions
+        self._assigned = frozenset((bytes(topic.topic_id), index) for topic in found for index in topic.partitions)
+        if self._assigned or not joined:  # that it has no partitions, a new member is told too
+            self._refresh_at = now
+            self._resolve()
+
+    def _unanswered(self) -> None:
+        self._reported = None
+
+    def _refused(self, code: ErrorCode, text: str | None, now: float) -> None:
+        """Do what an error code asks for."""
+        self._reported = None
+        action = self.errors.get(code, ErrorAction.RETRY if code.retriable else ErrorAction.FAIL)
+        if code is ErrorCode.GROUP_ID_NOT_FOUND and self.state in states.MEMBERS:
+            action = ErrorAction.RESET  # the group was empty for a moment, and has been deleted
+        self._not_before = now + self._backoff.next()
+        if action is ErrorAction.FIND:
+            self.coordinator = None
+        elif action is ErrorAction.RESET:
+            self._lose()
+        elif action in (ErrorAction.FAIL, ErrorAction.FENCED):
+            self._introduced = self.state is not ConsumerState.JOINING
+            self._fail(self._error(code, text))
+
+    def _error(self, code: ErrorCode, text: str | None) -> PylogdError:
+        group = f"group {self.settings.group_id}"
+        if code is ErrorCode.UNSUPPORTED_VERSION:
+            return GroupProtocolUnsupported(f"{group}: {text or code.text}")
+        advice = ADVICE.get(code)
+        return KafkaError(code, f"{group}: {text or code.text}" + (f" ({advice})" if advice else ""))
+
+    def _explain(self, request: MemberRequest, error: PylogdError) -> PylogdError:
+        if request.api is not ConsumerGroupHeartbeatRequest or not isinstance(error, UnsupportedByBroker):
+            return error
+        self._introduced = False
+        group = f"group {self.settings.group_id}"
+        if isinstance(error, PatternUnsupported):
+            return PatternUnsupported(f"{group}: {error}")
+        return GroupProtocolUnsupported(f"{group}: {error}")
+
+    def _commit_refused(self, action: ErrorAction, code: int, identity: GroupMetadata, now: float) -> None:
+        if identity != self.identity or self.state not in states.MEMBERS:
+            return
+        if action is ErrorAction.ASK:
+            self._reported = None  # the answer with the new epoch was lost: say everything, so that it is repeated
+        elif action in (ErrorAction.RESET, ErrorAction.FENCED):
+            self._refused(error_for(code), None, now)
+
+    # Changes of state
+
+    def _forget(self) -> None:
+        """Forget what the coordinator knew and said: it no longer counts."""
+        self.generation = NO_GENERATION
+        self._reported = self._in_flight = self._metadata_in_flight = None
+        self._assigned, self._resolved, self._unnamed = frozenset(), {}, []
+        self._report = self._report._replace(regex=self._report.regex or None)
+
+    def _join(self, reason: str) -> None:
+        wants = self._report.topics or self._report.regex
+        self._machine.handle(ConsumerInput.JOIN if wants else ConsumerInput.UNSUBSCRIBED)
+        self._join_if_ready()
+
+    def _join_if_ready(self) -> None:
+        if self.state is ConsumerState.SURRENDERING and self._event is None and not self.owned:
+            self._machine.handle(ConsumerInput.GAVE_UP)
+
+    def _lose(self) -> None:
+        self._introduced = False
+        self._forget()
+        self._machine.handle(ConsumerInput.LOST)
+        self._join_if_ready()
+
+    def _failed(self) -> None:
+        self._forget()
+        self._machine.handle(ConsumerInput.FAILED)
+
+    def _not_polled(self, now: float) -> None:
+        self._send_leave(ConsumerInput.NOT_POLLED, now)
+
+    def _send_leave(self, cause: ConsumerInput, now: float) -> None:
+        """Leave the group; a static member says that it will be back."""
+        self._machine.handle(cause)
+        self._forget()
+        self._not_before = now
+        if not self._introduced:
+            self._left()
+
+    def _left(self) -> None:
+        self._introduced = False
+        self._machine.handle(ConsumerInput.LEFT)
+        if self.state is ConsumerState.OUT and (self._report.topics or self._report.regex):
+            self._join("the consumer subscribed again")

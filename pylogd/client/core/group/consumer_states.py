@@ -1,0 +1,80 @@
+"""The states of a member by the newer protocol, and what leads from one to the next (docs/state-machines.md)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pylogd.machine import MachineTable
+
+
+class ConsumerState(Enum):
+    """Where a member stands."""
+
+    OUT = "Not in the group, and does not want to be."
+    SURRENDERING = "Wants to join; the application gives up its partitions first, which are lost."
+    JOINING = "Sends heartbeats with epoch 0 and everything the coordinator has to know, until one is accepted."
+    RECONCILING = "Is a member; the application has to give up partitions, or is to be told of new ones."
+    STABLE = "Is a member, and the application has the partitions assigned so far."
+    LEAVING = "Sends its last heartbeat, since the consumer unsubscribed or was closed."
+    WITHDRAWING = "Sends its last heartbeat, since the application does not poll."
+    AWAY = "Not in the group until the application polls again."
+    FAILED = "Not in the group, since of an error that the application has to know of."
+
+
+class ConsumerInput(Enum):
+    """What happens to a member."""
+
+    JOIN = "It has to join."
+    GAVE_UP = "The application has no partitions any more that were lost."
+    ACCEPTED = "The coordinator has accepted it, and gave it an epoch."
+    DIFFERS = "The application's partitions are not those assigned."
+    FOLLOWED = "The application's partitions are those assigned."
+    LOST = "The coordinator no longer knows it as a member of this epoch."
+    UNSUBSCRIBED = "It subscribes to nothing."
+    LEAVE = "The consumer unsubscribes or is closed."
+    NOT_POLLED = "The application has not polled for max_poll_interval."
+    LEFT = "The last heartbeat was answered or failed, or is not needed."
+    FAILED = "An error that retrying does not help."
+
+
+_IN = {
+    ConsumerInput.LOST: ConsumerState.SURRENDERING,
+    ConsumerInput.NOT_POLLED: ConsumerState.WITHDRAWING,
+}
+_MEMBER = {
+    **_IN,
+    ConsumerInput.DIFFERS: ConsumerState.RECONCILING,
+    ConsumerInput.FOLLOWED: ConsumerState.STABLE,
+}
+_JOINS = {ConsumerInput.JOIN: ConsumerState.SURRENDERING}
+
+CONSUMER_MEMBER = MachineTable(
+    "Group member, newer protocol",
+    "A consumer's membership in a group that a broker coordinates, by the newer protocol (KIP-848).",
+    ConsumerState.OUT,
+    {
+        ConsumerState.OUT: _JOINS,
+        ConsumerState.SURRENDERING: {**_IN, ConsumerInput.GAVE_UP: ConsumerState.JOINING},
+        ConsumerState.JOINING: {**_IN, ConsumerInput.ACCEPTED: ConsumerState.RECONCILING},
+        ConsumerState.RECONCILING: _MEMBER,
+        ConsumerState.STABLE: _MEMBER,
+        ConsumerState.LEAVING: {ConsumerInput.LEFT: ConsumerState.OUT},
+        ConsumerState.WITHDRAWING: {ConsumerInput.LEFT: ConsumerState.AWAY},
+        ConsumerState.AWAY: _JOINS,
+        ConsumerState.FAILED: _JOINS,
+    },
+    {
+        ConsumerInput.LEAVE: ConsumerState.LEAVING,
+        ConsumerInput.FAILED: ConsumerState.FAILED,
+        ConsumerInput.UNSUBSCRIBED: ConsumerState.OUT,
+    },
+)
+
+#: The coordinator has given it an epoch.
+MEMBERS = frozenset({ConsumerState.RECONCILING, ConsumerState.STABLE})
+#: It has an assignment or wants one.
+INSIDE = MEMBERS | {ConsumerState.SURRENDERING, ConsumerState.JOINING}
+#: It sends its last heartbeat.
+LEAVING = frozenset({ConsumerState.LEAVING, ConsumerState.WITHDRAWING})
+#: Others may already read what the application still holds.
+LOSING = frozenset({ConsumerState.SURRENDERING, ConsumerState.WITHDRAWING, ConsumerState.AWAY, ConsumerState.FAILED})

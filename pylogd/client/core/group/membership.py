@@ -1,0 +1,391 @@
+"""What a consumer's membership in a group is, whichever protocol it speaks, and what both protocols have in common.
+
+Strategy: whoever drives it, a thread or an event loop, sends the requests that it has, and reports their answers or
+errors; reports when the application polls; and passes one event at a time to the application, which carries it out. All
+faces of the client drive it so.
+
+    while (request := member.next_request(now)) is not None:  # send request.build(version), then
+        member.answered(request, response, now)               # or member.failed(request, error, now)
+    event = member.next_event()                               # Revoke, Assign or Failed, or None; carry it out, then
+    member.done(event, now)
+    member.next_time()                                        # when to call `next_request` if nothing happens before
+
+`classic_member` and `consumer_member` are the two protocols. Each has its states, requests and meanings of error codes;
+here are the look-up of the coordinator, the requests in flight, and the one event that the application carries out.
+
+Rules: one request to the coordinator at a time, and one for metadata beside it. An answer to a request that was given
+up is ignored. Nothing is joined while the application holds, or is just being told of, partitions that it has to give
+up. No clock, no socket, no thread; the caller sees to it that only one thread is in here at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Set
+from enum import Enum
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.errors import is_retriable
+from pylogd.client.core.group import requests as group_requests
+from pylogd.client.core.group.consumer_protocol import NO_GENERATION
+from pylogd.client.core.group.member_model import (
+    NO_IDS,
+    NOBODY,
+    Assign,
+    Coordinator,
+    ErrorAction,
+    Event,
+    Failed,
+    GroupMetadata,
+    MemberRequest,
+    MemberSettings,
+    Revoke,
+)
+from pylogd.client.core.model import TopicPartition
+from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.machine import MachineTable
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+
+
+class Standing(NamedTuple):
+    """The states of one protocol by what they have in common.
+
+    out: not in the group, and does not want to be. away: not in it until the application polls again. inside: has an
+    assignment or wants one. leaving: tells the coordinator that it leaves.
+    """
+
+    out: Enum
+    away: Enum
+    inside: Set[Enum]
+    leaving: Set[Enum]
+
+
+class Membership(ABC):
+    """A member of a group, or a consumer that only needs to know the group's coordinator to commit.
+
+    generation: of the classic protocol, or the member epoch of the newer one; NO_GENERATION outside the group.
+    owned: the partitions that the application has been told to read. error: why it can't be a member.
+    """
+
+    #: What the error codes of the protocol ask for.
+    errors: ClassVar[Mapping[ErrorCode, ErrorAction]]
+    #: What the states of the protocol have in common.
+    standing: ClassVar[Standing]
+
+    def __init__(
+        self, settings: MemberSettings, machine: MachineTable[Any, Any], rng: random.Random | None = None
+    ) -> None:
+        """Not in the group. `rng` is for tests that must know the jitter of retries."""
+        self.settings = settings
+        self._machine = machine.machine()
+        self.coordinator: Coordinator | None = None
+        self.member_id = ""
+        self.generation = NO_GENERATION
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.error: PylogdError | None = None
+        self._backoff = Backoff(rng=rng)
+        self._in_flight: MemberRequest | None = None
+        self._metadata_in_flight: MemberRequest | None = None
+        self._not_before = 0.0
+        self._metadata_not_before = 0.0
+        self._polled_at = 0.0
+        self._event: Event | None = None  # that the application is carrying out
+        self._wants_coordinator = False  # somebody wants to commit
+
+    # Where it stands
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it is not in the group, and does not want to be."""
+        return self._machine.state is self.standing.out
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has left the group until the application polls again."""
+        return self._machine.state is self.standing.away
+
+    @property
+    def _is_inside(self) -> bool:
+        return self._machine.state in self.standing.inside
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._machine.state in self.standing.leaving
+
+    @property
+    @abstractmethod
+    def rebalancing(self) -> bool:
+        """Whether a commit has to wait, since the coordinator is about to decide which partitions the member has."""
+
+    @property
+    def identity(self) -> GroupMetadata:
+        """In whose name to commit at the moment: no member's while there is no generation."""
+        if self.generation == NO_GENERATION:
+            return GroupMetadata(self.settings.group_id)
+        return GroupMetadata(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
+
+    @property
+    def reader(self) -> tuple[str | None, int]:
+        """Member id and epoch in whose name to look up committed offsets; the classic protocol names no member."""
+        return NOBODY
+
+    @property
+    def holds(self) -> frozenset[TopicPartition]:
+        """The partitions that the application reads or is just being told to read: those it may commit."""
+        return self.owned | self._event.added if isinstance(self._event, Assign) else self.owned
+
+    @property
+    def topic_ids(self) -> Mapping[str, bytes]:
+        """The ids of topics of which the coordinator has assigned partitions, by name, where it assigns by id."""
+        return NO_IDS
+
+    # What the application wants
+
+    @abstractmethod
+    def subscribe(self, topics: Iterable[str], now: float) -> None:
+        """Be a member that reads these topics. Also starts again after a failure."""
+
+    @abstractmethod
+    def subscribe_pattern(self, pattern: re.Pattern[str], now: float) -> None:
+        """Be a member that reads the topics whose whole names match, now and later."""
+
+    @abstractmethod
+    def leave(self, now: float) -> None:
+        """Leave the group. The application has given up all its partitions, or is not told to."""
+
+    def find_coordinator(self) -> None:
+        """Look up the coordinator, as a member or not: somebody wants to commit."""
+        self._wants_coordinator = True
+
+    def coordinator_lost(self, now: float) -> None:
+        """Record that a request of somebody else showed that the coordinator has moved or can't be reached."""
+        if self.coordinator is not None:
+            self.coordinator = None
+            self._not_before = max(self._not_before, now + self._backoff.next())
+
+    def polled(self, now: float) -> None:
+        """Record that the application polls, and is ready for events."""
+        self._polled_at = now
+        if self.is_away and not self.owned and self._event is None:
+            self._join("the application polls again")
+
+    def commit_refused(self, code: int, identity: GroupMetadata, now: float) -> None:
+        """Take in the error code of a commit in the name of `identity`, which may concern the membership."""
+        action = self.errors.get(error_for(code))
+        if action is ErrorAction.FIND:
+            self.coordinator_lost(now)
+        elif action is not None:
+            self._commit_refused(action, code, identity, now)
+
+    # Events
+
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` would return one."""
+        return self._event is None and self._find_event() is not None
+
+    def next_event(self) -> Event | None:
+        """Return what the application has to do now, or None. The next event comes after `done` with this one."""
+        if self._event is not None:
+            return None
+        self._event = self._find_event()
+        if isinstance(self._event, Assign):
+            self._telling()
+        return self._event
+
+    def done(self, event: Event, now: float) -> None:
+        """Record that the application has carried out an event."""
+        if event is not self._event:  # it left the group meanwhile
+            return
+        self._event = None
+        if isinstance(event, Failed):
+            if self.error is event.error and not self._is_final(event.error):
+                self.error = None
+                self._not_before = now + self._backoff.next()
+                self._join("trying again after an error")
+        elif isinstance(event, Assign):
+            self.owned |= event.added
+            self._told(event)
+        else:
+            self.owned -= event.partitions
+            self._gave_up(event)
+        self._join_if_ready()
+
+    def _is_final(self, error: PylogdError) -> bool:
+        """Return whether another process has joined as this static member: trying again would fence that one."""
+        return isinstance(error, KafkaError) and self.errors.get(error.code) is ErrorAction.FENCED
+
+    # Requests
+
+    def next_request(self, now: float) -> MemberRequest | None:
+        """Return the next request to send, or None until an answer comes or `next_time` is reached."""
+        if self._is_inside and now >= self._polled_at + self.settings.max_poll_interval:
+            self._not_polled(now)
+        if self._metadata_in_flight is None and now >= self._metadata_not_before:
+            self._metadata_in_flight = self._metadata_request(now)
+            if self._metadata_in_flight is not None:
+                return self._metadata_in_flight
+        if self._in_flight is None and now >= self._not_before:
+            due = self._due()
+            if due is not None and now >= due:
+                self._in_flight = self._find_request() if self.coordinator is None else self._group_request(now)
+            return self._in_flight
+        return None
+
+    def next_time(self) -> float | None:
+        """When `next_request` may have a request if nothing happens before; None if never."""
+        times = []
+        if self._in_flight is None and (due := self._due()) is not None:
+            times.append(max(due, self._not_before))
+        if self._metadata_in_flight is None and (due := self._metadata_due()) is not None:
+            times.append(max(due, self._metadata_not_before))
+        if self._is_inside:
+            times.append(self._polled_at + self.settings.max_poll_interval)
+        return min(times) if times else None
+
+    def _due(self) -> float | None:
+        """When the next request to the coordinator, or the look-up of the coordinator, is due."""
+        if self.coordinator is None:
+            return 0.0 if self._wants_coordinator or self._is_inside or self._is_leaving else None
+        return 0.0 if self._is_leaving else self._group_due()
+
+    def _find_request(self) -> MemberRequest:
+        build: Callable[[int], Any] = partial(group_requests.find_coordinator, self.settings.group_id)
+        return MemberRequest(FindCoordinatorRequest, build, self.settings.request_timeout, to_coordinator=False)
+
+    # Answers
+
+    def reset(self, error: PylogdError, now: float) -> None:
+        """Fail the requests in flight, since the connection is gone and they will not be answered."""
+        for request in (self._in_flight, self._metadata_in_flight):
+            if request is not None:
+                self.failed(request, error, now)
+
+    def answered(self, request: MemberRequest, response: Any, now: float) -> None:
+        """Take in the response to a request."""
+        if request is self._metadata_in_flight:
+            self._metadata_in_flight = None
+            self._take_metadata(response, now)
+        elif request is self._in_flight:
+            self._in_flight = None
+            if request.api is FindCoordinatorRequest:
+                self._coordinator_found(response, now)
+            else:
+                self._take_answer(request, response, now)
+
+    def failed(self, request: MemberRequest, error: PylogdError, now: float) -> None:
+        """Take in that a request got no response: no connection, no answer, no common version."""
+        if request is self._metadata_in_flight:
+            self._metadata_in_flight = None
+            self._metadata_not_before = now + self._backoff.next()
+            if not is_retriable(error):
+                self._fail(error)
+        elif request is self._in_flight:
+            self._in_flight = None
+            self._not_before = now + self._backoff.next()
+            if request.to_coordinator:
+                self.coordinator = None
+            if self._is_leaving:
+                self._left()
+            elif not is_retriable(error):
+                self._fail(self._explain(request, error))
+            else:
+                self._unanswered()
+
+    def _coordinator_found(self, response: Any, now: float) -> None:
+        answer = response.coordinators[0] if response.coordinators else response
+        if not answer.error_code:
+            self.coordinator = Coordinator(answer.node_id, answer.host, answer.port)
+            self._wants_coordinator = False
+        elif self._is_leaving:
+            self._left()
+        elif (code := error_for(answer.error_code)).retriable:
+            self._not_before = now + self._backoff.next()
+        else:
+            text = answer.error_message or f"group {self.settings.group_id}: {code.text}"
+            self._fail(KafkaError(code, text))
+
+    def _fail(self, error: PylogdError) -> None:
+        self.error = error
+        self._wants_coordinator = False
+        self.generation = NO_GENERATION
+        self._in_flight = self._metadata_in_flight = None
+        self._failed()
+
+    # What a protocol adds
+
+    @abstractmethod
+    def _join(self, reason: str) -> None:
+        """Join, or join again, once the application has given up what it must."""
+
+    @abstractmethod
+    def _join_if_ready(self) -> None:
+        """Go on joining if the application has given up what it must."""
+
+    @abstractmethod
+    def _find_event(self) -> Event | None:
+        """Return what the application has to do now, or None."""
+
+    @abstractmethod
+    def _telling(self) -> None:
+        """The application is being told of its assignment."""
+
+    @abstractmethod
+    def _told(self, event: Assign) -> None:
+        """The application reads the partitions that were added."""
+
+    @abstractmethod
+    def _gave_up(self, event: Revoke) -> None:
+        """The application has given up partitions."""
+
+    @abstractmethod
+    def _group_due(self) -> float | None:
+        """When the next request to the coordinator is due, which is known; None if none is."""
+
+    @abstractmethod
+    def _group_request(self, now: float) -> MemberRequest:
+        """Return the request to the coordinator that is due."""
+
+    @abstractmethod
+    def _metadata_due(self) -> float | None:
+        """When the next request for metadata is due; None if none is."""
+
+    @abstractmethod
+    def _metadata_request(self, now: float) -> MemberRequest | None:
+        """Return the request for metadata that is due, or None."""
+
+    @abstractmethod
+    def _take_metadata(self, response: Any, now: float) -> None:
+        """Take in an answer to a request for metadata."""
+
+    @abstractmethod
+    def _take_answer(self, request: MemberRequest, response: Any, now: float) -> None:
+        """Take in an answer of the coordinator."""
+
+    @abstractmethod
+    def _unanswered(self) -> None:
+        """The coordinator did not answer; whether it did what it was asked for is not known."""
+
+    @abstractmethod
+    def _not_polled(self, now: float) -> None:
+        """The application has not polled for `max_poll_interval`: leave until it does."""
+
+    @abstractmethod
+    def _left(self) -> None:
+        """The coordinator was told that the member leaves, or need not be."""
+
+    @abstractmethod
+    def _failed(self) -> None:
+        """Wait for the application, which has to know of an error."""
+
+    @abstractmethod
+    def _commit_refused(self, action: ErrorAction, code: int, identity: GroupMetadata, now: float) -> None:
+        """Do what the error code of a commit asks for."""
+
+    def _explain(self, request: MemberRequest, error: PylogdError) -> PylogdError:
+        """Return the error to raise to the application for one that is not retriable."""
+        return error

@@ -1,0 +1,62 @@
+"""The table of settings of single groups, with Kafka's names: a group that does not set one uses the broker's.
+
+The table has only settings that the broker uses; those of share and streams groups, and of when groups are assigned,
+are not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
+
+SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+_GROUP: Final = "Group"
+
+_SETTINGS: Final = [
+    Setting(
+        SESSION_TIMEOUT,
+        ConfigType.INT,
+        45_000,
+        "Time without heartbeats after which a member of the newer protocol is removed from the group. It must be "
+        "longer than consumer.heartbeat.interval.ms, and within group.consumer.min.session.timeout.ms and "
+        "group.consumer.max.session.timeout.ms.",
+        _GROUP,
+        minimum=1,
+        mode=Mode.DYNAMIC,
+        synonyms=(("group.consumer.session.timeout.ms", 1),),
+    ),
+    Setting(
+        HEARTBEAT_INTERVAL,
+        ConfigType.INT,
+        5_000,
+        "How often members of the newer protocol are told to send heartbeats. It must be within "
+        "group.consumer.min.heartbeat.interval.ms and group.consumer.max.heartbeat.interval.ms. A change reaches a "
+        "member with its next heartbeat.",
+        _GROUP,
+        minimum=1,
+        mode=Mode.DYNAMIC,
+        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
+    ),
+]
+#: Every setting of a group by name.
+GROUP_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({setting.name: setting for setting in _SETTINGS})
+#: The broker settings that bound what a group may set.
+BOUNDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        SESSION_TIMEOUT: ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+        HEARTBEAT_INTERVAL: ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    }
+)
+
+
+def check_bounds(name: str, value: int, low: int, high: int) -> None:
+    """Raise ConfigError if a value of a group's setting is not within the broker's bounds."""
+    least, most = BOUNDS[name]
+    if value < low:
+        raise ConfigError(f"{name} = {value} is below the broker's {least} = {low}", name)
+    if value > high:
+        raise ConfigError(f"{name} = {value} is above the broker's {most} = {high}", name)

@@ -1,0 +1,76 @@
+"""Classic groups whose members come from, or go to, the newer protocol: `membership` with what that takes.
+
+Rules: while a group is handed over its timer does not run, and nobody waits for it. See `migration`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.embedded import CONSUMER
+from pylogd.groups.group import NEVER, ClassicGroup
+from pylogd.groups.membership import Membership
+from pylogd.groups.migration import Downgrade, needs_rebalance
+from pylogd.groups.states import GroupEvent
+from pylogd.groups.values import JoinAnswer, SyncAnswer
+
+
+class HandoverMembership(Membership):
+    """The members of all classic groups of a broker."""
+
+    def pause(self, group: ClassicGroup) -> None:
+        """Stop a group's timer, and send the members that wait for it away: they have to join again."""
+        self._stop_timer(group)
+        joins, group.waiting_joins = group.waiting_joins, {}
+        syncs, group.waiting_syncs = group.waiting_syncs, {}
+        for member_id, join in joins.items():
+            self._answer(join, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
+        for sync in syncs.values():
+            self._answer(sync, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
+
+    def resume(self, group: ClassicGroup) -> None:
+        """Go on with a group that was paused and stays."""
+        for member in group.members.values():
+            self._renew_session(group, member)
+        at = group.next_deadline()
+        if at < NEVER:
+            self._set_timer(group, at)
+
+    def release(self, group: ClassicGroup) -> None:
+        """Take all members out of a group: they are in one of the newer protocol now. Its offsets stay."""
+        self._stop_timer(group)
+        group.handle(GroupEvent.UPGRADED, self._now_ms())
+        group.members, group.instances, group.pending, group.pending_syncs = {}, {}, {}, set()
+        group.votes = Counter()
+        group.protocol_type = group.protocol = group.leader = None
+        group.rebalance_at = group.sync_at = NEVER
+        group.first_wait = group.newcomers = group.storing = group.stored = False
+
+    def take_back(self, group: ClassicGroup, found: Downgrade) -> None:
+        """Put members that come back from the newer protocol into a group without any, and have them rebalance."""
+        group.stored = True
+        group.generation, group.protocol_type = found.generation, CONSUMER
+        if not found.members:
+            return
+        for member in found.members:
+            group.add(member)
+        group.protocol = found.protocol
+        group.handle(GroupEvent.DOWNGRADED, self._now_ms())
+        self._rebalance(group)
+
+    def loaded(self, group: ClassicGroup) -> None:
+        """Start the sessions of a group that was read from the offsets topic; have it rebalance if it has to."""
+        super().loaded(group)
+        if needs_rebalance(group):
+            self._rebalance(group)
+
+    def _rebalance(self, group: ClassicGroup) -> None:
+        for member in group.members.values():
+            self._renew_session(group, member)
+        self._prepare(group)
+
+    def _stop_timer(self, group: ClassicGroup) -> None:
+        if group.timer is not None and group.timer.active():
+            group.timer.cancel()
+        group.timer = None

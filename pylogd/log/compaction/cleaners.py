@@ -1,0 +1,63 @@
+"""The cleaners of a broker: one for all logs, or one for each data directory, so that no disk waits for another.
+
+Threads, the choice of the next log and the locks are those of one cleaner: a disk that hangs or is slow holds up only
+the compaction of its own logs. The limit of bytes per second is for all cleaners together, and so is the memory for
+offset maps, which is divided evenly.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction.throttle import Throttle
+from pylogd.log.manager import LogManager
+
+
+class Cleaners:
+    """See the module. Call `start` and `stop` once each.
+
+    parts: the absolute paths of the data directories that have a cleaner each, or None for one cleaner of all logs.
+    now_ms: the wall clock. seconds: a monotonic clock. `config.threads` is for each cleaner.
+    """
+
+    def __init__(
+        self,
+        manager: LogManager,
+        config: CleanerConfig,
+        parts: Sequence[str | None],
+        now_ms: Callable[[], int],
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stopping = threading.Event()
+        throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
+        own = replace(config, dedupe_buffer_bytes=config.dedupe_buffer_bytes // max(len(parts), 1))
+        self._cleaners = {
+            path: Cleaner(manager, own, now_ms=now_ms, seconds=seconds, path=path, throttle=throttle) for path in parts
+        }
+
+    @property
+    def completed(self) -> int:
+        """How many compactions were done."""
+        return sum(cleaner.completed for cleaner in self._cleaners.values())
+
+    def working_at(self, path: str) -> int:
+        """Return how many threads compact, or look at, the logs of the data directory at `path`. Never waits."""
+        cleaner = self._cleaners.get(path)
+        return 0 if cleaner is None else cleaner.working
+
+    def start(self) -> None:
+        """Start the threads."""
+        for cleaner in self._cleaners.values():
+            cleaner.start()
+
+    def stop(self) -> None:
+        """Stop the threads and wait until they have ended, but not for a disk that hangs. Call it in a thread."""
+        self._stopping.set()
+        for cleaner in self._cleaners.values():
+            cleaner.ask_to_stop()
+        for cleaner in self._cleaners.values():
+            cleaner.stop()

@@ -1,0 +1,123 @@
+"""Run the harness: `python -m tests.exactly_once --kills 50 --seed 1 --results FILE`.
+
+The exit code is 1 if counts are wrong. Then the data and logs are kept, and the last line names the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.exactly_once.harness import Outcome, Round, Setting
+from tests.exactly_once.plan import Victim
+from tests.kills.processes import python_version
+
+#: The number of brokers in each round. Kills are divided equally among the rounds.
+ROUNDS = (1, 3) * 5
+
+
+def main(arguments: list[str]) -> int:
+    """Run as the command line says, and return the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # run the cleanup of `with` blocks
+    parser = argparse.ArgumentParser(prog="python -m tests.exactly_once", description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; the next ones have the next")
+    parser.add_argument("--round", type=int, choices=range(1, len(ROUNDS) + 1), help="only this one, to replay it")
+    parser.add_argument("--folder", type=Path, help="for data and logs; rounds that ended there are not run again")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no kill of a round later than this")
+    parser.add_argument("--results", type=Path, help="write what happened to this file")
+    options = parser.parse_args(arguments)
+    folder = (options.folder or Path(tempfile.mkdtemp(prefix="pylogd-exactly-once-"))).resolve()
+    outcomes: list[Outcome] = []
+    for number, setting in enumerate(settings(options.kills, options.seed), 1):
+        if options.round in (None, number):
+            outcomes.append(_outcome(number, setting, folder, options.seconds))
+            if options.results is not None:
+                options.results.write_text(report(outcomes, options.seed))
+    return 0
+
+
+def _outcome(number: int, setting: Setting, folder: Path, longest: float) -> Outcome:
+    """Return the outcome of a round, from the file of an earlier run if there is one."""
+    place, done = folder / f"round-{number}", folder / f"round-{number}.json"
+    if done.exists():
+        outcome = Outcome.from_json(done.read_text())
+        if outcome.setting == setting:
+            _tell(f"round {number} is done")
+            return outcome
+    if place.exists():
+        shutil.rmtree(place)
+    begun = time.monotonic()
+    _tell(f"round {number}: {setting.name}, {setting.kills} kills")
+    try:
+        outcome = Round(setting, place, _tell, longest).run()
+    except BaseException as error:
+        _tell(f"FAILED after {time.monotonic() - begun:.0f} s in round {number}, kept in {place}: {error}")
+        raise
+    _tell(f"{outcome.events:,} events, {outcome.counts:,} counts, {outcome.epochs} epochs, {outcome.seconds:.0f} s")
+    shutil.rmtree(place)
+    done.write_text(outcome.as_json())
+    return outcome
+
+
+def settings(kills: int, seed: int) -> Sequence[Setting]:
+    """The rounds."""
+    count = len(ROUNDS)
+    return [
+        Setting(kills * (at + 1) // count - kills * at // count, seed + at, brokers)
+        for at, brokers in enumerate(ROUNDS)
+    ]
+
+
+def report(outcomes: Sequence[Outcome], seed: int) -> str:
+    """Return the results as Markdown."""
+    kills = sum(outcome.kills for outcome in outcomes)
+    lines = [
+        f"# A windowed count killed {kills} times, exactly once",
+        "",
+        f"`make exactly-once`, seed {seed}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, Python {python_version()}, "
+        f"{os.cpu_count()} CPUs. `examples/counts_exactly_once.py` counted the committed events of two topics in "
+        "windows of a minute, and wrote the counts to a third topic, each epoch in one transaction. In the end a "
+        f"consumer of committed records read {sum(each.counts for each in outcomes):,} counts, compared with a loop "
+        f"over the {sum(each.events for each in outcomes):,} committed events: each window's count was there "
+        "once, and right.",
+        "",
+        "| round | kills | the query went on | epochs | committed epochs given again | events | counts | s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {each.setting.name} | {each.kills} | {each.survived} | {each.epochs} | {each.repeated} | "
+        f"{each.events:,} | {each.counts:,} | {each.seconds:.0f} |"
+        for each in outcomes
+    ]
+    deaths = sum((outcome.deaths for outcome in outcomes), Counter())
+    lines += ["", "| killed | when | times |", "| --- | --- | --- |"]
+    lines += [
+        f"| {victim} | {moment} | {count} |"
+        for victim in Victim
+        for (of, moment), count in sorted(deaths.items(), key=lambda each: each[0][1])
+        if of is victim
+    ]
+    ends = sum((outcome.ends for outcome in outcomes), Counter())
+    if ends:
+        lines += ["", "Last lines of queries that ended by an error, to be started again:", ""]
+        lines += [f"* {count} x `{words[:160]}`" for words, count in ends.most_common()]
+    return "\n".join([*lines, ""])
+
+
+def _tell(text: str) -> None:
+    print(f"{datetime.datetime.now():%H:%M:%S}  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
