@@ -27,18 +27,17 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.net.sender import ENCRYPTED_BYTES
-from pylogd.net.tls_records import decrypt, take_encrypted
+from pylogd.net.tls_records import decrypt
 from pylogd.security.certificates import explain
 
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
+_OVERHEAD_BYTES: Final = 64  # at most, that a record has besides
 _NOT_TLS: Final = ("wrong version number", "http request")  # what OpenSSL says of bytes that are not TLS
+_HANDSHAKE_BYTES: Final = 1 << 15
 #: At most so many bytes are read from a socket in one turn of the reactor, and decrypted: in about 0.2 ms.
 MOST_RECEIVED: Final = 1 << 18
 #: What the sockets of large frames are read into. Used by the reactor's thread only, and empty between calls.
 _RECEIVED: Final = bytearray(1 << 17)
-#: What leaves for the socket, likewise: a chunk of `net.sender` and what its records have besides.
-_ENCRYPTED: Final = bytearray(ENCRYPTED_BYTES + (1 << 13))
 #: What is decrypted before it becomes a chunk, likewise.
 _DECRYPTED: Final = bytearray(1 << 18)
 
@@ -95,16 +94,16 @@ class TlsTransport(TLSMemoryBIOProtocol):
         """Write `data`; as much as the socket takes leaves at once. Return whether all has left."""
         return self._directly(self._write, data) and not self._appSendBuffer
 
-    def _directly(self, step: Callable[..., None], *arguments: Any) -> bool:
+    def _directly(self, step: Callable[[Any], None], argument: Any) -> bool:
         """Call `step`, and write what it encrypts to the socket at once. Return whether the socket took all of it."""
         tcp = self._tcp
         if tcp._tempDataBuffer or len(tcp.dataBuffer) > tcp.offset:
-            step(*arguments)
+            step(argument)
             return False
         self._tail = b""
         self._direct = True
         try:
-            step(*arguments)
+            step(argument)
         finally:
             self._direct = False
         if not self._tail:
@@ -126,27 +125,29 @@ class TlsTransport(TLSMemoryBIOProtocol):
             self._tlsShutdownFinished(Failure())
             return
         assert sent == len(data)
-        self._flush()
+        self._flush(len(data) + (len(data) // _RECORD_BYTES + 2) * _OVERHEAD_BYTES)
 
     def _flushSendBIO(self) -> None:
         """Send what TLS itself has to send: now, which spares the reactor a turn for each flight of a handshake."""
         if self._direct or self._aborted or not self._tcp.connected:
-            self._flush()
+            self._flush(_HANDSHAKE_BYTES)
         else:
-            self._directly(self._flush)
+            self._directly(self._flush, _HANDSHAKE_BYTES)
 
-    def _flush(self) -> None:
-        """Give the TCP transport what was encrypted."""
-        size = most = len(_ENCRYPTED)
-        while size == most:
-            size = take_encrypted(self._tlsConnection, _ENCRYPTED)
-            if size:
-                with memoryview(_ENCRYPTED) as encrypted, encrypted[:size] as data:
-                    self._pass_on(data)
+    def _flush(self, most: int) -> None:
+        """Give the TCP transport what was encrypted. `most`: how many bytes to expect."""
+        while True:
+            try:
+                data = self._tlsConnection.bio_read(most)
+            except SSL.WantReadError:
+                return
+            self._pass_on(data)
+            if len(data) < most:
+                return
 
-    def _pass_on(self, data: memoryview) -> None:
+    def _pass_on(self, data: bytes) -> None:
         if not self._direct:
-            self._tcp.write(bytes(data))
+            self._tcp.write(data)
         elif self._tail:
             self._tail += data
         else:
@@ -154,7 +155,7 @@ class TlsTransport(TLSMemoryBIOProtocol):
                 sent = self._tcp.socket.send(data)
             except OSError:
                 sent = 0  # full, or broken: the TCP transport finds out which
-            self._tail = bytes(data[sent:])
+            self._tail = data[sent:]
 
     def dataReceived(self, bytes: Any) -> None:
         """Take what the reactor has read from the socket."""

@@ -1,12 +1,9 @@
-"""Move records of TLS between OpenSSL and memory that is there already, many in a row.
+"""Decrypt records of TLS into memory that is there already, many in a row.
 
 Strategy: OpenSSL decrypts one record in a call. Clients may send small ones: librdkafka makes two of each message that
 is not compressed. So `decrypt` calls OpenSSL directly by the functions on which pyOpenSSL stands, and leaves errors to
 pyOpenSSL; its own `recv_into` takes three times as long for a small record. Without those functions, which are not
 part of pyOpenSSL's interface, `decrypt` uses `recv_into`.
-
-What OpenSSL has encrypted is taken likewise (`take_encrypted`): `bio_read` fills new memory with zeros, and copies
-twice.
 
 The compiled `_tls_records` calls SSL_read for all records of a chunk at once: 0.3 s for a GB in records of 4 KB with
 small ones between them, where calls from Python take 0.5.
@@ -25,7 +22,6 @@ try:
     _read: Any = lib.SSL_read
     _get_error: Any = lib.SSL_get_error
     _WANTS: Any = lib.SSL_ERROR_WANT_READ
-    _bio_read: Any = lib.BIO_read
 except (ImportError, AttributeError):  # a pyOpenSSL that is made in another way
     _read = None
 
@@ -73,17 +69,3 @@ def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: in
     except SSL.Error as error:
         return got, error.with_traceback(None)  # or the caller's frame, with its buffer, and the error keep each other
     return got, None
-
-
-def take_encrypted(connection: SSL.Connection, buffer: bytearray) -> int:
-    """Move bytes that OpenSSL has to send into `buffer`. Return their number: less than fit if there are no more."""
-    bio = getattr(connection, "_from_ssl", None)
-    if _read is not None and bio is not None:
-        with _from_buffer("char[]", buffer, require_writable=True) as memory:
-            return max(int(_bio_read(bio, memory, len(buffer))), 0)
-    try:
-        data = connection.bio_read(len(buffer))
-    except SSL.WantReadError:
-        return 0
-    buffer[: len(data)] = data
-    return len(data)

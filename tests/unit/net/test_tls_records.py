@@ -30,8 +30,8 @@ class Pair:
     def __init__(self) -> None:
         self.broker = SSL.Connection(make_context(options()), None)
         self.broker.set_accept_state()
-        self.incoming, self._sent = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.client = client_context().wrap_bio(self.incoming, self._sent, server_hostname="localhost")
+        incoming, self._sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.client = client_context().wrap_bio(incoming, self._sent, server_hostname="localhost")
         for _ in range(3):
             with contextlib.suppress(ssl.SSLWantReadError):
                 self.client.do_handshake()
@@ -39,7 +39,7 @@ class Pair:
                 self.give()
                 self.broker.do_handshake()
             with contextlib.suppress(SSL.WantReadError):
-                self.incoming.write(self.broker.bio_read(1 << 16))
+                incoming.write(self.broker.bio_read(1 << 16))
 
     def give(self, count: int = -1) -> None:
         """Give the broker's OpenSSL so many of the bytes that the client has sent, by default all."""
@@ -117,19 +117,3 @@ def test_an_end_keeps_no_memory() -> None:
     _, why = decrypt(pair.broker, bytearray(9000), 9000)
     assert isinstance(why, SSL.ZeroReturnError)
     assert why.__traceback__ is None
-
-
-def test_what_is_encrypted_is_taken_in_portions() -> None:
-    pair = Pair()
-    data = bytes(range(256)) * 400
-    pair.broker.send(data)
-    buffer, taken = bytearray(40_000), []
-    while size := tls_records.take_encrypted(pair.broker, buffer):
-        taken.append(size)
-        pair.incoming.write(buffer[:size])
-    assert taken[:2] == [40_000, 40_000]
-    assert tls_records.take_encrypted(pair.broker, buffer) == 0
-    got = b""
-    while len(got) < len(data):
-        got += pair.client.read(len(data))
-    assert got == data
