@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 
 class ThreadPool:
-    """Threads for what would hold up the reactor. Each is started when all others are busy, and stays."""
+    """Threads for calls that would block the reactor. A thread is started when all others are busy, and stays."""
 
     def __init__(self, reactor: IReactorFromThreads, most: int, name: str) -> None:
         """most: how many threads at a time. name: the threads' names begin with it."""

@@ -324,7 +324,7 @@ class FetchJob:
         )  # fmt: skip
 
     def _absent(self, entry: Entry) -> PartitionData:
-        """Return the data of a partition that is not here, with the broker that leads it if there is one."""
+        """Return the answer for a partition that is not on this broker, with its leader if there is one."""
         self.due = True
         broker, key, index = self._context.broker, entry.topic, entry.wanted.partition
         data = _failed(index, why_absent(broker, key, index))

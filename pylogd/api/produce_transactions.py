@@ -210,7 +210,7 @@ def _begin(
     guards: dict[TopicPartition, VerificationGuard],
     add: bool,
 ) -> bool:
-    """Make the guard of a batch. Return whether there is one; otherwise the answer is why the log has failed."""
+    """Make the guard of a batch. Return False, and fill the answer with the error, if the log has failed."""
     partition, header = asked
     try:
         log = partition.log

@@ -95,7 +95,7 @@ def broker_of(context: RequestContext, name: str) -> int | None:
 
 
 def group_of(name: str) -> str:
-    """Return a group's name, if it can be that of a group with settings. Raises KafkaError."""
+    """Return the name of a group, once it is checked. Raises KafkaError."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Groups have no common settings: name a group.")
     if len(name) > MAX_GROUP_ID:

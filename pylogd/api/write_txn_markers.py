@@ -40,7 +40,7 @@ from pylogd.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-#: How long partitions may take, in seconds: coordinators send what was late again, apart from other markers.
+#: How long to wait for a partition, in seconds. Coordinators send markers that were late again, apart from others.
 _SECONDS: Final = 0.5
 
 

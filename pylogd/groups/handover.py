@@ -1,4 +1,4 @@
-"""Classic groups whose members come from, or go to, the newer protocol: `membership` with what that takes.
+"""Classic groups whose members come from the newer protocol, or go to it: an extension of `membership`.
 
 Rules: while a group is handed over its timer does not run, and nobody waits for it. See `migration`.
 """

@@ -93,7 +93,7 @@ def _stays(group: ClassicGroup, why: str) -> HeartbeatRefused:
 
 
 def _upgraded_members(group: ClassicGroup, find: FindTopic) -> list[ConsumerMember]:
-    """Return the members with their last assignments, and with what they had when they joined and have to give up.
+    """Return the members with their last assignments, and with the partitions they still have to give up.
 
     A partition that a leader gave to two members is the first one's. Raises HeartbeatRefused.
     """
@@ -154,7 +154,7 @@ def _read(
 
 
 class Downgrade(NamedTuple):
-    """A group that moves back: its members, their protocol, their generation, and the records that do it."""
+    """A group that moves back: its members, protocol and generation, and the records to write."""
 
     members: Sequence[Member]
     protocol: str | None

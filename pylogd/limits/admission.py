@@ -1,4 +1,4 @@
-"""Limit how often something may come that is admitted one by one, such as new connections. The clock is passed in."""
+"""Limit the rate of single events, such as new connections. The clock is passed in."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def check(expression: str) -> Any:
 
 
 class Matches:
-    """What expressions match of names that change now and then, such as those of topics.
+    """The matches of expressions among names that change now and then, such as those of topics.
 
     Kept are the last expressions that were asked for. One expression is matched at a time, or clients with slow ones
     would take all threads.
@@ -89,7 +89,7 @@ class Matches:
         self._lock = DeferredLock()
 
     def changed(self) -> None:
-        """Look at the names again, which have changed."""
+        """Match again: the names have changed."""
         self._version += 1
 
     def prepare(self, expression: str) -> Deferred[None] | None:

@@ -20,7 +20,7 @@ from pylogd.wire.records import LENGTH_OVERHEAD, BatchHeader
 
 
 class QuickLog(AcceptingLog, Protocol):
-    """What is needed of a `Log`. The attributes are the log's."""
+    """The attributes of a `Log` that this module uses."""
 
     log_end_offset: int
     index_interval: int

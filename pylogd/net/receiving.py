@@ -38,7 +38,7 @@ RECEIVE_BYTES = 1 << 18
 #: How much of a large frame a socket should have before the reactor is told; and the least that is worth a wait.
 WAITED_BYTES = 1 << 16
 _LEAST_WAITED_BYTES = 1 << 14
-#: So much of a frame OpenSSL may hold already: a record of which a part is missing.
+#: How many bytes of a frame OpenSSL may hold already: a TLS record that is not complete.
 _HELD_BY_TLS = (1 << 14) + 512
 
 
@@ -107,7 +107,7 @@ class Receiver:
         return left < most
 
     def _wait_for(self, missing: int) -> None:
-        """Have the reactor told when a part of the `missing` bytes is there that is worth a turn of it."""
+        """Have the socket become readable only when enough of the `missing` bytes have arrived to be worth a read."""
         missing -= _HELD_BY_TLS if self._tls else 0
         lowest = min(missing, WAITED_BYTES) if missing >= _LEAST_WAITED_BYTES else 1
         if lowest != self._lowest:

@@ -31,7 +31,7 @@ def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffe
 
 
 def wait_for_bytes(transport: Any, size: int) -> None:
-    """Have a connection reported as readable when so many bytes are there. It is also when it ends, or is full."""
+    """Have a connection reported as readable once it has so many bytes, has ended, or its buffer is full."""
     with contextlib.suppress(OSError):  # it has just ended
         _socket_of(transport).setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 

@@ -51,7 +51,7 @@ _REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
 )
 #: The length of names, in UTF-16 units, up to which powers of 31 are computed once. Longer ones are refused by now.
 _MOST_UNITS: Final = 2048
-#: Of how many names it is remembered where they are stored.
+#: For how many names the partition that stores them is cached.
 _MOST_NAMES: Final = 1024
 
 

@@ -82,7 +82,7 @@ class Epoch:
     query_id: str
 
     def group_of(self, transactional_id: str) -> str:
-        """Return the group whose offsets say which epoch was committed last."""
+        """Return the name of the group whose committed offset is the number of the last committed epoch."""
         return f"{transactional_id}-{self.query_id}"
 
 

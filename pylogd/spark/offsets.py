@@ -134,7 +134,7 @@ class OffsetLookup:
         committed = self._options.read_committed
         found = self._list_ends(partitions, committed=committed)
         if committed and known:
-            # Who has read uncommitted records before may be ahead of the last stable offset: nothing is lost then.
+            # A query that read uncommitted records before may be ahead of the last stable offset: nothing is lost then.
             ahead = {each: read for each, read in known.items() if each in found and found[each].offset < read}
             for partition, end in self._list_ends(ahead, committed=False).items():
                 if end.offset >= ahead[partition]:

@@ -191,7 +191,7 @@ class SourceOptions:
 
 
 def admin_arguments(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a client's arguments that an administrator has too."""
+    """Return the arguments of a client that an administrator accepts too."""
     return {name: value for name, value in client.items() if name in _ADMIN_ARGUMENTS}
 
 

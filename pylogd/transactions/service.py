@@ -31,7 +31,7 @@ class Transactions:
     ) -> None:
         """`connect`: opens a connection to a broker. ask_self: answers a request of this broker to itself."""
         node_id = settings.integer("node.id")
-        # Markers wait for disks and replicas, so those of slow partitions, and questions of partition leaders, have
+        # Markers wait for disks and replicas: so those of slow partitions, and leaders' questions, have
         # connections of their own.
         self._links = [
             BrokerLinks(node_id, connect, ask_self, lambda: settings.integer("request.timeout.ms") / 1000)

@@ -44,7 +44,7 @@ class BatchEncoder:
     """Makes the batches that a producer with the same options would send."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **settings: Any) -> None:
-        """`settings`: those of a producer. With a `transactional_id` the batches are for a transaction.
+        """settings: the options of a producer. With a `transactional_id` the batches are transactional.
 
         Raises ValueError for options that contradict each other.
         """

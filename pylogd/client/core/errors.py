@@ -202,7 +202,7 @@ class GroupProtocolUnsupported(UnsupportedByBroker):
     """The cluster does not have the newer group protocol (KIP-848), or it is turned off there."""
 
     def __init__(self, cause: str) -> None:
-        """`cause` is what showed it."""
+        """cause: the error from which the client knows."""
         super().__init__(
             f'{cause}. group_protocol="consumer" needs brokers of Kafka 4.0 or pylogd, and the cluster\'s feature '
             f'group.version at 1 (pylogd features). Until then use group_protocol="classic"'

@@ -68,7 +68,7 @@ def join(group: ConsumerGroup, request: JoinRequest, member_id: str, view: View)
 
 
 def subscription_of(request: JoinRequest) -> Subscription:
-    """Return what a client that joins subscribes to: all its protocols say the same. Raises HeartbeatRefused."""
+    """Return the subscription of a client that joins: the same in all its protocols. Raises HeartbeatRefused."""
     if request.protocol_type != CONSUMER or not request.protocols:
         raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:

@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol tell each other: subscriptions and assignments (Kafka's consumer protocol).
+"""Encode and decode subscriptions and assignments of the classic protocol (Kafka's consumer protocol).
 
 To a classic group these bytes are its members' affair. Where classic members are in a group of the newer protocol, the
 coordinator has to understand them: it reads subscriptions, and writes the assignments.
@@ -26,7 +26,7 @@ _NULL: Final = INT.pack(-1)
 
 
 class Subscription(NamedTuple):
-    """What a member said when it joined. owned: its partitions, as (topic, index); none before version 1."""
+    """The subscription of a member. owned: the partitions it had, as (topic, index); none before version 1."""
 
     topics: frozenset[str]
     owned: frozenset[tuple[str, int]] = frozenset()

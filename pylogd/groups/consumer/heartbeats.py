@@ -96,7 +96,7 @@ class Change(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a change has to know besides the group.
+    """The context of a change, besides the group.
 
     find: returns a topic by its name. match: finds topics by a regular expression. now_ms: the wall clock.
     changed: whether topics may have changed since the group's last change.
@@ -339,7 +339,7 @@ def note_member(draft: Draft, known: ConsumerMember | None, told: ConsumerMember
 
 
 def current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
-    """Return the record of how far a member is."""
+    """Return the record of a member's epochs, state and partitions."""
     return CurrentAssignment(
         group_id,
         member.member_id,

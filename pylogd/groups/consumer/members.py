@@ -27,7 +27,7 @@ class MemberState(IntEnum):
 
 
 class ClassicProtocol(NamedTuple):
-    """What a member of the classic protocol said when it joined: session time-out, (name, metadata) of protocols."""
+    """The JoinGroup request of a classic member: session time-out, and (name, metadata) of its protocols."""
 
     session_ms: int
     protocols: tuple[tuple[str, bytes], ...]

@@ -210,7 +210,7 @@ class ConsumerGroups:
 
     @staticmethod
     def _last_commit(held: Held) -> ErrorCode | Deferred[ErrorCode]:
-        """Return the outcome of the last change, which an answer that changes nothing waits for."""
+        """Return the outcome of the last change: an answer without a change waits for it."""
         return ErrorCode.NONE if held.committed is None else _follow(held.committed)
 
     def _change(self, held: Held, request: Heartbeat, match: Match) -> Change:
@@ -260,7 +260,7 @@ class ConsumerGroups:
         appended: Callable[[], object],
         refused: Callable[[], object] = lambda: None,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records, of which `appended` makes the group what they say. Requests wait in line until then.
+        """Append records, then call `appended` to apply them to the group. Requests of the group wait until then.
 
         refused: called instead of `appended` if the records will never be in the log.
         """
@@ -310,7 +310,7 @@ class ConsumerGroups:
                 waiting.callback(result)
 
     def _forget_if_unused(self, held: Held) -> None:
-        """Forget a group that never was, because its first member was refused, or is no more."""
+        """Forget a group that does not exist: its first member was refused, or it was deleted."""
         if not held.group.epoch and not held.appending and self._held.get(held.group.group_id) is held:
             del self._held[held.group.group_id]
 

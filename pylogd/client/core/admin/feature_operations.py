@@ -15,7 +15,7 @@ _FIRST_WITH_TYPE = 1
 
 
 class Feature(NamedTuple):
-    """A feature. level: at which the cluster uses it, 0 if not at all. lowest, highest: what the broker can use."""
+    """A feature. level: the level in use, 0 for none. lowest, highest: the levels that the broker supports."""
 
     name: str
     level: int
@@ -24,7 +24,7 @@ class Feature(NamedTuple):
 
 
 class FeatureOperations:
-    """What can be asked about features, and changed."""
+    """Operations that describe and change features."""
 
     _calls: Calls
 

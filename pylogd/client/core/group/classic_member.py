@@ -77,7 +77,7 @@ class ClassicMember(Membership):
 
     @property
     def rebalancing(self) -> bool:
-        """Whether what is committed now may be overtaken by the end of a rebalance."""
+        """Whether a rebalance that is ending may make a commit that is sent now fail."""
         return self.state in states.REBALANCING
 
     # What the application wants

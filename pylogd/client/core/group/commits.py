@@ -46,12 +46,12 @@ LOST_MEMBERSHIP = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
-#: Errors of a look-up in the name of a member, which is repeated: as another member epoch's, or as nobody's.
+#: Errors of a look-up in the name of a member. It is repeated with another member epoch, or without a member.
 OUTDATED_MEMBER = frozenset(
     {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
 )  # fmt: skip
-#: Errors of a commit that pass, so that it is repeated: a new member epoch is with the next heartbeat's answer. A topic
-#: id that the coordinator does not know, though it has assigned the topic, is a deleted topic's.
+#: Errors after which a commit is repeated: the next heartbeat brings a new member epoch. A topic id that the
+#: coordinator has assigned and no longer knows belongs to a deleted topic.
 _PASSING = frozenset(code for code in ErrorCode if code.retriable) - {ErrorCode.UNKNOWN_TOPIC_ID} | {
     ErrorCode.STALE_MEMBER_EPOCH
 }

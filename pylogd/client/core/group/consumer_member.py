@@ -94,7 +94,7 @@ class ConsumerMember(Membership):
 
     @property
     def rebalancing(self) -> bool:
-        """Whether the coordinator has yet to tell in which epoch to commit."""
+        """Whether commits have to wait for the member epoch of the next answer."""
         return self.state is ConsumerState.JOINING
 
     @property
@@ -158,7 +158,7 @@ class ConsumerMember(Membership):
         return None if self.error is None else Failed(self.error)
 
     def _gone(self) -> frozenset[TopicPartition]:
-        """Return what the application has and is to have no longer, or as a partition of another topic."""
+        """Return the partitions that the application has to give up; also those of a topic that was made anew."""
         wanted = self._resolved
         return frozenset(p for p, topic_id in self._held.items() if wanted.get(p) != topic_id)
 
@@ -175,7 +175,7 @@ class ConsumerMember(Membership):
         self._compare()
 
     def _compare(self) -> None:
-        """Note what the application has, and whether that is what is assigned."""
+        """Record which partitions the application has, and whether these are all that are assigned."""
         self._note_owned()
         self._topic_ids = {p.topic: topic_id for p, topic_id in (*self._resolved.items(), *self._held.items())}
         if self.state in states.MEMBERS:
@@ -183,7 +183,7 @@ class ConsumerMember(Membership):
             self._machine.handle(ConsumerInput.FOLLOWED if same else ConsumerInput.DIFFERS)
 
     def _note_owned(self) -> None:
-        """Note what to report: what the application has, and what it may take on while the report is under way.
+        """Choose what to report: the partitions that the application has, and those it may take on before the answer.
 
         Without the latter, the coordinator would give it to somebody else at once.
         """
@@ -237,7 +237,7 @@ class ConsumerMember(Membership):
             self._resolve()
 
     def _resolve(self) -> None:
-        """Find the names of what is assigned, as far as they are known."""
+        """Look up the names of the assigned topics, as far as they are known."""
         assigned = sorted(self._assigned)
         names = self._names = {i: self._names[i] for i, _ in assigned if i in self._names}
         self._unnamed = sorted({i for i, _ in assigned if i not in names})
@@ -316,7 +316,7 @@ class ConsumerMember(Membership):
     # Changes of state
 
     def _forget(self) -> None:
-        """Forget what the coordinator knew and said: it no longer counts."""
+        """Forget the assignment and all that was reported: the coordinator has forgotten the member."""
         self.generation = NO_GENERATION
         self._reported = self._in_flight = self._metadata_in_flight = None
         self._assigned, self._resolved, self._unnamed = frozenset(), {}, []

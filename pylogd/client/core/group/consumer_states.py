@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class ConsumerState(Enum):
-    """Where a member stands."""
+    """The state of a member."""
 
     OUT = "Not in the group, and does not want to be."
     SURRENDERING = "Wants to join; the application gives up its partitions first, which are lost."
@@ -22,7 +22,7 @@ class ConsumerState(Enum):
 
 
 class ConsumerInput(Enum):
-    """What happens to a member."""
+    """An event that changes the state of a member."""
 
     JOIN = "It has to join."
     GAVE_UP = "The application has no partitions any more that were lost."

@@ -53,7 +53,7 @@ OF_CONSUMERS = {
     ErrorCode.FENCED_MEMBER_EPOCH: ErrorAction.RESET,
     ErrorCode.STALE_MEMBER_EPOCH: ErrorAction.ASK,
 }
-#: What to do about errors of ConsumerGroupHeartbeat that need a person.
+#: Advice for errors of ConsumerGroupHeartbeat that somebody has to act on.
 ADVICE = {
     ErrorCode.GROUP_ID_NOT_FOUND: "the group has members of the classic protocol and can't be migrated with them: stop "
     'them first, or use group_protocol="classic"',
@@ -87,7 +87,7 @@ class GroupMetadata:
     instance_id: str | None = None
 
 
-#: In whose name committed offsets are looked up by who names no member: member id and epoch.
+#: Member id and epoch of a look-up of offsets that names no member.
 NOBODY: tuple[str | None, int] = (None, NO_GENERATION)
 #: Topic ids by name, where none are known.
 NO_IDS: Mapping[str, bytes] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""What a consumer's membership in a group is, whichever protocol it speaks, and what both protocols have in common.
+"""The membership of a consumer in a group: the interface of both protocols, and the code that they share.
 
 Strategy: whoever drives it, a thread or an event loop, sends the requests that it has, and reports their answers or
 errors; reports when the application polls; and passes one event at a time to the application, which carries it out. All
@@ -52,7 +52,7 @@ from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 
 
 class Standing(NamedTuple):
-    """The states of one protocol by what they have in common.
+    """The states of one protocol, grouped by what both protocols have.
 
     out: not in the group, and does not want to be. away: not in it until the application polls again. inside: has an
     assignment or wants one. leaving: tells the coordinator that it leaves.
@@ -71,7 +71,7 @@ class Membership(ABC):
     owned: the partitions that the application has been told to read. error: why it can't be a member.
     """
 
-    #: What the error codes of the protocol ask for.
+    #: The reaction to each error code of the protocol.
     errors: ClassVar[Mapping[ErrorCode, ErrorAction]]
     #: What the states of the protocol have in common.
     standing: ClassVar[Standing]
@@ -123,7 +123,7 @@ class Membership(ABC):
 
     @property
     def identity(self) -> GroupMetadata:
-        """In whose name to commit at the moment: no member's while there is no generation."""
+        """The member and generation to commit with; no member while there is no generation."""
         if self.generation == NO_GENERATION:
             return GroupMetadata(self.settings.group_id)
         return GroupMetadata(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
@@ -135,7 +135,7 @@ class Membership(ABC):
 
     @property
     def holds(self) -> frozenset[TopicPartition]:
-        """The partitions that the application reads or is just being told to read: those it may commit."""
+        """The partitions that the application may commit: those it reads, and those it is being told to read."""
         return self.owned | self._event.added if isinstance(self._event, Assign) else self.owned
 
     @property

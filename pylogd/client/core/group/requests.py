@@ -48,7 +48,7 @@ class PatternUnsupported(UnsupportedByBroker):
 
 
 class MemberReport(NamedTuple):
-    """What the coordinator has to know of a member of the newer protocol besides its epoch.
+    """The fields of a heartbeat that describe a member of the newer protocol, besides its epoch.
 
     regex: a regular expression for further topics in RE2's syntax; None if there never was one, "" for no longer one.
     """

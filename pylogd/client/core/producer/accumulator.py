@@ -309,7 +309,7 @@ class Accumulator:
         return batch
 
     def add_encoded(self, partition: TopicPartition, encoded: bytes, *, transactional: bool) -> Batch:
-        """Take a batch that another accumulator's batch was encoded to (`Batch.encode`), sealed at once.
+        """Add an encoded batch (`Batch.encode`) of another accumulator. It is sealed at once.
 
         Raises ValueError if it is not `transactional` as this says.
         """
