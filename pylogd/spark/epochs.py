@@ -43,7 +43,7 @@ from pylogd.client import (
 from pylogd.client.blocking.encoded import BatchEncoder, EncodedBatch, send_encoded
 from pylogd.client.core.model import OffsetAndMetadata
 from pylogd.clock import wall_ms
-from pylogd.errors import PylogdError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.spark.errors import EpochNotCommitted, StaleCheckpoint
 from pylogd.spark.sink_options import SinkOptions
 from pylogd.spark.writing import rows_of
@@ -55,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"  # StreamExecution.QUERY_ID_KEY, a local property of Spark's tasks
 _TRIES: Final = 3
+#: Error codes of a batch whose producer was fenced. Another try would fence the one that has taken over.
+_OUTDATED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 _RECORDED: Final = "the last epoch that a Spark query has committed"
 _REPEAT: Final = "Consumers of committed records see none of its rows. Start the query again, which repeats it."
 _UNKNOWN: Final = "It is not known whether its rows were committed."
@@ -132,6 +134,10 @@ def commit(options: SinkOptions, messages: Sequence[EncodedRows], epoch: Epoch |
         except ProducerFenced as error:
             raise EpochNotCommitted(number, str(error), _FENCED) from error
         except (TransactionAborted, RequestTimedOut) as error:
+            if isinstance(error.__cause__, KafkaError) and error.__cause__.code in _OUTDATED:
+                raise EpochNotCommitted(
+                    number, str(error), _FENCED
+                ) from error  # a leader said it before the coordinator
             if not tries:
                 open_outcome = epoch is None and isinstance(error, RequestTimedOut)
                 raise EpochNotCommitted(number, str(error), _UNKNOWN if open_outcome else _REPEAT) from error

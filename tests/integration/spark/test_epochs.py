@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pylogd.client import Admin, Consumer, NewTopic, Producer, TransactionAborted
 from pylogd.client.blocking.encoded import BatchEncoder, send_encoded
+from pylogd.errors import PylogdError
 from pylogd.spark import epochs
 from pylogd.spark.epochs import EncodedRows, Epoch
 from pylogd.spark.errors import EpochNotCommitted, StaleCheckpoint
@@ -80,10 +82,14 @@ def test_an_epoch_that_died_in_its_transaction_is_written_once(broker: Address, 
     assert values(records(broker, topic)) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("refused_first", [False, True])
 def test_a_driver_that_was_thought_dead_can_not_commit(
-    broker: Address, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Address, topic: str, monkeypatch: pytest.MonkeyPatch, refused_first: bool
 ) -> None:
-    """Another driver commits the epoch between two steps of this one."""
+    """Another driver commits the epoch between two steps of this one.
+
+    refused_first: the leader refuses the rows before the end of the transaction is asked for.
+    """
     options = sink(broker, topic)
     successor = encoded(options, "a")
     real = epochs._is_committed
@@ -96,6 +102,14 @@ def test_a_driver_that_was_thought_dead_can_not_commit(
             assert epochs.commit(options, [successor], epoch)
         return found
 
+    def send(producer: Producer, batch: Any) -> Any:
+        delivery = send_encoded(producer, batch)
+        if refused_first and all(batch is not other for other in successor.batches):
+            with contextlib.suppress(PylogdError):
+                delivery.result()
+        return delivery
+
+    monkeypatch.setattr(epochs, "send_encoded", send)
     monkeypatch.setattr(epochs, "_is_committed", meanwhile)
     with pytest.raises(EpochNotCommitted, match="another query has the same sink option 'transactional'"):
         epochs.commit(options, [encoded(options, "a")], Epoch(0, "query"))
