@@ -18,12 +18,12 @@ from tests.integration.conftest import Address, StartBroker
 
 SECONDS = 180
 
-#: Modules that only an option, an extra, another command or the first request needs.
+#: Modules that only an option, an extra or another command needs.
 _NOT_FOR_A_START = {
-    "avro", "confluent_kafka", "construct", "fastavro", "kazoo", "matplotlib", "multiprocessing", "numpy", "pandas",
+    "avro", "confluent_kafka", "fastavro", "kazoo", "matplotlib", "multiprocessing", "numpy", "pandas",
     "prometheus_client", "puresasl", "pyarrow", "pylogd.cli.common", "pylogd.client", "pylogd.local",
-    "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas", "pylogd.spark", "pylogd.wire.building",
-    "pyspark", "requests", "rich", "tomllib", "twisted.scripts", "twisted.web",
+    "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas", "pylogd.spark", "pyspark", "requests",
+    "rich", "tomllib", "twisted.scripts", "twisted.web",
 }  # fmt: skip
 #: A broker that prints its imported modules in place of its address, and stops. Twisted imports OpenSSL if it is there.
 _WHEN_IT_LISTENS = """

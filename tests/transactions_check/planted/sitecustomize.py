@@ -36,12 +36,15 @@ def epoch_check() -> None:
 def lost_marker() -> None:
     """Answer some markers as written that are not."""
     from pylogd.api import write_txn_markers  # noqa: PLC0415
+    from pylogd.errors import ErrorCode  # noqa: PLC0415
 
     write = write_txn_markers._write
 
     async def forgetful(context: Any, batch: bytes, terms: Any, topic: str, answer: Any, pending: Any) -> None:
         if topic.startswith("__") or random.random() > 0.05:
             await write(context, batch, terms, topic, answer, pending)
+        else:
+            answer.error_code = ErrorCode.NONE
 
     write_txn_markers._write = forgetful
 

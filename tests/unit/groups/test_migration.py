@@ -145,6 +145,12 @@ class TestUpgrade:
         assert "data of its own" in world.arrive().text
         assert world.heartbeat(joined) == NONE
 
+    def test_an_assignment_may_repeat_the_members_own_data(self, world: Fixture) -> None:
+        """librdkafka's leader sends the user data of each subscription back in the member's assignment."""
+        echoed = subscription(["t"], (), cooperative=True, user_data=b"mine")
+        world.form(user_data=b"mine", protocols=(("range", echoed),))
+        assert world.arrive().error == NONE
+
     def test_a_group_whose_members_cannot_be_read_stays(self, world: Fixture) -> None:
         joined = world.form(protocols=(("range", b"\0\1\0\0"),))
         assert "can't be read" in world.arrive().text
