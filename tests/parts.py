@@ -23,10 +23,11 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 KILLING, WAITING, WORKING = "killing", "waiting", "working"
 PARTS = (KILLING, WAITING, WORKING)
-#: Files of integration tests whose clusters lose brokers or members again and again.
+#: Files of integration tests whose clusters lose brokers, disks or members again and again.
 _KILLING_FILES = {
-    "test_eligible_replicas.py", "test_failover.py", "test_reassignment.py", "test_transaction_failover.py",
-    "test_zookeeper_consumers.py",
+    "test_eligible_replicas.py", "test_failover.py", "test_group_migration.py", "test_hanging_disk.py",
+    "test_labels.py", "test_log_dir_failover.py", "test_reassignment.py", "test_secure_replication.py",
+    "test_staged_start.py", "test_transaction_failover.py", "test_truncation.py", "test_zookeeper_consumers.py",
 }  # fmt: skip
 _SLOWEST_SHOWN = "--durations=15"
 _STOP_SECONDS = 60.0

@@ -92,7 +92,8 @@ def _changes(field: dict[str, Any], version: int, sizes: Sizes) -> Iterator[tupl
     if kind.startswith("[]"):
         yield "none", lambda _: []
         yield f"the same {sizes.elements:,} times", lambda value: value[:1] * sizes.elements
-        yield f"{sizes.elements:,} others", lambda value: [another(value[0], n) for n in range(sizes.elements)]
+        values = 1 << (_BITS.get(kind[2:], 32) - 1)  # there are 128 others of a byte, again and again
+        yield f"{sizes.elements:,} others", lambda value: [another(value[0], n % values) for n in range(sizes.elements)]
     elif kind == "string":
         yield "long", lambda _: "x" * LONGEST_STRING
         yield "empty", lambda _: ""
