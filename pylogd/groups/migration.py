@@ -55,6 +55,8 @@ class MigrationPolicy(Enum):
 
 
 _POLICY: Final = "group.consumer.migration.policy"
+#: Assignors that need no user data in assignments. librdkafka sends that of the subscriptions back in them.
+_STATELESS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
 def policy(settings: Settings) -> MigrationPolicy:
@@ -145,7 +147,7 @@ def _read(
         assigned, user_data = read_assignment(member.assignment)
     except InvalidRecord as error:
         raise _stays(group, f"what member {member.member_id!r} has sent can't be read ({error})") from error
-    if user_data not in (b"", subscription.user_data):  # librdkafka's leader sends a member's own data back
+    if user_data and group.protocol not in _STATELESS:
         raise _stays(group, "its assignor keeps data of its own in assignments, which would be lost")
     return subscription, ids_of(assigned, find), ids_of(subscription.owned, find)
 

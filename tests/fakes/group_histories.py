@@ -38,13 +38,10 @@ _RETRY = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Err
 _HEADER: Any = SimpleNamespace(is_transactional=False, producer_id=-1, producer_epoch=-1)
 
 
-def subscription(
-    topics: Iterable[str], owned: Iterable[Partition], *, cooperative: bool, user_data: bytes | None = None
-) -> bytes:
+def subscription(topics: Iterable[str], owned: Iterable[Partition], *, cooperative: bool) -> bytes:
     """Encode what a classic consumer says when it joins, in version 1."""
     names = sorted(topics)
-    parts = [SHORT.pack(1), INT.pack(len(names)), *map(text_field, names)]
-    parts += [INT.pack(-1)] if user_data is None else [INT.pack(len(user_data)), user_data]
+    parts = [SHORT.pack(1), INT.pack(len(names)), *map(text_field, names), INT.pack(-1)]
     has = sorted(owned) if cooperative else []
     parts.append(INT.pack(len(has)))
     for topic, index in has:

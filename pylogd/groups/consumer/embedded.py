@@ -26,15 +26,11 @@ _NULL: Final = INT.pack(-1)
 
 
 class Subscription(NamedTuple):
-    """The subscription of a member. owned: the partitions it had, as (topic, index); none before version 1.
-
-    user_data: what its assignor adds for itself.
-    """
+    """The subscription of a member. owned: the partitions it had, as (topic, index); none before version 1."""
 
     topics: frozenset[str]
     owned: frozenset[tuple[str, int]] = frozenset()
     rack: str | None = None
-    user_data: bytes = b""
 
 
 def read_subscription(data: bytes) -> Subscription:
@@ -42,12 +38,12 @@ def read_subscription(data: bytes) -> Subscription:
     cursor = RecordCursor(data)
     version = _read_version(cursor)
     topics = frozenset(_array(cursor, RecordCursor.text, len(data)))
-    user_data = cursor.sized()
+    cursor.sized()  # the user data of the assignor
     owned = _partitions(cursor, len(data)) if version >= _OWNED_FROM else frozenset()
     if version >= _GENERATION_FROM:
         cursor.number(INT)
     rack = cursor.nullable_text() if version >= _RACK_FROM else None
-    return Subscription(topics, owned, rack or None, user_data)
+    return Subscription(topics, owned, rack or None)
 
 
 def read_assignment(data: bytes) -> tuple[frozenset[tuple[str, int]], bytes]:
