@@ -65,9 +65,8 @@ def read_cold(calls: DiskCalls, cold: Sequence[ColdPartition]) -> Deferred[Any]:
     by_directory: dict[str | None, list[ColdPartition]] = {}
     for one in cold:
         by_directory.setdefault(calls.directory_of(one.directory), []).append(one)
-    return gatherResults(
-        calls.at(path, _read_all, some).addErrback(_refuse_all, some) for path, some in by_directory.items()
-    )
+    reads = [calls.at(path, _read_all, some).addErrback(_refuse_all, some) for path, some in by_directory.items()]
+    return gatherResults(reads, consumeErrors=True)  # a stop cancels all of them: the first error is enough
 
 
 def _read_all(cold: Sequence[ColdPartition]) -> None:
