@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -35,6 +35,8 @@ log = Logger()
 
 #: How often a change is tried, if each time another write came first.
 ATTEMPTS: Final = 5
+#: Returns the settings in the data of the node with a path. Raises CorruptMetadata.
+Decode: TypeAlias = Callable[[str, bytes], dict[str, str]]
 
 
 class ConfigOperation(IntEnum):
@@ -170,10 +172,7 @@ class BrokerConfigs:
     async def _write(
         self, broker: int | None, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str], dry: bool
     ) -> None:
-        path = broker_config_path(broker)
-        await self._store.ensure(BROKER_CONFIGS)
-        for _ in range(ATTEMPTS):
-            stored, version = await read_configs(self._store, path)
+        async def change(stored: Mapping[str, str]) -> Mapping[str, str] | None:
             current, failed = self._passwords.decode(stored)
             after = await self._checked(
                 broker, configs if changes is None else apply_changes(current, changes, broker_setting)
@@ -183,14 +182,10 @@ class BrokerConfigs:
                 encoded = self._passwords.encode({**kept, **after}, stored)
             except ConfigError as error:
                 raise InvalidConfig(str(error)) from error
-            if dry:
-                return
-            try:
-                await self._feed.write([write_configs(path, encoded, version)], [path])
-            except (BadVersion, NodeExists, NoNode):
-                continue
-            return
-        raise InvalidChange("the settings are being changed by others, try again")
+            return None if dry else encoded
+
+        await self._store.ensure(BROKER_CONFIGS)
+        await change_configs(self._store, self._feed, broker_config_path(broker), change)
 
     async def _checked(self, broker: int | None, configs: Mapping[str, str]) -> dict[str, str]:
         try:
@@ -204,13 +199,40 @@ class BrokerConfigs:
         return checked
 
 
-async def read_configs(store: IMetadataStore, path: str) -> tuple[dict[str, str], int | None]:
+async def change_configs(
+    store: IMetadataStore,
+    feed: ChangeFeed,
+    path: str,
+    change: Callable[[Mapping[str, str]], Awaitable[Mapping[str, str] | None]],
+    decode: Decode = decode_configs,
+) -> None:
+    """Replace the settings in a node. Raises InvalidChange if others keep changing the node.
+
+    change: called with the settings there are; returns those to store, or None to write nothing. Called again if
+    somebody else wrote meanwhile.
+    """
+    for _ in range(ATTEMPTS):
+        before, version = await read_configs(store, path, decode)
+        after = await change(before)
+        if after is None:
+            return
+        try:
+            await feed.write([write_configs(path, after, version)], [path])
+        except (BadVersion, NodeExists, NoNode):
+            continue
+        return
+    raise InvalidChange("the settings are being changed by others, try again")
+
+
+async def read_configs(
+    store: IMetadataStore, path: str, decode: Decode = decode_configs
+) -> tuple[dict[str, str], int | None]:
     """Return the settings in a node, and its version; ({}, None) if there is no node."""
     try:
         node = await store.get(path)
     except NoNode:
         return {}, None
-    return decode_configs(path, node.data), node.stat.version
+    return decode(path, node.data), node.stat.version
 
 
 def write_configs(path: str, configs: Mapping[str, str], version: int | None) -> Operation:

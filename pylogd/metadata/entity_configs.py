@@ -23,8 +23,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.metadata.changes import ChangeFeed
-from pylogd.metadata.configs import ATTEMPTS, write_configs
-from pylogd.metadata.errors import BadVersion, InvalidChange, NodeExists, NoNode
+from pylogd.metadata.configs import change_configs
+from pylogd.metadata.errors import NoNode
 from pylogd.metadata.interfaces import IMetadataStore, Node, parent_of
 from pylogd.metadata.layout import (
     CLIENT_CONFIGS,
@@ -138,24 +138,15 @@ class EntityConfigs:
         return Deferred.fromCoroutine(self._alter(entity_path(entity), changes))
 
     async def _alter(self, path: str, changes: Mapping[str, str | None]) -> None:
-        for _ in range(ATTEMPTS):
-            try:
-                node = await self._store.get(path)
-            except NoNode:
-                before, version = {}, None
-                await self._store.ensure(parent_of(path))
-            else:
-                before, version = _decode(path, node.data), node.stat.version
+        async def change(before: Mapping[str, str]) -> Mapping[str, str] | None:
             merged = {**before, **changes}
             after = {name: value for name, value in merged.items() if value is not None}
             if after == before:
-                return
-            try:
-                await self._feed.write([write_configs(path, after, version)], [path])
-            except (BadVersion, NodeExists, NoNode):
-                continue
-            return
-        raise InvalidChange("the settings are being changed by others, try again")
+                return None
+            await self._store.ensure(parent_of(path))
+            return after
+
+        await change_configs(self._store, self._feed, path, change, _decode)
 
     async def reload(self, store: IMetadataStore) -> None:
         """Read the settings of all entities."""

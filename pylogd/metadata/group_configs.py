@@ -19,9 +19,9 @@ from twisted.logger import Logger
 from pylogd.config import ConfigError, Settings
 from pylogd.config.group import GROUP_SETTINGS
 from pylogd.metadata.changes import ChangeFeed
-from pylogd.metadata.configs import ATTEMPTS, ConfigChange, apply_changes, read_configs, write_configs
+from pylogd.metadata.configs import ConfigChange, apply_changes, change_configs
 from pylogd.metadata.entity_configs import desanitize, sanitize
-from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
+from pylogd.metadata.errors import InvalidConfig, NoNode
 from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metadata.layout import GROUP_CONFIGS, Change, CorruptMetadata, decode_configs
 
@@ -63,23 +63,16 @@ class GroupConfigs:
     async def _write(
         self, group_id: str, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str], dry: bool
     ) -> None:
-        path = f"{GROUP_CONFIGS}/{sanitize(group_id)}"
-        await self._store.ensure(GROUP_CONFIGS)
-        for _ in range(ATTEMPTS):
-            before, version = await read_configs(self._store, path)
+        async def change(before: Mapping[str, str]) -> Mapping[str, str] | None:
             wanted = configs if changes is None else apply_changes(before, changes, GROUP_SETTINGS.get)
             try:
                 after = self._settings.check_group(wanted)
             except ConfigError as error:
                 raise InvalidConfig(str(error)) from error
-            if dry or (after == before and version is not None):
-                return
-            try:
-                await self._feed.write([write_configs(path, after, version)], [path])
-            except (BadVersion, NodeExists, NoNode):
-                continue
-            return
-        raise InvalidChange("the settings are being changed by others, try again")
+            return None if dry or after == before else after
+
+        await self._store.ensure(GROUP_CONFIGS)
+        await change_configs(self._store, self._feed, f"{GROUP_CONFIGS}/{sanitize(group_id)}", change)
 
     async def reload(self, store: IMetadataStore) -> None:
         """Read the settings of all groups."""
