@@ -9,17 +9,15 @@ import argparse
 import datetime
 import math
 import os
-import shutil
 import signal
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.exactly_once.harness import Outcome, Round, Setting
 from tests.exactly_once.plan import Victim
+from tests.kills.outcomes import outcome_of, tables, tell
 from tests.kills.processes import python_version
 
 #: The number of brokers in each round. Kills are divided equally among the rounds.
@@ -48,26 +46,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _outcome(number: int, setting: Setting, folder: Path, longest: float) -> Outcome:
-    """Return the outcome of a round, from the file of an earlier run if there is one."""
-    place, done = folder / f"round-{number}", folder / f"round-{number}.json"
-    if done.exists():
-        outcome = Outcome.from_json(done.read_text())
-        if outcome.setting == setting:
-            _tell(f"round {number} is done")
-            return outcome
-    if place.exists():
-        shutil.rmtree(place)
-    begun = time.monotonic()
-    _tell(f"round {number}: {setting.name}, {setting.kills} kills")
-    try:
-        outcome = Round(setting, place, _tell, longest).run()
-    except BaseException as error:
-        _tell(f"FAILED after {time.monotonic() - begun:.0f} s in round {number}, kept in {place}: {error}")
-        raise
-    _tell(f"{outcome.events:,} events, {outcome.counts:,} counts, {outcome.epochs} epochs, {outcome.seconds:.0f} s")
-    shutil.rmtree(place)
-    done.write_text(outcome.as_json())
-    return outcome
+    def run(place: Path) -> Outcome:
+        tell(f"round {number}: {setting.name}, {setting.kills} kills")
+        outcome = Round(setting, place, tell, longest).run()
+        tell(f"{outcome.events:,} events, {outcome.counts:,} counts, {outcome.epochs} epochs, {outcome.seconds:.0f} s")
+        return outcome
+
+    return outcome_of(number, setting, folder, Outcome.from_json, run)
 
 
 def settings(kills: int, seed: int) -> Sequence[Setting]:
@@ -100,23 +85,8 @@ def report(outcomes: Sequence[Outcome], seed: int) -> str:
         f"{each.events:,} | {each.counts:,} | {each.seconds:.0f} |"
         for each in outcomes
     ]
-    deaths = sum((outcome.deaths for outcome in outcomes), Counter())
-    lines += ["", "| killed | when | times |", "| --- | --- | --- |"]
-    lines += [
-        f"| {victim} | {moment} | {count} |"
-        for victim in Victim
-        for (of, moment), count in sorted(deaths.items(), key=lambda each: each[0][1])
-        if of is victim
-    ]
-    ends = sum((outcome.ends for outcome in outcomes), Counter())
-    if ends:
-        lines += ["", "Last lines of queries that ended by an error, to be started again:", ""]
-        lines += [f"* {count} x `{words[:160]}`" for words, count in ends.most_common()]
+    lines += tables(outcomes, Victim, "Last lines of queries that ended by an error, to be started again:")
     return "\n".join([*lines, ""])
-
-
-def _tell(text: str) -> None:
-    print(f"{datetime.datetime.now():%H:%M:%S}  {text}", flush=True)
 
 
 if __name__ == "__main__":

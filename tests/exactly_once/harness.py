@@ -12,13 +12,11 @@ fault, as is one that ends without a reason.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -37,6 +35,7 @@ from tests.exactly_once.events import (
 )
 from tests.exactly_once.plan import Kill, Moment, Victim, plan
 from tests.exactly_once.query import TARGET, TOPICS, Checkpoint, QueryProcess, is_open, recorded
+from tests.kills.outcomes import RoundOutcome, from_json
 from tests.kills.processes import kill
 from tests.sparks import is_slow_start
 
@@ -70,41 +69,23 @@ class Setting:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """The outcome of a round.
+class Outcome(RoundOutcome):
+    """The outcome of a round. repeated: how many epochs the sink was given again after it had committed them."""
 
-    survived: kills after which the same query process went on. repeated: how many epochs the sink was given again after
-    it had committed them.
-    """
-
-    setting: Setting
-    deaths: Counter[tuple[Victim, Moment]] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)  # last lines of queries that ended after a kill
-    survived: int = 0
     repeated: int = 0
     epochs: int = 0
     events: int = 0
     counts: int = 0
-    seconds: float = 0.0
 
     @property
     def kills(self) -> int:
         """How many kills there were. The plan may have more, if time was over."""
         return self.deaths.total()
 
-    def as_json(self) -> str:
-        """Return the outcome as JSON, to resume an interrupted run."""
-        deaths = [[victim.name, moment.name, count] for (victim, moment), count in self.deaths.items()]
-        return json.dumps({**asdict(self), "deaths": deaths, "ends": dict(self.ends)}, indent=1)
-
     @classmethod
     def from_json(cls, text: str) -> Outcome:
-        """The inverse."""
-        document = json.loads(text)
-        document["setting"] = Setting(**document["setting"])
-        document["deaths"] = Counter({(Victim[who], Moment[when]): n for who, when, n in document["deaths"]})
-        document["ends"] = Counter(document["ends"])
-        return cls(**document)
+        """Return the outcome that `as_json` has written."""
+        return from_json(text, cls, Setting, Victim, Moment)
 
 
 class Brokers(Protocol):

@@ -8,16 +8,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import shutil
 import signal
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.kills.harness import CLUSTER, LOCAL, Outcome, Round, Setting
+from tests.kills.outcomes import outcome_of, tables, tell
 from tests.kills.plan import Victim
 from tests.kills.processes import python_version
 
@@ -48,26 +46,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _outcome(number: int, setting: Setting, folder: Path) -> Outcome:
-    """Return the outcome of a round, from the file of an earlier run if there is one."""
-    place, done = folder / f"round-{number}", folder / f"round-{number}.json"
-    if done.exists():
-        outcome = Outcome.from_json(done.read_text())
-        if outcome.setting == setting:
-            _tell(f"round {number} is done")
-            return outcome
-    if place.exists():
-        shutil.rmtree(place)
-    begun = time.monotonic()
-    _tell(f"round {number}: {setting.name}, {setting.kills} kills, {setting.messages:,} messages")
-    try:
-        outcome = Round(setting, place, _tell).run()
-    except BaseException as error:
-        _tell(f"FAILED after {time.monotonic() - begun:.0f} s in round {number}, kept in {place}: {error}")
-        raise
-    _tell(f"{outcome.compared:,} messages compared, {outcome.commits} commits, {outcome.seconds:.0f} s")
-    shutil.rmtree(place)
-    done.write_text(outcome.as_json())
-    return outcome
+    def run(place: Path) -> Outcome:
+        tell(f"round {number}: {setting.name}, {setting.kills} kills, {setting.messages:,} messages")
+        outcome = Round(setting, place, tell).run()
+        tell(f"{outcome.compared:,} messages compared, {outcome.commits} commits, {outcome.seconds:.0f} s")
+        return outcome
+
+    return outcome_of(number, setting, folder, Outcome.from_json, run)
 
 
 def settings(kills: int, messages: int, seed: int) -> Sequence[Setting]:
@@ -101,23 +86,8 @@ def report(outcomes: Sequence[Outcome], seed: int) -> str:
         f"{each.seconds:.0f} |"
         for each in outcomes
     ]
-    deaths = sum((outcome.deaths for outcome in outcomes), Counter())
-    lines += ["", "| killed | when | times |", "| --- | --- | --- |"]
-    lines += [
-        f"| {victim} | {moment} | {count} |"
-        for victim in Victim
-        for (of, moment), count in sorted(deaths.items(), key=lambda each: each[0][1])
-        if of is victim
-    ]
-    ends = sum((outcome.ends for outcome in outcomes), Counter())
-    if ends:
-        lines += ["", "What loaders said that ended by an error, to be started again:", ""]
-        lines += [f"* {count} x `{words[:160]}`" for words, count in ends.most_common()]
+    lines += tables(outcomes, Victim, "What loaders said that ended by an error, to be started again:")
     return "\n".join([*lines, ""])
-
-
-def _tell(text: str) -> None:
-    print(f"{datetime.datetime.now():%H:%M:%S}  {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,18 @@ an error whose last line gives the reason. It may not hang or end with a traceba
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pylogd.client import Admin, NewTopic, Producer
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.wire.records import NewRecord
 from tests.kills.comparing import LakeFault, check_history, compare
+from tests.kills.outcomes import RoundOutcome, from_json
 from tests.kills.plan import Kill, Moment, Victim, plan
 from tests.kills.processes import Loader, has_file, kill
 
@@ -59,30 +58,16 @@ class Setting:
 
 
 @dataclass(slots=True)
-class Outcome:
+class Outcome(RoundOutcome):
     """The outcome of a round."""
 
-    setting: Setting
-    deaths: Counter[tuple[Victim, Moment]] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)  # last lines of loaders that ended after a kill
-    survived: int = 0  # kills that the running loader survived
     commits: int = 0
     compared: int = 0
-    seconds: float = 0.0
-
-    def as_json(self) -> str:
-        """Return the outcome as JSON, to resume an interrupted run."""
-        deaths = [[victim.name, moment.name, count] for (victim, moment), count in self.deaths.items()]
-        return json.dumps({**asdict(self), "deaths": deaths, "ends": dict(self.ends)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
-        """The inverse."""
-        document = json.loads(text)
-        document["setting"] = Setting(**document["setting"])
-        document["deaths"] = Counter({(Victim[who], Moment[when]): n for who, when, n in document["deaths"]})
-        document["ends"] = Counter(document["ends"])
-        return cls(**document)
+        """Return the outcome that `as_json` has written."""
+        return from_json(text, cls, Setting, Victim, Moment)
 
 
 class Writer(threading.Thread):
