@@ -130,7 +130,7 @@ def _append_all(context: RequestContext, request: ProduceRequest, job: _Job) -> 
 
 
 def _is_large(request: ProduceRequest) -> bool:
-    """Return whether a request has so many partitions that other requests get a turn between them."""
+    """Return whether a request has so many partitions that it is handled in several turns of the reactor."""
     count = 0
     for topic in request.topic_data:
         count += len(topic.partition_data)

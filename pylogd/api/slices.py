@@ -126,7 +126,7 @@ class Pace:
 
 
 def search_young() -> None:
-    """Collect the youngest generation if it has grown large."""
+    """Run a garbage collection of the youngest generation if many objects were made since the last one."""
     if len(gc.get_objects(generation=0)) >= _YOUNG_OBJECTS:
         gc.collect(1)
 

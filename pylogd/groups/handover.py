@@ -20,7 +20,7 @@ class HandoverMembership(Membership):
     """The members of all classic groups of a broker."""
 
     def pause(self, group: ClassicGroup) -> None:
-        """Stop a group's timer, and send the members that wait for it away: they have to join again."""
+        """Stop a group's timer. Members that wait for a rebalance are told to join again."""
         self._stop_timer(group)
         joins, group.waiting_joins = group.waiting_joins, {}
         syncs, group.waiting_syncs = group.waiting_syncs, {}
@@ -30,7 +30,7 @@ class HandoverMembership(Membership):
             self._answer(sync, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
 
     def resume(self, group: ClassicGroup) -> None:
-        """Go on with a group that was paused and stays."""
+        """Resume a paused group that keeps the classic protocol."""
         for member in group.members.values():
             self._renew_session(group, member)
         at = group.next_deadline()

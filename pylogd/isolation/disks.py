@@ -266,7 +266,7 @@ class Disks:
 
 
 def _none(_: str) -> int:
-    """Count no threads."""
+    """Return 0: there are no threads."""
     return 0
 
 

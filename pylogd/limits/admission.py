@@ -25,20 +25,20 @@ class AdmissionRate:
         self._since = self._used_until = float("-inf")
 
     def delay(self, limit: float, now: float) -> float:
-        """Return in how many seconds the next one may be admitted; 0 if it may be now."""
+        """Return in how many seconds the next event may be admitted; 0 if it may be admitted now."""
         if self.idle(now) or self._used_until <= self._since + self._window - 1 / limit + _ROUNDING:
             return 0.0
         delay = self._used_until - now
         return delay if delay > _ROUNDING else 0.0
 
     def take(self, limit: float, now: float) -> None:
-        """Count one more."""
+        """Count an event that is admitted."""
         if self.idle(now):
             self._since = self._used_until = now
         self._used_until += 1 / limit
 
     def admit(self, limit: float, now: float) -> bool:
-        """Count one more, and return True; False if there would be too many."""
+        """Count an event and return True; return False if the limit would be exceeded."""
         if self.delay(limit, now):
             return False
         self.take(limit, now)

@@ -69,7 +69,7 @@ _FENCED: Final = (
 
 @dataclass
 class EncodedRows(WriterCommitMessage):
-    """The rows of a task. query_id: of the streaming query; None in a batch query."""
+    """The encoded rows of a task. query_id: the id of the streaming query; None in a batch query."""
 
     rows: int
     query_id: str | None

@@ -337,7 +337,7 @@ class TransactionCoordinator:
         return self._change(shard, transaction, after)
 
     def _when_settled(self, transaction: Transaction, late: float) -> Deferred[None]:
-        """Return a Deferred that fires when nothing is pending, or at the time `late`."""
+        """Return a Deferred that fires when the pending change is stored, at the latest at the time `late`."""
         if transaction.pending is None:
             return succeed(None)
         done: Deferred[None] = Deferred()

@@ -98,7 +98,7 @@ def _known(draft: Draft, request: JoinRequest, member_id: str) -> ConsumerMember
 
 
 def check(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """Return the member that sent a request. Raises HeartbeatRefused."""
+    """Return the member that sent a request. Raises HeartbeatRefused if there is none."""
     if instance_id is not None:
         holder = group.instances.get(instance_id)
         if holder not in (None, member_id):
@@ -114,7 +114,7 @@ def check(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Cons
 def check_generation(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> tuple[ConsumerMember, ClassicProtocol]:
-    """Return the classic member that sent a request in a generation. Raises HeartbeatRefused."""
+    """Return the classic member that sent a request. Raises HeartbeatRefused for an old generation."""
     member = check(group, member_id, instance_id)
     if member.classic is None:
         raise _refused(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -130,7 +130,7 @@ def check_protocol(classic: ClassicProtocol, protocol_type: str | None, protocol
 
 
 def has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return whether a classic member has a step to take, for which it has to join again."""
+    """Return whether a classic member has to join again, to give up or to get partitions."""
     if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
@@ -189,7 +189,7 @@ def all_classic(group: ConsumerGroup, without: Collection[str]) -> bool:
 
 
 def ids_of(partitions: Collection[tuple[str, int]], find: FindTopic) -> frozenset[TopicPartition]:
-    """Return partitions, which are named by their topics, by the ids of those; not of topics that are gone."""
+    """Return partitions with topic ids in place of names, without topics that do not exist any more."""
     topics = {name: find(name) for name in {name for name, _ in partitions}}
     return frozenset((topic.topic_id, index) for name, index in partitions if (topic := topics[name]) is not None)
 

@@ -307,7 +307,7 @@ def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
 
 
 def _update(draft: Draft, before: ConsumerMember, request: Heartbeat) -> None:
-    """Write down what the member says of itself."""
+    """Add the records of a member's subscription."""
     known = draft.group.members.get(request.member_id)
     told = replace(
         known or before,
@@ -325,7 +325,7 @@ def _update(draft: Draft, before: ConsumerMember, request: Heartbeat) -> None:
 
 
 def note_member(draft: Draft, known: ConsumerMember | None, told: ConsumerMember) -> None:
-    """Write down a member if it is not as it was, and raise the group epoch if it subscribes to something else.
+    """Add the records of a member that has changed, and raise the group epoch if its subscription has.
 
     known: the member as the group has it; None if it is new.
     """

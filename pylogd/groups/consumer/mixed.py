@@ -172,7 +172,7 @@ class MixedGroups(ConsumerGroups):
         return _after(outcome, lambda error: JoinAnswer(error, request.member_id), lambda: answer)
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> None:
-        """Raise HeartbeatRefused for a client that can't be in the group."""
+        """Check that a client may join. Raises HeartbeatRefused if it can't be a member, or the group is full."""
         classic.subscription_of(request)
         if not classic.supports(group, [name for name, _ in request.protocols]):
             raise HeartbeatRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "No protocol is common to all members.")
@@ -245,7 +245,7 @@ class MixedGroups(ConsumerGroups):
 def _after(
     outcome: ErrorCode | Deferred[ErrorCode], refused: Callable[[ErrorCode], T], done: Callable[[], T | Deferred[T]]
 ) -> T | Deferred[T]:
-    """Return what `done` returns once a change is committed, or what `refused` makes of the error."""
+    """Return the result of `done` once a change is committed, or of `refused` if it fails with an error code."""
 
     def committed(error: ErrorCode) -> T | Deferred[T]:
         return refused(error) if error else done()

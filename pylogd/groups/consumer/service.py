@@ -219,7 +219,7 @@ class ConsumerGroups:
         return beat(held.group, request, self._find, match, self._now_ms(), topics_changed=stale)
 
     def _check_joining(self, group: ConsumerGroup, request: Heartbeat) -> None:
-        """Raise HeartbeatRefused if there is no room for a member, or for what it subscribes to."""
+        """Check the limits on members and topics for a member. Raises HeartbeatRefused if one is exceeded."""
         most = self._settings.integer("group.consumer.max.size")
         if request.member_id not in group.members and request.epoch == JOINING:
             replaces = request.instance_id is not None and request.instance_id in group.instances
@@ -296,7 +296,7 @@ class ConsumerGroups:
         self._watch_revocations(held)
 
     def _go_on(self, held: Held, change: int) -> None:
-        """Take the requests that wait for a change to be in the log, unless a later one is on its way."""
+        """Handle the requests that waited for a change to be appended, unless a later change is being appended."""
         if change != held.changes:
             return
         held.appending = False
@@ -382,7 +382,7 @@ class ConsumerGroups:
 def settled(
     answer: HeartbeatAnswer, outcome: ErrorCode | Deferred[ErrorCode]
 ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-    """Return the answer once the outcome of a change is there, or the error instead."""
+    """Return the answer once a change is committed, or an answer with the error."""
     if isinstance(outcome, Deferred):
         return outcome.addCallback(partial(_or_error, answer))
     return _or_error(answer, outcome)

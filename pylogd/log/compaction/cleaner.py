@@ -153,7 +153,7 @@ class Cleaner:
 
     @property
     def working(self) -> int:
-        """How many threads are compacting a log, or choosing one. Never waits."""
+        """The number of threads that are compacting a log, or choosing one. Never waits."""
         return len(self._working)
 
     def new_runner(self) -> JobRunner:

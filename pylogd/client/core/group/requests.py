@@ -38,7 +38,7 @@ JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2
 
 #: Topic id and index.
 TopicIdPartition = tuple[bytes, int]
-#: Flags of `re` and what RE2 has for them; what topic names can't tell apart needs none.
+#: Flags of `re` with RE2's letters. Flags that make no difference for topic names have none.
 _FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 _NO_FLAGS = re.UNICODE | re.ASCII
 
