@@ -53,8 +53,8 @@ TARGETS: Final = {ONE: 2.0, THREE: 1.0}
 #: What limits the rates, for the page.
 WHY: Final = {
     ONE: "With both brokers a transaction of Java's client is two requests (counted by its metrics): a Produce for ten "
-    "partitions, and EndTxn. In pylogd that is ten appends, ten markers and two records of the coordinator, 0.8 to 0.9 ms "
-    "of the reactor's thread. Ten producers and that thread share two cores; Kafka's threads can use both.",
+    "partitions, and EndTxn. In pylogd that is ten appends, ten markers and two records of the coordinator, 0.8 to 0.9 "
+    "ms of the reactor's thread. Ten producers and that thread share two cores; Kafka's threads can use both.",
     THREE: "All processes share two cores, so the processor time of a transaction decides.",
 }
 
