@@ -1,8 +1,8 @@
 """AddOffsetsToTxn (25), versions 0 to 4: add the offsets of a group to a transaction.
 
 Behaviour: what is added is the partition of `__consumer_offsets` that stores the group; TxnOffsetCommit follows. From
-TxnOffsetCommit 5 on the group's coordinator adds it by itself. Errors as of AddPartitionsToTxn. A client needs WRITE
-for the transactional id and READ for the group.
+TxnOffsetCommit 5 on the group's coordinator adds it by itself. The topic is created if it is missing. Errors as of
+AddPartitionsToTxn. A client needs WRITE for the transactional id and READ for the group.
 """
 
 from __future__ import annotations
@@ -32,13 +32,21 @@ def add_offsets_to_txn(
         return _answer(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not 0 < len(request.group_id) <= MAX_GROUP_ID:
         return _answer(ErrorCode.INVALID_GROUP_ID)
-    partition = context.broker.groups.offsets_partition(request.group_id)
-    if partition is None:  # the client has yet to ask for the group's coordinator
-        return _answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    added = context.broker.transactions.add(
-        request.transactional_id, request.producer_id, request.producer_epoch, [partition], EPOCH_PER_PRODUCER
-    )
-    return then(added, lambda error: _answer(for_version(error, context.version, _FIRST_WITH_FENCED)))
+    groups = context.broker.groups
+
+    def add(_: object = None) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
+        partition = groups.offsets_partition(request.group_id)
+        if partition is None:
+            return _answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        added = context.broker.transactions.add(
+            request.transactional_id, request.producer_id, request.producer_epoch, [partition], EPOCH_PER_PRODUCER
+        )
+        return then(added, lambda error: _answer(for_version(error, context.version, _FIRST_WITH_FENCED)))
+
+    if groups.offsets_partition(request.group_id) is None:
+        # A client without a consumer asks for the group's coordinator, which creates the topic, only after this answer.
+        return then(groups.coordinator_of(request.group_id), add)
+    return add()
 
 
 def _answer(error: ErrorCode) -> AddOffsetsToTxnResponse:

@@ -104,15 +104,19 @@ class TestAddPartitionsToTxn:
 class TestAddOffsetsToTxn:
     def test_the_partition_of_the_group_is_added(self, fixture: TransactionFixture) -> None:
         fixture.ready()
-        request = AddOffsetsToTxnRequest("x", 0, 0, "g")
-        assert fixture.call(request).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         fixture.call(FindCoordinatorRequest("g"), 3)
-        assert fixture.call(request).error_code == NONE
+        assert fixture.call(AddOffsetsToTxnRequest("x", 0, 0, "g")).error_code == NONE
         ((topic, index),) = fixture.found().value.partitions
         assert (topic, index) == fixture.groups.offsets_partition("g")
         assert fixture.call(AddOffsetsToTxnRequest("x", 0, 0, "")).error_code == ErrorCode.INVALID_GROUP_ID
         assert fixture.call(AddOffsetsToTxnRequest("x", 0, 7, "g"), 1).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
         assert fixture.call(AddOffsetsToTxnRequest("x", 0, 7, "g"), 2).error_code == ErrorCode.PRODUCER_FENCED
+
+    def test_the_topic_is_created_if_no_group_was_looked_for_before(self, fixture: TransactionFixture) -> None:
+        fixture.ready()
+        assert fixture.groups.offsets_partition("g") is None
+        assert fixture.call(AddOffsetsToTxnRequest("x", 0, 0, "g")).error_code == NONE
+        assert fixture.found().value.partitions == {fixture.groups.offsets_partition("g")}
 
 
 class TestInitProducerId:
