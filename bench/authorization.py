@@ -21,6 +21,7 @@ from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.rules import AclAuthorizer, AclIndex
 from tests.hotpath import TOPIC, HotPath
+from tests.pages import write_page
 
 REPORT = Path(__file__).with_name("AUTHORIZATION.md")
 _ROUNDS = 15
@@ -133,4 +134,4 @@ if __name__ == "__main__":
     for what, cost in found:
         print(f"{what:45} {cost}")
     if arguments.write:
-        REPORT.write_text(report(found))
+        write_page(REPORT, [report(found)])

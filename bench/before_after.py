@@ -28,6 +28,7 @@ from bench.machine import machine
 from bench.peers import PEERS, Pylogd
 from bench.smoke_report import Results
 from pylogd.local.broker import BrokerProcess
+from tests.pages import write_page
 
 HERE = Path(__file__).parent
 _RESAMPLES = 4000
@@ -100,7 +101,7 @@ def main() -> None:
     page = table(bench.results, options.repeats, f"{where}; before: {options.command}")
     print(page)
     if options.write:
-        (HERE / "BEFORE_AFTER.md").write_text(page)
+        write_page(HERE / "BEFORE_AFTER.md", [page])
 
 
 if __name__ == "__main__":

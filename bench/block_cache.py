@@ -48,6 +48,7 @@ from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 from pylogd.wire.session import ClientSession
+from tests.pages import write_page
 
 REPORT: Final = Path(__file__).with_name("BLOCK_CACHE.md")
 SETTING: Final = "log.block.cache.bytes"
@@ -213,7 +214,7 @@ def main() -> None:
             print(f"bench: round {number}", file=sys.stderr, flush=True)
         text = report(arms, arguments.rounds) + "\n" + alone_report(folder)
     if arguments.write:
-        REPORT.write_text(text)
+        write_page(REPORT, [text])
     print(text)
 
 

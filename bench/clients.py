@@ -31,6 +31,7 @@ from bench.machine import machine
 from bench.peers import running
 from pylogd.client import Consumer, Producer, aio
 from pylogd.client.core.producer.options import ProducerOptions
+from tests.pages import write_page
 
 HERE = Path(__file__).parent
 TOPIC = "bench"
@@ -455,7 +456,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = tables(found, rounds, (time.monotonic() - begun) / 60, options.quick)
     print(text)
     if not options.no_write:
-        (HERE / "CLIENTS.md").write_text(text)
+        write_page(HERE / "CLIENTS.md", [text])
         samples = {
             role: {name: [asdict(s) for s in some] for name, some in rows.items()} for role, rows in found.items()
         }

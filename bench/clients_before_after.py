@@ -23,6 +23,7 @@ from bench.before_after import interval
 from bench.clients import ROLES, Client, Sample, child_command, measure, pylogd_produce
 from bench.machine import machine
 from bench.peers import running
+from tests.pages import write_page
 
 HERE = Path(__file__).parent
 SCALE = 3.0  # of the messages of `bench.clients`, so that no row takes less than a second
@@ -100,7 +101,7 @@ def main() -> None:
     text = table(found, options.rounds, options.commit, (time.monotonic() - begun) / 60)
     print(text)
     if options.write:
-        (HERE / "CLIENTS_BEFORE_AFTER.md").write_text(text)
+        write_page(HERE / "CLIENTS_BEFORE_AFTER.md", [text])
 
 
 if __name__ == "__main__":

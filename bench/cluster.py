@@ -34,6 +34,7 @@ from bench.memory import warm_pages
 from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic
 from pylogd.local.cluster import LocalCluster
+from tests.pages import write_page
 
 HERE = Path(__file__).parent
 BROKERS = 3
@@ -382,7 +383,7 @@ def main() -> None:
             begun = time.monotonic()
             results.put(name, measure(scale), time.monotonic() - begun)
             if not quick:
-                (HERE / "CLUSTER.md").write_text(table(results))
+                write_page(HERE / "CLUSTER.md", [table(results)])
     print(table(results))
 
 

@@ -36,6 +36,7 @@ from pylogd.local.cluster import LocalCluster
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 from pylogd.wire.session import ClientSession
+from tests.pages import write_page
 
 REPORT = Path(__file__).with_name("IDLE_PARTITIONS.md")
 LEADER, FOLLOWER = 1, 2
@@ -89,7 +90,7 @@ def main() -> None:
                 _say(f"round {number}: " + ", ".join(f"{one.idle}: {one.found['p50'][-1]:.2f} ms" for one in beside))
     text = report(beside, arguments.rounds, arguments.sends)
     if arguments.write:
-        REPORT.write_text(text)
+        write_page(REPORT, [text])
     print(text)
 
 

@@ -48,6 +48,7 @@ from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, T
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pylogd.wire.records import encode_batch
 from tests.hotpath import HotPath
+from tests.pages import write_page
 from tests.rawclient import RawClient, create_topic, end_offset
 
 DISK_BYTES = 512 << 20
@@ -467,7 +468,7 @@ def main() -> int:
         reason = str(error)
         print(f"not measured: {error}", file=sys.stderr)
     if options.write:
-        Path(__file__).with_name("ISOLATION.md").write_text(page(rows, how, reason))
+        write_page(Path(__file__).with_name("ISOLATION.md"), [page(rows, how, reason)])
     return int(any(row.get("lost") for row in rows))
 
 

@@ -39,6 +39,7 @@ from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.list_transactions import ListTransactionsRequest
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import TRANSACTIONAL, encode_batch
+from tests.pages import write_page
 from tests.rawclient import RawClient, memory
 
 HERE: Final = Path(__file__).parent
@@ -279,7 +280,7 @@ def main() -> None:
         text = report(sides, many_ids(Path(folder) / "ids", options.ids), options)
     print(text)
     if options.write:
-        (HERE / "OPEN_TRANSACTIONS.md").write_text(text, "utf-8")
+        write_page(HERE / "OPEN_TRANSACTIONS.md", [text])
 
 
 if __name__ == "__main__":

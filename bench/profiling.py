@@ -22,6 +22,7 @@ from typing import Any
 
 from bench.machine import machine
 from tests.hotpath import HotPath, cases, cost
+from tests.pages import write_page
 
 HERE = Path(__file__).parent
 CASES = (
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if said.keep:
         BEFORE.write_text(json.dumps(found, indent=1) + "\n")
     else:
-        said.output.write_text("\n".join(_report(json.loads(BEFORE.read_text()), found)) + "\n")
+        write_page(said.output, _report(json.loads(BEFORE.read_text()), found))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from pylogd.client import Admin, NewTopic
 from pylogd.client.core.admin.quota_operations import QuotaEntity
 from pylogd.local.broker import BrokerProcess
 from pylogd.local.cluster import LocalCluster
+from tests.pages import write_page
 
 HERE: Final = Path(__file__).parent
 #: How far a rate may be from its quota.
@@ -468,7 +469,7 @@ def main() -> None:
         load = Path("/proc/loadavg").read_text().split()[0]
         figures = measure(Scale(options.seconds, options.pairs, folder))
         results.put(name, figures, {"seconds": options.seconds, "load": load})
-        (HERE / "QUOTAS.md").write_text(table(results, explained))
+        write_page(HERE / "QUOTAS.md", [table(results, explained)])
     print(table(results, explained))
 
 

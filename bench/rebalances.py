@@ -44,6 +44,7 @@ from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestPr
 from pylogd.wire.messages.leave_group import LeaveGroupRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pylogd.wire.schema import request_codec, request_header_version, response_codec, response_header_version
+from tests.pages import write_page
 
 HERE: Final = Path(__file__).parent
 GROUP, TOPIC = "storm", "storm"
@@ -349,7 +350,7 @@ def main() -> None:
     text = report(found, options.members, options.partitions, options.rounds)
     print(text)
     if options.write:
-        (HERE / "REBALANCES.md").write_text(text, "utf-8")
+        write_page(HERE / "REBALANCES.md", [text])
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers import HighestResident, Peer, Pylogd, running
 from bench.smoke_report import Results, Sample, Workload, tables
+from tests.pages import write_page
 
 HERE = Path(__file__).parent
 TOPIC = "t"
@@ -261,7 +262,7 @@ def main() -> None:
     if options.only or options.quick:
         bench.say("only a part or a quick run: bench/SMOKE.md is not written")
         return
-    (HERE / "SMOKE.md").write_text(table)
+    write_page(HERE / "SMOKE.md", [table])
     everything = {"machine": about, "repeats": repeats} | asdict(bench.results)
     (HERE / "smoke.json").write_text(json.dumps(everything, indent=1) + "\n")
 

@@ -35,6 +35,7 @@ from conformance.spark_source import jars
 from pylogd.client import Admin, Producer
 from pylogd.local.broker import BrokerProcess
 from pylogd.spark.load import LoadPlan, load
+from tests.pages import write_page
 from tests.sparks import running_spark
 
 HERE = Path(__file__).resolve().parent
@@ -274,7 +275,7 @@ def main() -> None:
         found[name] = result
         if not options.dry:
             RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-            (HERE / "SPARK.md").write_text(report(found))
+            write_page(HERE / "SPARK.md", [report(found)])
 
     begun = time.monotonic()
     measure(options, done)

@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import plots
 from bench.experiments import CEILING, EXPERIMENTS, METRICS, PAPER, PYLOGD, Experiment, Target
 from bench.results import Results
+from tests.pages import write_page
 
 _PAPER_FACTOR = 2.0  # the target in the paper's experiments: pylogd's ratio to every other broker
 
@@ -217,4 +218,4 @@ def write(results: Results, folder: Path, *, quick: bool) -> None:
             name = re.sub(r"[^a-z0-9]+", "-", group.lower()).strip("-") + ".svg"
             (folder / "plots" / name).write_text(picture)
             lines += [f"![{group}](plots/{name})", ""]
-    (folder / "RESULTS.md").write_text("\n".join([*lines, *_about(results)]))
+    write_page(folder / "RESULTS.md", [*lines, *_about(results)])

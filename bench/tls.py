@@ -63,6 +63,7 @@ from bench.tls_layer import decrypt_seconds
 from bench.tls_pieces import send
 from conformance import checks
 from pylogd.local.broker import HOST
+from tests.pages import write_page
 
 REPORT: Final = Path(__file__).with_name("TLS.md")
 DATA: Final = ("PLAINTEXT", "SSL")
@@ -281,6 +282,7 @@ def main() -> None:
     """Run the rounds."""
     parser = argparse.ArgumentParser(description="what TLS costs")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--minutes", type=float, default=11.0, help="no further round is begun after this time (11)")
     parser.add_argument("--megabytes", type=int, default=150, help="what is written and read each time (150)")
     parser.add_argument("--connections", type=int, default=150, help="connections of each kind in a round (150)")
     parser.add_argument("--brokers", default="pylogd,kafka", help="which brokers (pylogd,kafka)")
@@ -297,14 +299,18 @@ def main() -> None:
             broker.start()
             add_user(broker)
         bench = Bench(brokers, keystore, authority, options.megabytes * 1_000_000, options.connections)
+        begun, done = time.monotonic(), 0
         for number in range(-_WARM_ROUNDS if "kafka" in brokers else -1, options.rounds):
             if number == 0:
                 bench.samples.clear()
+            if number > 0 and time.monotonic() - begun > options.minutes * 60:
+                break
             bench.round(number, folder)
-        text = page(bench, brokers, options.rounds, options.megabytes, bench.cipher())
+            done = number + 1
+        text = page(bench, brokers, done, options.megabytes, bench.cipher())
     print(text)
     if options.write:
-        REPORT.write_text(text)
+        write_page(REPORT, [text])
 
 
 if __name__ == "__main__":

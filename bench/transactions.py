@@ -43,6 +43,7 @@ from bench.peers.kafka_protocol import Kafka, Pylogd
 from bench.plots import bars
 from conformance import java_tools
 from pylogd.client import Admin, NewTopic
+from tests.pages import write_page
 
 HERE: Final = Path(__file__).parent
 RESULTS: Final = HERE / "transactions.json"
@@ -238,7 +239,7 @@ def main() -> None:
         wanted = [one for one in LOADS if any(word in row_name(count, one) for word in options.only.split("|"))]
         if wanted:
             measure(count, wanted, options, results)
-    (HERE / "TRANSACTIONS.md").write_text(report(results), "utf-8")
+    write_page(HERE / "TRANSACTIONS.md", [report(results)])
     (HERE / "plots" / "transactions.svg").write_text(plot(results), "utf-8")
 
 

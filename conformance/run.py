@@ -42,6 +42,7 @@ from conformance import (
 )
 from conformance.brokers import say
 from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
+from tests.pages import write_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ def main() -> int:
         peer: json.loads((folder / f"{peer}.json").read_text()) for peer in PEERS if (folder / f"{peer}.json").exists()
     }
     known = Known()
-    (HERE / "RESULTS.md").write_text(table(everything, known))
+    write_page(HERE / "RESULTS.md", [table(everything, known)])
     faults = unexpected(ran, known) if options.peer == "pylogd" else []
     for fault in faults:
         say(f"not as in known.toml: {fault}")

@@ -26,6 +26,7 @@ from pylogd.client import Admin, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
 from pylogd.spark.options import by_partition, offsets_json
 from pylogd.spark.stream_offsets import topics_of
+from tests.pages import write_page
 from tests.sparks import running_spark, traffic
 
 POM = HERE / "spark" / "pom.xml"
@@ -310,7 +311,7 @@ def _told(result: Result) -> str:
     return f"{len(result.rows)} rows{batches}"
 
 
-def main(write: Callable[[str], Any] = (HERE / "SPARK.md").write_text) -> int:
+def main(write: Callable[[str], Any] = lambda text: write_page(HERE / "SPARK.md", [text])) -> int:
     """Run all cases and write the table. Return 1 if there are unexpected differences."""
     try:
         with both() as sides:

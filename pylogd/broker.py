@@ -124,7 +124,7 @@ class Broker:
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
-        self.groups = GroupCoordinator(self.replica_parts, self.metadata, settings, reactor, wall_ms)
+        self.groups = GroupCoordinator(self.replica_parts, self.metadata, settings, reactor, wall_ms, self.in_thread)
         self.features = self.metadata.features
         self._transactions = Transactions(
             self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)

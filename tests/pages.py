@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-#: Where the notes begin. Everything from this line on is kept when the page is written again.
+#: Where the notes begin. Everything from this line on is kept when the page is written again: say there of which run
+#: they are.
 NOTES: Final = "## Notes"
 
 
@@ -17,3 +21,13 @@ def write_page(path: Path, lines: Sequence[str]) -> None:
     if NOTES in before:
         text += "\n" + "\n".join(before[before.index(NOTES) :]) + "\n"
     path.write_text(text, encoding="utf-8")
+
+
+def circumstances() -> str:
+    """Return when, at which commit, and on what something is measured, for a page of results."""
+    command = ["git", "log", "-1", "--format=%h"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return (
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit}, {os.cpu_count()} processors "
+        f"with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes."
+    )

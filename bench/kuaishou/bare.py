@@ -30,6 +30,7 @@ from bench.kuaishou.clients import percentile
 from bench.kuaishou.lab import Laboratory, laboratory, slow_down
 from bench.machine import machine
 from pylogd.log.write_back import WRITE, sync_file_range
+from tests.pages import write_page
 
 RECORD: Final = 10_000
 FILES: Final = 4
@@ -195,7 +196,7 @@ def main() -> None:
             f"({where['processor']}), {where['system']}, load {os.getloadavg()[0]:.1f} at the end."
         )
         table = "\n".join(rows)
-        REPORT.write_text(f"# How long writes wait beside readers, without a broker\n\n{how}\n\n{table}\n")
+        write_page(REPORT, [f"# How long writes wait beside readers, without a broker\n\n{how}\n\n{table}"])
 
 
 def _row(way: str, one: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from bench import plots
 from bench.before_after import interval
 from bench.kuaishou.experiment import Experiment, Measure, Round, Target
+from tests.pages import write_page
 
 #: How many values of a line are kept in kuaishou.json.
 _MOST_POINTS: Final = 400
@@ -91,7 +92,7 @@ def write(results: Results, experiments: Sequence[Experiment], page: Path, image
         lines += section(results, experiment, images, where)
     if results.machine:
         lines += ["Measured on: " + ", ".join(f"{name} {value}" for name, value in results.machine.items()) + "."]
-    page.write_text("\n".join(lines).rstrip() + "\n")
+    write_page(page, lines)
 
 
 def section(results: Results, experiment: Experiment, images: Path, where: str) -> Iterator[str]:

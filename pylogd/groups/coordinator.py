@@ -106,7 +106,7 @@ class GroupCoordinator(LedGroups):
                 self._append(group, [(group_key(group_id), None)], lambda: None)
             self._membership.release(group)
         answer = self._consumers.heartbeat(group_id, request, match)
-        if not known and self._consumers.get(group_id) is None:
+        if not known and group_id not in self._consumers:
             self._groups.pop(group_id, None)  # its first member was refused
         return answer
 

@@ -25,6 +25,7 @@ from pylogd.groups import transactions
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.mixed import GoBack, MixedGroups, Takeover
 from pylogd.groups.consumer.records import Record
+from pylogd.groups.consumer.service import InThread
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.handover import HandoverMembership
 from pylogd.groups.loader import GroupLoader
@@ -57,8 +58,12 @@ class LedGroups:
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
+        in_thread: InThread | None = None,
     ) -> None:
-        """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
+        """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets.
+
+        in_thread: where large changes of groups are made; None to make them at once.
+        """
         self._partitions = replicas.partitions
         self._disk_calls = replicas.disk_calls
         self._topics = topics = metadata.topics
@@ -85,6 +90,7 @@ class LedGroups:
             settings,
             self._downgrade,
             metadata.group_configs.integer,
+            in_thread,
         )
         self._sweeps = OffsetSweeps(clock, now_ms, settings, self._sweepable, self._drop_offsets, self._delete)
         self._running = False

@@ -27,7 +27,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.net.tls_records import decrypt
+from pylogd.net.tls_records import decrypt, receive, send
 from pylogd.security.certificates import explain
 
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
@@ -36,9 +36,7 @@ _NOT_TLS: Final = ("wrong version number", "http request")  # what OpenSSL says 
 _HANDSHAKE_BYTES: Final = 1 << 15
 #: At most so many bytes are read from a socket in one turn of the reactor, and decrypted: in about 0.2 ms.
 MOST_RECEIVED: Final = 1 << 18
-#: What the sockets of large frames are read into. Used by the reactor's thread only, and empty between calls.
-_RECEIVED: Final = bytearray(1 << 17)
-#: What is decrypted before it becomes a chunk, likewise.
+#: What is decrypted before it becomes a chunk. Used by the reactor's thread only, and empty between calls.
 _DECRYPTED: Final = bytearray(1 << 18)
 
 
@@ -92,7 +90,21 @@ class TlsTransport(TLSMemoryBIOProtocol):
 
     def send_now(self, data: Any) -> bool:
         """Write `data`; as much as the socket takes leaves at once. Return whether all has left."""
-        return self._directly(self._write, data) and not self._appSendBuffer
+        tcp = self._tcp
+        if self._lostTLSConnection or self._appSendBuffer or tcp._tempDataBuffer or len(tcp.dataBuffer) > tcp.offset:
+            self._write(data)
+            return False
+        found = send(self._tlsConnection, tcp.socket, data)
+        if found is None:
+            return self._directly(self._write, data) and not self._appSendBuffer
+        written, rest = found
+        if written == len(data) and not rest:
+            return True
+        if rest:
+            tcp.write(rest)
+            self._flush(_HANDSHAKE_BYTES)
+        self._write(data[written:])
+        return False
 
     def _directly(self, step: Callable[[Any], None], argument: Any) -> bool:
         """Call `step`, and write what it encrypts to the socket at once. Return whether the socket took all of it."""
@@ -168,12 +180,12 @@ class TlsTransport(TLSMemoryBIOProtocol):
         Return how many bytes there were: none if the socket has no more, or this turn's share is used up. The end of
         the connection, and errors, are left to the reactor.
         """
-        got, most = 0, min(most, len(buffer))
-        while got < most and self._ended is None and not self._lostTLSConnection:
-            size, why = decrypt(self._tlsConnection, buffer[got:], most - got)
-            got += size
-            if why is not None and (not self._wants_more(why) or not self._read_socket(most - got)):
-                break
+        if self._ended is not None or self._lostTLSConnection:
+            return 0
+        got, why, taken = receive(self._tlsConnection, self._tcp.socket, buffer, min(most, len(buffer)), self._left)
+        self._left -= taken
+        if why is not None:
+            self._wants_more(why)
         return got
 
     def _wants_more(self, why: SSL.Error) -> bool:
@@ -182,24 +194,6 @@ class TlsTransport(TLSMemoryBIOProtocol):
             return True
         self._ended = (None if isinstance(why, SSL.ZeroReturnError) else Failure(why),)
         return False
-
-    def _read_socket(self, wanted: int) -> bool:
-        """Give OpenSSL more of what the socket has. Return whether there was anything.
-
-        wanted: bytes. What the socket gives beyond them, a record at most, OpenSSL keeps, and nobody counts.
-        """
-        if self._left <= 0:
-            return False
-        try:
-            size = self._tcp.socket.recv_into(_RECEIVED, min(wanted + _RECORD_BYTES, len(_RECEIVED)))
-        except OSError:
-            return False
-        if not size:
-            return False
-        self._left -= size
-        with memoryview(_RECEIVED)[:size] as received:
-            self._tlsConnection.bio_write(received)
-        return True
 
     def _flushReceiveBIO(self) -> None:
         """Decrypt what was received, and deliver it: in one chunk, unless a large frame arrives."""

@@ -6,11 +6,13 @@ pyOpenSSL; its own `recv_into` takes three times as long for a small record. Wit
 part of pyOpenSSL's interface, `decrypt` uses `recv_into`.
 
 The compiled `_tls_records` calls SSL_read for all records of a chunk at once: 0.3 s for a GB in records of 4 KB with
-small ones between them, where calls from Python take 0.5.
+small ones between them, where calls from Python take 0.5. `receive` also reads the socket, until so much of a large
+frame is there as it was asked for; compiled, that is one call for all pieces that the socket gives.
 """
 
 from __future__ import annotations
 
+import socket
 from typing import Any, Final
 
 from OpenSSL import SSL
@@ -28,14 +30,23 @@ except (ImportError, AttributeError):  # a pyOpenSSL that is made in another way
 try:
     from cryptography.hazmat.bindings._rust import _openssl
 
-    from pylogd.net._tls_records import read_records
+    from pylogd.net._tls_records import read_records, receive_records, send_records
 
     _read_records: Any = read_records
-    _READ_ADDRESS: Final = int(_openssl.ffi.cast("uintptr_t", _openssl.ffi.addressof(_openssl.lib, "SSL_read")))
+    _receive_records: Any = receive_records
+    _send_records: Any = send_records
     _cast: Any = _openssl.ffi.cast
-except Exception:  # it could not be compiled, or a cryptography without that function: whatever it raises then
-    _read_records = None
+    _RECEIVING, _SENDING = (
+        tuple(int(_cast("uintptr_t", _openssl.ffi.addressof(_openssl.lib, name))) for name in names)
+        for names in (("SSL_read", "SSL_get_error", "BIO_write"), ("SSL_write", "BIO_read"))
+    )
+    if _openssl.lib.SSL_ERROR_WANT_READ != 2:
+        raise ValueError("the compiled module has another number for it")
+except Exception:  # it could not be compiled, or a cryptography without these functions: whatever it raises then
+    _read_records = _receive_records = _send_records = None
 
+#: Encrypted bytes between OpenSSL and a socket. Used by the reactor's thread only, and empty between calls.
+_ENCRYPTED: Final = bytearray(1 << 17)
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a record
 _WANT_READ: Final = SSL.WantReadError()
 
@@ -50,7 +61,7 @@ def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: in
     if _read is not None and ssl is not None:
         size = 0
         if _read_records is not None:
-            got, size = _read_records(_READ_ADDRESS, int(_cast("uintptr_t", ssl)), buffer, most)
+            got, size = _read_records(_RECEIVING[0], int(_cast("uintptr_t", ssl)), buffer, most)
         else:
             with _from_buffer("char[]", buffer, require_writable=True) as memory:
                 while got < most:
@@ -62,6 +73,13 @@ def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: in
             return got, None
         if _get_error(ssl, size) == _WANTS:
             return got, _WANT_READ
+    return _decrypt_by_pyopenssl(connection, buffer, got, most)
+
+
+def _decrypt_by_pyopenssl(
+    connection: SSL.Connection, buffer: memoryview | bytearray, got: int, most: int
+) -> tuple[int, SSL.Error | None]:
+    """Decrypt behind the first `got` bytes, as `decrypt` does."""
     try:
         with memoryview(buffer) as whole:
             while got < most:  # usually OpenSSL has stopped already, and this tells why
@@ -69,3 +87,61 @@ def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: in
     except SSL.Error as error:
         return got, error.with_traceback(None)  # or the caller's frame, with its buffer, and the error keep each other
     return got, None
+
+
+def receive(
+    connection: SSL.Connection, source: socket.socket, buffer: memoryview, most: int, limit: int
+) -> tuple[int, SSL.Error | None, int]:
+    """Decrypt into `buffer`, until `most` bytes are there, or the socket has no more, or the connection ends.
+
+    What the socket gives beyond them, a record at most, OpenSSL keeps. limit: from so many bytes on that the socket has
+    given, it is not read again. Return the number of bytes; what ended it, as `decrypt` does; and how many bytes the
+    socket gave. Its errors, and its end, are left to the reactor.
+    """
+    ssl, bio = getattr(connection, "_ssl", None), getattr(connection, "_into_ssl", None)
+    if _receive_records is None or _read is None or ssl is None or bio is None:
+        return _receive(connection, source, buffer, most, limit)
+    got, size, taken = _receive_records(
+        _RECEIVING, int(_cast("uintptr_t", ssl)), int(_cast("uintptr_t", bio)), source.fileno(), buffer, most,
+        _ENCRYPTED, limit,
+    )  # fmt: skip
+    if got == most:
+        return got, None, taken
+    if _get_error(ssl, size) == _WANTS:
+        return got, _WANT_READ, taken
+    return *_decrypt_by_pyopenssl(connection, buffer, got, most), taken
+
+
+def _receive(
+    connection: SSL.Connection, source: socket.socket, buffer: memoryview, most: int, limit: int
+) -> tuple[int, SSL.Error | None, int]:
+    """Do what `receive` does, without compiled code."""
+    got = taken = 0
+    while True:
+        size, why = decrypt(connection, buffer[got:], most - got)
+        got += size
+        if taken >= limit or not isinstance(why, SSL.WantReadError):
+            return got, why, taken
+        try:
+            size = source.recv_into(_ENCRYPTED, min(most - got + _RECORD_BYTES, len(_ENCRYPTED)))
+        except OSError:
+            size = 0
+        if not size:
+            return got, why, taken
+        taken += size
+        with memoryview(_ENCRYPTED)[:size] as received:
+            connection.bio_write(received)
+
+
+def send(connection: SSL.Connection, target: socket.socket, data: bytes | memoryview) -> tuple[int, bytes] | None:
+    """Encrypt `data` and send it, a part that fits the processor's cache at a time, as much as the socket takes.
+
+    Return how many bytes were encrypted, fewer than there are if the socket is full, or the connection can't send now;
+    and those encrypted bytes that the socket did not take. None without compiled code: nothing was done then.
+    """
+    ssl, bio = getattr(connection, "_ssl", None), getattr(connection, "_from_ssl", None)
+    if _send_records is None or ssl is None or bio is None:
+        return None
+    addresses = int(_cast("uintptr_t", ssl)), int(_cast("uintptr_t", bio))
+    sent: tuple[int, bytes] = _send_records(_SENDING, *addresses, target.fileno(), data, _ENCRYPTED)
+    return sent

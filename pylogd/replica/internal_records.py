@@ -21,6 +21,8 @@ LONG: Final = struct.Struct(">q")
 #: The encoding of "no tagged fields".
 NO_TAGS: Final = b"\0"
 _MOST_VARINT_BITS: Final = 35
+#: Varints of one byte.
+_SMALL: Final = tuple(bytes((value,)) for value in range(128))
 
 
 class InvalidRecord(PylogdError):
@@ -139,6 +141,8 @@ def bytes_field(value: bytes) -> bytes:
 
 def unsigned_field(value: int) -> bytes:
     """Encode a varint."""
+    if value < 128:
+        return _SMALL[value]
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -158,6 +162,11 @@ def compact_text_field(value: str | None) -> bytes:
 def compact_bytes_field(value: bytes) -> bytes:
     """Encode flexible bytes."""
     return unsigned_field(len(value) + 1) + value
+
+
+def compact_int_array_field(values: Collection[int]) -> bytes:
+    """Encode a flexible array of int32."""
+    return unsigned_field(len(values) + 1) + struct.pack(f">{len(values)}i", *values)
 
 
 def compact_array_field(items: Collection[T], encode: Callable[[T], bytes]) -> bytes:

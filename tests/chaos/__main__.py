@@ -6,9 +6,7 @@ The exit code is 1 if a guarantee was violated. `checker` lists the guarantees, 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import platform
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from pylogd.config.source import parse_assignments
 from tests import preload
 from tests.chaos import everything, links
 from tests.chaos.checker import Chaos, Outcome
+from tests.pages import circumstances, write_page
 
 #: A longer run consists of rounds of this many seconds, each on a new cluster with the next seed.
 ROUND_SECONDS = 300.0
@@ -98,9 +97,7 @@ def _write(path: Path, outcomes: list[Outcome], everything_on: bool) -> None:
     lines = [
         f"# {sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes of chaos", "",
         f"`python -m tests.chaos --seconds {sum(outcome.seconds for outcome in outcomes):.0f} --seed {outcomes[0].seed}"
-        f"{switch}`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, "
-        f"Python {platform.python_version()}, "
-        f"{os.cpu_count()} CPUs.", "",
+        f"{switch}`, Python {platform.python_version()}. {circumstances()}", "",
         "| seed | brokers | s | acknowledged | read and compared | leaders changed | faults | " +
         " | ".join(troubles) + " |",
         "| --- " * (7 + len(troubles)) + "|",
@@ -111,7 +108,7 @@ def _write(path: Path, outcomes: list[Outcome], everything_on: bool) -> None:
             f"| {one.seed} | {one.brokers} | {one.seconds:.0f} | {one.acknowledged} | {one.read} | {one.epochs} | "
             f"{len(one.faults)} | {counts} |"
         )
-    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_page(path, lines)
 
 
 if __name__ == "__main__":

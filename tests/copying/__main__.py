@@ -6,8 +6,6 @@ Exit status 1 if a record was not copied, or was copied twice. `run` says what i
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
 import platform
 import sys
 import tempfile
@@ -17,6 +15,7 @@ from conformance import java_tools
 from tests import preload
 from tests.chaos import links
 from tests.copying.run import Copying, Outcome
+from tests.pages import circumstances, write_page
 
 #: A longer run consists of rounds of this many seconds, each on a new cluster with the next seed.
 ROUND_SECONDS = 300.0
@@ -68,10 +67,10 @@ def _write(path: Path, outcomes: list[Outcome]) -> None:
     troubles = sorted({name for outcome in outcomes for name in outcome.troubles})
     lines = [
         "# Copying in transactions, with faults", "",
-        f"`make copying`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} CPUs, Apache Kafka {java_tools.version()}'s TransactionalMessageCopier, three copiers in a "
+        f"`make copying`, Python {platform.python_version()}, Apache Kafka {java_tools.version()}'s "
+        "TransactionalMessageCopier, three copiers in a "
         "group, three brokers. What is committed in each partition of the target is compared with the source: each "
-        "record once, in order.", "",
+        "record once, in order.", "", circumstances(), "",
         "| seed | s | acknowledged | copied | offsets of markers and aborted records | faults | "
         + " | ".join(troubles) + " |",
         "| --- " * (6 + len(troubles)) + "|",
@@ -82,7 +81,7 @@ def _write(path: Path, outcomes: list[Outcome]) -> None:
             f"| {one.seed} | {one.seconds:.0f} | {one.acknowledged} | {one.copied} | {one.aborted} | "
             f"{len(one.faults)} | {counts} |"
         )
-    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_page(path, lines)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from pylogd.local.broker import START_SECONDS, BrokerFailed, RunningBroker, free
 from pylogd.log.verify import Severity, verify_log_dir
 from tests.crash.load import PARTITIONS, TOPIC, IdempotentWriter, PlainWriter, Writer, key_of, message
 from tests.crash.points import KINDS, KillPoint, choose
+from tests.pages import circumstances, write_page
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 KILLS_A_ROUND = 20
@@ -381,7 +382,7 @@ def main() -> None:
     text = _report(arguments.kills, arguments.seed, deaths, settings)
     print(text)
     if arguments.results:
-        arguments.results.write_text(text)
+        write_page(arguments.results, [text])
 
 
 def _report(kills: int, seed: int, deaths: Counter[str], settings: Mapping[str, str]) -> str:
@@ -389,10 +390,11 @@ def _report(kills: int, seed: int, deaths: Counter[str], settings: Mapping[str, 
     lines = [
         f"# {kills} kills",
         "",
-        f"`make crash`, seed {seed}{with_settings}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, "
-        f"{deaths['seconds']} s. "
+        f"`make crash`, seed {seed}{with_settings}, Python {sys.version.split()[0]}, {deaths['seconds']} s. "
         f"{deaths['messages acknowledged']:,} messages acknowledged; {deaths['messages compared']:,} read back and "
         "compared. Nothing lost, nothing twice, nothing out of order, nothing changed; `verify-log` clean each time.",
+        "",
+        circumstances(),
         "",
         "| died of | times |",
         "| --- | --- |",

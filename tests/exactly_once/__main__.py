@@ -6,9 +6,7 @@ The exit code is 1 if counts are wrong. Then the data and logs are kept, and the
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
-import os
 import signal
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from tests.exactly_once.harness import Outcome, Round, Setting
 from tests.exactly_once.plan import Victim
 from tests.kills.outcomes import outcome_of, tables, tell
 from tests.kills.processes import python_version
+from tests.pages import circumstances, write_page
 
 #: The number of brokers in each round. Kills are divided equally among the rounds.
 ROUNDS = (1, 3) * 5
@@ -41,7 +40,7 @@ def main(arguments: list[str]) -> int:
         if options.round in (None, number):
             outcomes.append(_outcome(number, setting, folder, options.seconds))
             if options.results is not None:
-                options.results.write_text(report(outcomes, options.seed))
+                write_page(options.results, [report(outcomes, options.seed)])
     return 0
 
 
@@ -70,8 +69,8 @@ def report(outcomes: Sequence[Outcome], seed: int) -> str:
     lines = [
         f"# A windowed count killed {kills} times, exactly once",
         "",
-        f"`make exactly-once`, seed {seed}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, Python {python_version()}, "
-        f"{os.cpu_count()} CPUs. `examples/counts_exactly_once.py` counted the committed events of two topics in "
+        f"`make exactly-once`, seed {seed}, Python {python_version()}. {circumstances()} "
+        f"`examples/counts_exactly_once.py` counted the committed events of two topics in "
         "windows of a minute, and wrote the counts to a third topic, each epoch in one transaction. In the end a "
         f"consumer of committed records read {sum(each.counts for each in outcomes):,} counts, compared with a loop "
         f"over the {sum(each.events for each in outcomes):,} committed events: each window's count was there "

@@ -27,12 +27,12 @@ from pylogd.api.registry import REGISTRATIONS
 from pylogd.wire.messages import ApiKey
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, Outcome
-from tests.extreme.brokers import OpenBroker, SecuredBroker, circumstances
+from tests.extreme.brokers import OpenBroker, SecuredBroker
 from tests.extreme.choosing import Chooser
 from tests.extreme.messages import Extreme
 from tests.extreme.neighbour import Neighbour, Sample, percentile
 from tests.extreme.state import Known, begin_transaction, delete_others, make_doomed, prepare
-from tests.pages import write_page
+from tests.pages import circumstances, write_page
 from tests.rawclient import ConnectionClosed, RawClient, check_serves, memory
 
 P99_MS = 50.0

@@ -7,9 +7,6 @@ tokens exist. The plain listener of the secured broker is for clients that do no
 
 from __future__ import annotations
 
-import os
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -31,16 +28,6 @@ _FAST: Final = {
     "controller_mutation_rate": 1000.0,
 }  # fmt: skip
 _SLOW: Final = {"producer_byte_rate": 1e6, "consumer_byte_rate": 1e6, "request_percentage": 50.0}
-
-
-def circumstances() -> str:
-    """Return when, at which commit, and on what something is measured, for a page of results."""
-    command = ["git", "log", "-1", "--format=%h"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-    return (
-        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit}, {os.cpu_count()} processors "
-        f"with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes."
-    )
 
 
 class OpenBroker(BrokerProcess):

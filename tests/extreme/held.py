@@ -49,11 +49,11 @@ from tests.extreme import attacks, coordinators
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, End, Outcome
 from tests.extreme.attacks import encoded
-from tests.extreme.brokers import OpenBroker, circumstances
+from tests.extreme.brokers import OpenBroker
 from tests.extreme.messages import Extreme, Sizes, Variant, variants
 from tests.extreme.state import TOPIC, Known, begin_transaction, make_doomed, prepare
 from tests.extreme.turns import Turn, Turns
-from tests.pages import write_page
+from tests.pages import circumstances, write_page
 from tests.rawclient import RawClient, check_serves, memory, reset_peak
 
 MOST_MS: Final = 50.0

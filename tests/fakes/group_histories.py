@@ -7,12 +7,13 @@ that loads the log. Answers can be lost. A `World` knows who uses which partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode
@@ -108,8 +109,9 @@ class World:
         configs = SimpleNamespace(integer=lambda group_id, name: self.settings.group_value({}, name))
         metadata = SimpleNamespace(topics=registry, topic_admin=None, group_configs=configs)
         made = GroupCoordinator(
-            cast(Any, replicas), cast(Any, metadata), self.settings, cast(Any, self.clock), lambda: 7
-        )
+            cast(Any, replicas), cast(Any, metadata), self.settings, cast(Any, self.clock), lambda: 7,
+            partial(deferLater, cast(Any, self.clock), 0),
+        )  # fmt: skip
         made._topic = cast(Any, self.log)
         made._running = True
         return made

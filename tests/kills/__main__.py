@@ -6,8 +6,6 @@ The exit code is 1 if a lake differs from its log. Then the data and logs are ke
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
 import signal
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from tests.kills.harness import CLUSTER, LOCAL, Outcome, Round, Setting
 from tests.kills.outcomes import outcome_of, tables, tell
 from tests.kills.plan import Victim
 from tests.kills.processes import python_version
+from tests.pages import circumstances, write_page
 
 #: (streaming, Spark master) of the rounds. Kills and messages are divided equally among them.
 ROUNDS = ((True, LOCAL), (False, LOCAL), (True, LOCAL), (True, CLUSTER), (True, LOCAL))
@@ -41,7 +40,7 @@ def main(arguments: list[str]) -> int:
         if options.round in (None, number):
             outcomes.append(_outcome(number, setting, folder))
             if options.results is not None:
-                options.results.write_text(report(outcomes, options.seed))
+                write_page(options.results, [report(outcomes, options.seed)])
     return 0
 
 
@@ -73,8 +72,8 @@ def report(outcomes: Sequence[Outcome], seed: int) -> str:
     lines = [
         f"# Loaders killed {kills} times",
         "",
-        f"`make kills`, seed {seed}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, Python {python_version()}, "
-        f"{os.cpu_count()} CPUs. {sum(outcome.compared for outcome in outcomes):,} messages; in the end each lake had "
+        f"`make kills`, seed {seed}, Python {python_version()}. {circumstances()} "
+        f"{sum(outcome.compared for outcome in outcomes):,} messages; in the end each lake had "
         "each of its topic's offsets once, with the same key, value, headers and time stamp, in the directory of its "
         "hour, and no file that no commit names.",
         "",

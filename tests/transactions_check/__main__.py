@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import platform
@@ -22,6 +21,7 @@ from pylogd.local.zookeeper import LocalZooKeeper
 from tests import preload
 from tests.chaos import links
 from tests.clusters import BrokerCluster
+from tests.pages import circumstances, write_page
 from tests.transactions_check.chaos import TransactionChaos
 from tests.transactions_check.history import Outcome
 from tests.transactions_check.run import SETTINGS, Result, run
@@ -123,11 +123,10 @@ def _write(path: Path, results: list[Result]) -> None:
     seconds = sum(one.seconds for one in results)
     lines = [
         "# The checker of transactions", "",
-        f"`make transactions`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} CPUs, {seconds / 60:.0f} minutes with settling.",
+        f"`make transactions`, Python {platform.python_version()}, {seconds / 60:.0f} minutes with settling.",
         "Each committed record is looked for in what readers got, in its copies, and in the log at the end;",
         "`checker.py` and `cycles.py` say what is looked for. Overtaking: pairs of transactions that wrote in both",
-        "orders, in different partitions, which Kafka allows.", "",
+        "orders, in different partitions, which Kafka allows.", "", circumstances(), "",
         "| seed | s | committed | aborted | not known | records | overtaking | errors of clients | **anomalies** | "
         + " | ".join(faults) + " |",
         "| --- " * (9 + len(faults)) + "|",
@@ -139,7 +138,7 @@ def _write(path: Path, results: list[Result]) -> None:
             f"| {one.seed} | {one.seconds:.0f} | {ended} | {one.records} | {one.overtaking} | "
             f"{sum(one.troubles.values())} | {len(one.anomalies)} | {counts} |"
         )
-    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_page(path, lines)
 
 
 if __name__ == "__main__":

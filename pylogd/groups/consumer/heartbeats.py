@@ -197,6 +197,8 @@ def go_on(
         draft.add(*assign(draft.group, view.find, view.now_ms))
     group = draft.group
     member = group.members[member_id]
+    if group.is_settled(member) and not view.changed and not draft.records:
+        return member
     after = next_step(member, _wanted(group, member, view.find), group.assignment_epoch, group.owners, owned)
     if after is not member:
         draft.add(current(group.group_id, after))

@@ -69,6 +69,9 @@ class ConsumerMember:
 def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[bytes, list[int]]:
     """Return the indexes of partitions by topic id, both in order."""
     found: dict[bytes, list[int]] = {}
-    for topic, index in sorted(partitions):
-        found.setdefault(topic, []).append(index)
-    return found
+    for topic, index in partitions:
+        if (indexes := found.get(topic)) is None:
+            found[topic] = [index]
+        else:
+            indexes.append(index)
+    return {topic: sorted(found[topic]) for topic in sorted(found)}

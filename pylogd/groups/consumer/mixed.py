@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -24,6 +25,7 @@ from pylogd.groups.consumer import classic
 from pylogd.groups.consumer.embedded import CONSUMER
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.heartbeats import (
+    Change,
     FindTopic,
     Heartbeat,
     HeartbeatRefused,
@@ -31,8 +33,16 @@ from pylogd.groups.consumer.heartbeats import (
     View,
     beat,
 )
+from pylogd.groups.consumer.held import Held, Made
 from pylogd.groups.consumer.records import Record, encode
-from pylogd.groups.consumer.service import Append, ConsumerGroups, GroupOption, HeartbeatAnswer, Held, settled
+from pylogd.groups.consumer.service import (
+    Append,
+    ConsumerGroups,
+    GroupOption,
+    HeartbeatAnswer,
+    InThread,
+    settled,
+)
 from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.metadata.image import Topic
 from pylogd.replica.internal_topic import KeyValue
@@ -83,9 +93,10 @@ class MixedGroups(ConsumerGroups):
         settings: Settings,
         downgrade: Downgrade,
         option: GroupOption,
+        in_thread: InThread | None = None,
     ) -> None:
         """`clock` times members; `now_ms` is the wall clock. `topic_of` returns a topic by its id."""
-        super().__init__(clock, now_ms, append, find, settings, option)
+        super().__init__(clock, now_ms, append, find, settings, option, in_thread)
         self._topic_of = topic_of
         self._downgrade = downgrade
 
@@ -159,15 +170,21 @@ class MixedGroups(ConsumerGroups):
             back = self._downgrade(held.group, [former], True)
             if back is not None:
                 return _after(self._go_back(held, back), lambda error: JoinAnswer(error, ""), again)
-        stale, held.stale = held.stale, False
-        view = View(self._find, _no_topics, self._now_ms(), stale)
-        try:
-            change = classic.join(held.group, request, member_id, view)
-        except HeartbeatRefused as refused:
-            return JoinAnswer(refused.code, request.member_id)
-        assert change.member is not None
-        answer = JoinAnswer(_NONE, member_id, change.member.epoch, CONSUMER, request.protocols[0][0])
-        outcome = self._write(held, change) if change.records else self._last_commit(held)
+        make = partial(_join, held.group, request, member_id, now_ms=self._now_ms())
+        wanted = classic.subscription_of(request).topics
+        unloaded = JoinAnswer(ErrorCode.NOT_COORDINATOR, request.member_id)
+        return self.change(held, member_id, wanted, make, partial(self._join_made, held, request, member_id), unloaded)
+
+    def _join_made(
+        self, held: Held, request: JoinRequest, member_id: str, made: Made | HeartbeatRefused
+    ) -> JoinAnswer | Deferred[JoinAnswer]:
+        """Write down and answer the join of a classic member."""
+        if isinstance(made, HeartbeatRefused):
+            return JoinAnswer(made.code, request.member_id)
+        member = made.change.member
+        assert member is not None
+        answer = JoinAnswer(_NONE, member_id, member.epoch, CONSUMER, request.protocols[0][0])
+        outcome = self.write_or_wait(held, made)
         self._joined(held, member_id, request)
         return _after(outcome, lambda error: JoinAnswer(error, request.member_id), lambda: answer)
 
@@ -251,6 +268,12 @@ def _after(
         return refused(error) if error else done()
 
     return outcome.addCallback(committed) if isinstance(outcome, Deferred) else committed(outcome)
+
+
+def _join(
+    group: ConsumerGroup, request: JoinRequest, member_id: str, *, find: FindTopic, topics_changed: bool, now_ms: int
+) -> Change:
+    return classic.join(group, request, member_id, View(find, _no_topics, now_ms, topics_changed))
 
 
 def _no_topics(expression: str) -> frozenset[str]:

@@ -40,6 +40,7 @@ from pylogd.replica.internal_records import (
     RecordCursor,
     compact_array_field,
     compact_bytes_field,
+    compact_int_array_field,
     compact_text_field,
     tags_field,
     text_field,
@@ -213,14 +214,14 @@ def _classic_value(classic: ClassicProtocol) -> bytes:
 
 
 def _topic_partitions(topic: tuple[bytes, list[int]]) -> bytes:
-    return topic[0] + compact_array_field(topic[1], INT.pack) + NO_TAGS
+    return topic[0] + compact_int_array_field(topic[1]) + NO_TAGS
 
 
 def _assigned(partitions: Assigned) -> bytes:
     def encode_topic(topic: tuple[bytes, list[int]]) -> bytes:
         epochs = [partitions[topic[0], index] for index in topic[1]]
-        tags = {0: compact_array_field(epochs, INT.pack)}
-        return topic[0] + compact_array_field(topic[1], INT.pack) + tags_field(tags)
+        tags = {0: compact_int_array_field(epochs)}
+        return topic[0] + compact_int_array_field(topic[1]) + tags_field(tags)
 
     return compact_array_field(partitions_by_topic(partitions).items(), encode_topic)
 

@@ -1,8 +1,9 @@
 """The consumer groups of the newer protocol that this broker coordinates: one change at a time, sessions, time-outs.
 
 Strategy: a group's change is appended to the offsets topic, takes effect in memory once it is in the log, and is
-answered once it is committed. Where the append has to wait for its turn, further requests of the group wait in line.
-An answer that changes nothing waits too for the last change to be committed, so nobody is told what could be lost.
+answered once it is committed. A change that is much work is made in a thread, one at a time (`work`). Until a change is
+in the log, further requests of the group wait in line. An answer that changes nothing waits too for the last change to
+be committed, so nobody is told what could be lost.
 
 Rules: the memory is what the log says. A member whose session ends is removed, and so is one that does not give up its
 partitions within its rebalance time-out.
@@ -11,14 +12,14 @@ Must not know: requests of the protocol, offsets.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
@@ -35,8 +36,10 @@ from pylogd.groups.consumer.heartbeats import (
     leave,
     remove,
 )
+from pylogd.groups.consumer.held import Held, Made
 from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberState, TopicPartition
 from pylogd.groups.consumer.records import encode
+from pylogd.groups.consumer.work import MUCH_WORK, make_change, matched, work
 from pylogd.replica.internal_topic import KeyValue
 
 log = Logger()
@@ -47,6 +50,10 @@ Append = Callable[[str, Sequence[KeyValue], Callable[[], object]], "ErrorCode | 
 
 T = TypeVar("T")
 
+#: Writes down and answers a change, or a refusal.
+Use = Callable[[Made | HeartbeatRefused], "T | Deferred[T]"]
+#: Calls a function in a thread.
+InThread = Callable[..., "Deferred[Any]"]
 #: Returns the value of a setting, by its name, for a group.
 GroupOption = Callable[[str, str], int]
 
@@ -66,40 +73,6 @@ class HeartbeatAnswer(NamedTuple):
     assignment: frozenset[TopicPartition] | None = None
 
 
-class Held:
-    """A group, and what goes on with it.
-
-    appending: whether a change waits for its turn to be appended. changes: how many there were. line: requests that
-    wait for that: what handles each, who waits for the answer, and the answer if the group is unloaded. committed:
-    fires when the last change is committed. deadlines: when each member's session ends; revoke_by: until when a member
-    has to have given up partitions; join_by, sync_by: until when a classic one has to have joined again, and synced;
-    all in the clock's seconds. stale: whether topics may have changed since its last change.
-    """
-
-    __slots__ = (
-        "appending", "changes", "committed", "deadlines", "group", "join_by", "line", "revoke_by", "stale", "sync_by",
-        "timer",
-    )  # fmt: skip
-
-    def __init__(self, group: ConsumerGroup) -> None:
-        self.group = group
-        self.appending = False
-        self.changes = 0
-        self.line: deque[tuple[Callable[[], Any], Deferred[Any], Any]] = deque()
-        self.committed: Deferred[ErrorCode] | None = None
-        self.deadlines: dict[str, float] = {}
-        self.revoke_by: dict[str, float] = {}
-        self.join_by: dict[str, float] = {}
-        self.sync_by: dict[str, float] = {}
-        self.stale = True
-        self.timer: IDelayedCall | None = None
-
-    @property
-    def times(self) -> tuple[dict[str, float], ...]:
-        """All times by member id at which a member is late."""
-        return self.deadlines, self.revoke_by, self.join_by, self.sync_by
-
-
 class ConsumerGroups:
     """All groups of the newer protocol that this broker coordinates."""
 
@@ -111,14 +84,20 @@ class ConsumerGroups:
         find: FindTopic,
         settings: Settings,
         option: GroupOption | None = None,
+        in_thread: InThread | None = None,
     ) -> None:
-        """`clock` times sessions; `now_ms` is the wall clock, for time stamps. option: None for the broker's values."""
+        """`clock` times sessions; `now_ms` is the wall clock, for time stamps. option: None for the broker's values.
+
+        in_thread: where large changes are made; None to make them at once.
+        """
         self._clock = clock
         self._now_ms = now_ms
         self._append = append
         self._find = find
         self._settings = settings
         self._option = option or (lambda group_id, name: settings.group_value({}, name))
+        self._in_thread = in_thread
+        self._one_at_a_time = DeferredLock()  # or clients would take all threads
         self._held: dict[str, Held] = {}
 
     # -- loading and unloading
@@ -152,6 +131,10 @@ class ConsumerGroups:
         held = self._held.get(group_id)
         return held.group if held is not None and held.group.epoch else None
 
+    def __contains__(self, group_id: object) -> bool:
+        """Return whether there is a group, or one whose first member joins."""
+        return group_id in self._held
+
     def groups(self) -> list[ConsumerGroup]:
         """Return all groups."""
         return [held.group for held in self._held.values() if held.group.epoch]
@@ -159,12 +142,12 @@ class ConsumerGroups:
     # -- requests in line
 
     def in_line(self, group_id: str, handle: Callable[[], T | Deferred[T]], unloaded: T) -> Deferred[T] | None:
-        """Have a request of a group wait while a change of the group is being appended; None if it need not.
+        """Have a request of a group wait while a change of the group is made or appended; None if it need not.
 
         handle: called when its turn has come. unloaded: the answer if the group is unloaded before.
         """
         held = self._held.get(group_id)
-        if held is None or not held.appending:
+        if held is None or not held.changing:
             return None
         waiting: Deferred[T] = Deferred()
         held.line.append((handle, waiting, unloaded))
@@ -175,7 +158,7 @@ class ConsumerGroups:
     def heartbeat(self, group_id: str, request: Heartbeat, match: Match) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
         """Handle a heartbeat, of which `check` found no fault. `match` finds topics by a regular expression.
 
-        Not while a change of the group is being appended: see `in_line`.
+        Not while a change of the group is made or appended: see `in_line`.
         """
         held = self._held.get(group_id)
         if held is None:
@@ -185,13 +168,30 @@ class ConsumerGroups:
         if request.epoch < JOINING:
             return self._leave(held, request)
         try:
-            change = self._change(held, request, match)
+            self._check_joining(held.group, request)
+            matches = matched(held.group, request, match, topics_changed=held.stale)
         except HeartbeatRefused as refused:
-            self._forget_if_unused(held)
-            return HeartbeatAnswer(refused.code, str(refused), request.member_id)
-        result = self._write(held, change) if change.records else self._last_commit(held)
+            return self._refused(held, request, refused)
+        wanted = None
+        if request.epoch == JOINING or request.topics is not None or request.regex is not None:
+            wanted = (request.topics or frozenset()).union(*matches.values())
+        make = partial(beat, held.group, request, match=matches.__getitem__, now_ms=self._now_ms())
+        use, unloaded = partial(self._beaten, held, request), HeartbeatAnswer(ErrorCode.NOT_COORDINATOR)
+        return self.change(held, request.member_id, wanted, make, use, unloaded)
+
+    def _beaten(
+        self, held: Held, request: Heartbeat, made: Made | HeartbeatRefused
+    ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+        """Write down and answer a heartbeat of a member that joins or stays."""
+        if isinstance(made, HeartbeatRefused):
+            return self._refused(held, request, made)
+        result = self.write_or_wait(held, made)
         self._renew(held, request.member_id)
-        return settled(self._answer(request, change), result)
+        return settled(self._answer(request, made.change), result)
+
+    def _refused(self, held: Held, request: Heartbeat, refused: HeartbeatRefused) -> HeartbeatAnswer:
+        self._forget_if_unused(held)
+        return HeartbeatAnswer(refused.code, str(refused), request.member_id)
 
     def _leave(self, held: Held, request: Heartbeat) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
         """Handle the last heartbeat of a member."""
@@ -208,15 +208,16 @@ class ConsumerGroups:
         """Take members out of a group."""
         return self._write(held, remove(held.group, member_ids))
 
+    def write_or_wait(self, held: Held, made: Made) -> ErrorCode | Deferred[ErrorCode]:
+        """Write a change; wait for the last one if this one is none."""
+        if not made.records:
+            return self._last_commit(held)
+        return self._log(held, made.records, partial(self._appended, held, made.change.group))
+
     @staticmethod
     def _last_commit(held: Held) -> ErrorCode | Deferred[ErrorCode]:
         """Return the outcome of the last change: an answer without a change waits for it."""
         return ErrorCode.NONE if held.committed is None else _follow(held.committed)
-
-    def _change(self, held: Held, request: Heartbeat, match: Match) -> Change:
-        self._check_joining(held.group, request)
-        stale, held.stale = held.stale, False
-        return beat(held.group, request, self._find, match, self._now_ms(), topics_changed=stale)
 
     def _check_joining(self, group: ConsumerGroup, request: Heartbeat) -> None:
         """Check the limits on members and topics for a member. Raises HeartbeatRefused if one is exceeded."""
@@ -249,6 +250,54 @@ class ConsumerGroups:
 
     # -- changes
 
+    def change(
+        self,
+        held: Held,
+        member_id: str,
+        wanted: frozenset[str] | None,
+        make: Callable[..., Change],
+        use: Use[T],
+        unloaded: T,
+    ) -> T | Deferred[T]:
+        """Make what a member's request changes, in a thread if it is much work, and return what `use` returns for it.
+
+        wanted: the names of topics that the member subscribes to now, None if as before. make: called with `find` and
+        `topics_changed`. unloaded: the answer if the group is unloaded meanwhile.
+        """
+        stale, held.stale = held.stale, False
+        much = work(held.group, member_id, wanted, self._find, topics_changed=stale) > MUCH_WORK
+        if self._in_thread is None or not much:
+            return self._made(held, stale, use, make_change(make, self._find, stale))
+        held.changing = True
+
+        def made(result: Made | HeartbeatRefused) -> T | Deferred[T]:
+            if self._held.get(held.group.group_id) is not held:
+                return unloaded
+            held.changing = False
+            answer = self._made(held, stale, use, result)
+            self._serve_line(held)
+            return answer
+
+        def failed(failure: Failure) -> Failure:
+            held.changing, held.stale = False, True
+            self._forget_if_unused(held)
+            self._serve_line(held)
+            return failure
+
+        found = cache(self._find)  # the same answer each time: topics may change meanwhile
+        return self._one_at_a_time.run(self._in_thread, make_change, make, found, stale).addCallbacks(made, failed)
+
+    @staticmethod
+    def _made(
+        held: Held,
+        stale: bool,
+        use: Use[T],
+        made: Made | HeartbeatRefused,
+    ) -> T | Deferred[T]:
+        if isinstance(made, HeartbeatRefused):
+            held.stale = held.stale or stale  # nobody has looked at the topics
+        return use(made)
+
     def _write(self, held: Held, change: Change) -> ErrorCode | Deferred[ErrorCode]:
         """Append a change. It takes effect when it is in the log, and is answered when it is committed."""
         return self._log(held, [*map(encode, change.records)], partial(self._appended, held, change.group))
@@ -265,7 +314,7 @@ class ConsumerGroups:
         refused: called instead of `appended` if the records will never be in the log.
         """
         held.changes += 1
-        held.appending = True
+        held.changing = True
         change, logged = held.changes, False
 
         def in_log() -> None:
@@ -297,11 +346,14 @@ class ConsumerGroups:
 
     def _go_on(self, held: Held, change: int) -> None:
         """Handle the requests that waited for a change to be appended, unless a later change is being appended."""
-        if change != held.changes:
-            return
-        held.appending = False
-        self._forget_if_unused(held)
-        while held.line and not held.appending:
+        if change == held.changes:
+            held.changing = False
+            self._forget_if_unused(held)
+            self._serve_line(held)
+
+    @staticmethod
+    def _serve_line(held: Held) -> None:
+        while held.line and not held.changing:
             handle, waiting, _ = held.line.popleft()
             result = handle()
             if isinstance(result, Deferred):
@@ -311,14 +363,14 @@ class ConsumerGroups:
 
     def _forget_if_unused(self, held: Held) -> None:
         """Forget a group that does not exist: its first member was refused, or it was deleted."""
-        if not held.group.epoch and not held.appending and self._held.get(held.group.group_id) is held:
+        if not held.group.epoch and not held.changing and self._held.get(held.group.group_id) is held:
             del self._held[held.group.group_id]
 
     def delete(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
         """Delete a group that has no members."""
         held = self._held[group_id]
-        if held.group.state is not ConsumerGroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
+        if held.changing or held.group.state is not ConsumerGroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP  # also while its first member joins
         records = delete(held.group)
         return self._write(held, Change(held.group.with_records(records), records))
 
@@ -361,13 +413,16 @@ class ConsumerGroups:
     def _timed_out(self, held: Held) -> None:
         if self._held.get(held.group.group_id) is not held:
             return
+        if held.changing:  # in line, or a group that always changes would keep its late members
+            self.in_line(held.group.group_id, partial(self._timed_out, held), None)
+            return
         now = self._clock.seconds()
         late = [
             member_id
             for member_id in held.group.members
             if min(times.get(member_id, _NEVER) for times in held.times) <= now
         ]
-        if late and not held.appending:
+        if late:
             log.info(
                 "Consumer group {group}: removing {count} members that sent no heartbeat, or did not give up their "
                 "partitions or join again in time: {members}",

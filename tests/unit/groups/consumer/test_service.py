@@ -7,16 +7,19 @@ from functools import partial
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer import service
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState, replay
 from pylogd.groups.consumer.heartbeats import Heartbeat
 from pylogd.groups.consumer.members import LEAVING, LEAVING_FOR_A_WHILE
 from pylogd.groups.consumer.records import decode
 from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer
+from pylogd.metadata.image import Topic
 from pylogd.replica.internal_topic import KeyValue
 from tests.unit.groups.consumer.test_heartbeats import topic
 
@@ -56,12 +59,43 @@ class Log:
         return result
 
 
+class Threads:
+    """Calls in threads: made at once, or, while `wait`, when they are told to."""
+
+    def __init__(self) -> None:
+        self.wait = False
+        self.calls = 0
+        self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+
+    def defer(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        self.calls += 1
+        if not self.wait:
+            return maybeDeferred(function, *args)
+        result: Deferred[Any] = Deferred()
+        self.waiting.append((partial(function, *args), result))
+        return result
+
+    def call(self) -> None:
+        """Make the call that has waited longest."""
+        function, result = self.waiting.pop(0)
+        maybeDeferred(function).chainDeferred(result)
+
+
 class World:
     def __init__(self) -> None:
         self.clock = Clock()
         self.log = Log()
-        self.groups = ConsumerGroups(self.clock, lambda: 7, self.log.append, TOPICS.get, Settings({}))
+        self.threads = Threads()
+        self.looked_up: list[str] = []
+        self.groups = self.make(Settings({}))
         self.answers: list[HeartbeatAnswer] = []
+
+    def make(self, settings: Settings) -> ConsumerGroups:
+        return ConsumerGroups(self.clock, lambda: 7, self.log.append, self.find, settings, in_thread=self.threads.defer)
+
+    def find(self, name: str) -> Topic | None:
+        self.looked_up.append(name)
+        return TOPICS.get(name)
 
     def send(self, member_id: str, epoch: int, **fields: Any) -> HeartbeatAnswer | None:
         """Send a heartbeat, and return the answer if it is there at once."""
@@ -69,7 +103,11 @@ class World:
         result = self.groups.in_line("g", handle, HeartbeatAnswer(ErrorCode.NOT_COORDINATOR)) or handle()
         if isinstance(result, HeartbeatAnswer):
             return result
-        result.addCallback(self.answers.append)
+        answers: list[HeartbeatAnswer] = []
+        result.addCallback(answers.append)
+        if answers:
+            return answers[0]  # it was made in a thread that had time at once
+        result.addCallback(lambda _: self.answers.append(answers[0]))
         return None
 
     def join(self, member_id: str, **fields: Any) -> HeartbeatAnswer | None:
@@ -86,9 +124,20 @@ class World:
         return found
 
 
-@pytest.fixture
-def world() -> World:
+@pytest.fixture(params=["at once", "in a thread"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> World:
+    if request.param == "in a thread":
+        monkeypatch.setattr(service, "MUCH_WORK", -1)
     return World()
+
+
+@pytest.fixture
+def busy_world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """One where every change is much work, and threads wait until they are told to go on."""
+    monkeypatch.setattr(service, "MUCH_WORK", -1)
+    made = World()
+    made.threads.wait = True
+    return made
 
 
 def test_a_member_joins_stays_and_leaves(world: World) -> None:
@@ -217,9 +266,7 @@ def test_members_of_a_group_that_is_loaded_have_a_session(world: World) -> None:
 
 
 def test_the_largest_group(world: World) -> None:
-    world.groups = ConsumerGroups(
-        world.clock, lambda: 7, world.log.append, TOPICS.get, Settings({"group.consumer.max.size": 1})
-    )
+    world.groups = world.make(Settings({"group.consumer.max.size": 1}))
     world.join("a", instance_id="i")
     full = world.join("b")
     assert full is not None and full.error == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -243,8 +290,7 @@ def test_topics_that_change(world: World) -> None:
 
 
 def test_members_cannot_fill_the_memory_with_topic_names(world: World) -> None:
-    settings = Settings({"group.metadata.max.bytes": 1 << 20})
-    world.groups = ConsumerGroups(world.clock, lambda: 7, world.log.append, TOPICS.get, settings)
+    world.groups = world.make(Settings({"group.metadata.max.bytes": 1 << 20}))
     errors = []
     for number in range(70):
         names = frozenset(f"{number:03}" + str(at) * 200 for at in range(100))
@@ -253,3 +299,114 @@ def test_members_cannot_fill_the_memory_with_topic_names(world: World) -> None:
         errors.append(answer.error)
     assert errors[:20] == [ErrorCode.NONE] * 20 and errors[-1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert world.join("small") is not None
+
+
+# -- changes that are made in a thread
+
+
+def test_requests_of_a_group_wait_while_a_change_is_made(busy_world: World) -> None:
+    world = busy_world
+    assert world.join("a") is None
+    assert "g" in world.groups and world.groups.get("g") is None
+    assert world.join("b") is None
+    assert len(world.threads.waiting) == 1 and not world.log.records
+    world.threads.call()
+    assert [answer.member_id for answer in world.answers] == ["a"]
+    world.threads.call()
+    assert [answer.member_id for answer in world.answers] == ["a", "b"]
+    assert set(world.group.members) == {"a", "b"}
+    world.clock.advance(SESSION)
+    assert not world.group.members
+
+
+def test_a_group_that_is_unloaded_while_a_change_is_made(busy_world: World) -> None:
+    world = busy_world
+    world.join("a")
+    world.join("b")
+    world.groups.unload(lambda group_id: True)
+    again = ConsumerGroup("g")
+    again.epoch = 5
+    world.groups.load([again])
+    world.threads.call()
+    assert {answer.error for answer in world.answers} == {ErrorCode.NOT_COORDINATOR} and len(world.answers) == 2
+    assert not world.log.records
+    found = world.groups.get("g")
+    assert found is again and not found.members
+
+
+def test_topics_that_change_while_a_change_is_made_are_looked_at_again(busy_world: World) -> None:
+    world = busy_world
+    world.join("a")
+    world.groups.topics_changed()
+    world.threads.call()
+    assert world.groups._held["g"].stale
+    world.send("a", 1)
+    world.threads.call()
+    assert not world.groups._held["g"].stale
+
+
+def test_a_change_that_fails_leaves_the_group_as_it_was(busy_world: World) -> None:
+    world = busy_world
+    errors: list[Failure] = []
+    broken: Any = partial(world.groups.heartbeat, "g", Heartbeat("a", 0, rebalance_ms=1, topics=frozenset("t")))
+    broken(no_topics).addErrback(errors.append)
+    world.join("b")
+    _, result = world.threads.waiting[0]
+    world.threads.waiting[0] = partial(int, "no number"), result
+    world.threads.call()
+    assert [error.type for error in errors] == [ValueError]
+    world.threads.call()
+    assert set(world.group.members) == {"b"}
+
+
+def test_a_refusal_in_a_thread_forgets_nothing(busy_world: World) -> None:
+    world = busy_world
+    world.join("a")
+    world.threads.call()
+    world.groups.topics_changed()
+    world.send("stranger", 3, topics=frozenset("t"))
+    world.threads.call()
+    assert world.answers[-1].error == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.groups._held["g"].stale  # the next heartbeat looks at the topics
+
+
+def test_a_group_is_not_deleted_while_its_first_member_joins(busy_world: World) -> None:
+    world = busy_world
+    world.join("a")
+    world.threads.call()
+    world.send("a", LEAVING)
+    world.join("b")
+    assert world.groups.delete("g") == ErrorCode.NON_EMPTY_GROUP
+    world.threads.call()
+    assert set(world.group.members) == {"b"}
+
+
+def test_a_group_that_always_changes_loses_its_late_members(busy_world: World) -> None:
+    world = busy_world
+    for name in "ab":
+        world.join(name)
+        world.threads.call()
+    for _ in range(SESSION + 1):
+        world.send("a", world.group.members["a"].epoch, topics=frozenset("t"), owned=frozenset())
+        world.send("a", world.group.members["a"].epoch, topics=frozenset("t"), owned=frozenset())
+        world.clock.advance(1)
+        world.threads.call()
+        world.threads.call()
+    assert set(world.group.members) == {"a"}
+
+
+def test_what_is_little_work_is_made_at_once() -> None:
+    world = World()
+    world.join("a")
+    world.send("a", 1)
+    assert not world.threads.calls
+
+
+def test_a_heartbeat_of_a_member_that_has_what_it_is_to_have_looks_at_no_topic(world: World) -> None:
+    world.join("a")
+    found = len(world.looked_up)
+    world.send("a", 1)
+    assert len(world.looked_up) == found
+    world.groups.topics_changed()
+    world.send("a", 1)
+    assert len(world.looked_up) > found

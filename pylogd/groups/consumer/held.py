@@ -1,0 +1,57 @@
+"""A consumer group of the newer protocol, and what goes on with it: changes, requests that wait, times."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+
+from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.consumer.heartbeats import Change
+from pylogd.replica.internal_topic import KeyValue
+
+
+class Made(NamedTuple):
+    """A change, and its records as they are stored."""
+
+    change: Change
+    records: Sequence[KeyValue]
+
+
+class Held:
+    """A group, and what goes on with it.
+
+    changing: whether a change is being made in a thread, or waits for its turn to be appended. changes: how many were
+    appended. line: requests that wait for that: what handles each, who waits for the answer, and the answer if the
+    group is unloaded. committed: fires when the last change is committed. deadlines: when each member's session ends;
+    revoke_by: until when a member has to have given up partitions; join_by, sync_by: until when a classic one has to
+    have joined again, and synced; all in the clock's seconds. stale: whether topics may have changed since its last
+    change.
+    """
+
+    __slots__ = (
+        "changes", "changing", "committed", "deadlines", "group", "join_by", "line", "revoke_by", "stale", "sync_by",
+        "timer",
+    )  # fmt: skip
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self.group = group
+        self.changing = False
+        self.changes = 0
+        self.line: deque[tuple[Callable[[], Any], Deferred[Any], Any]] = deque()
+        self.committed: Deferred[ErrorCode] | None = None
+        self.deadlines: dict[str, float] = {}
+        self.revoke_by: dict[str, float] = {}
+        self.join_by: dict[str, float] = {}
+        self.sync_by: dict[str, float] = {}
+        self.stale = True
+        self.timer: IDelayedCall | None = None
+
+    @property
+    def times(self) -> tuple[dict[str, float], ...]:
+        """All times by member id at which a member is late."""
+        return self.deadlines, self.revoke_by, self.join_by, self.sync_by

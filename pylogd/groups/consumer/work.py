@@ -1,0 +1,62 @@
+"""Make the changes of consumer groups, and estimate how much work that is: large ones are made in a thread.
+
+The time of a change grows with the partitions, names of topics and members that it looks at: some microseconds each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Final
+
+from pylogd.groups.consumer.group import ConsumerGroup
+from pylogd.groups.consumer.heartbeats import Change, FindTopic, Heartbeat, HeartbeatRefused, Match
+from pylogd.groups.consumer.held import Made
+from pylogd.groups.consumer.records import encode
+
+#: A change that looks at more than this takes over 10 ms.
+MUCH_WORK: Final = 3000
+
+
+def work(
+    group: ConsumerGroup, member_id: str, wanted: Set[str] | None, find: FindTopic, *, topics_changed: bool
+) -> int:
+    """Return about how many partitions, names and members a member's request has looked at.
+
+    wanted: the names of topics that it subscribes to now, None if as before. topics_changed: whether topics may have
+    changed since the group's last change.
+    """
+    member = group.members.get(member_id)
+    assigned = group.epoch == group.assignment_epoch
+    if member is not None and wanted is None and assigned and not topics_changed:
+        if group.is_settled(member):
+            return 0
+        return len(group.target_of(member_id)) + len(group.subscribed(member))
+    alike = {(one.topics, one.regex): one for one in group.members.values()}
+    subscriptions = [wanted or frozenset(), *map(group.subscribed, alike.values())]
+    topics = map(find, frozenset[str]().union(*subscriptions))
+    partitions = sum(len(topic.partitions) for topic in topics if topic is not None)
+    return len(group.members) + sum(map(len, subscriptions)) + partitions
+
+
+def matched(
+    group: ConsumerGroup, request: Heartbeat, match: Match, *, topics_changed: bool
+) -> dict[str, frozenset[str]]:
+    """Return the topics that a member's regular expression matches, by that, if `beat` will ask.
+
+    Raises HeartbeatRefused.
+    """
+    member = group.members.get(request.member_id) or group.members.get(
+        group.instances.get(request.instance_id or "", "")
+    )
+    expression = request.regex if request.regex is not None or member is None else member.regex
+    asks = expression and (topics_changed or expression not in group.matched)
+    return {expression: match(expression)} if expression and asks else {}
+
+
+def make_change(make: Callable[..., Change], find: FindTopic, stale: bool) -> Made | HeartbeatRefused:
+    """Make a change and encode its records, also in a thread."""
+    try:
+        change = make(find=find, topics_changed=stale)
+    except HeartbeatRefused as refused:
+        return refused
+    return Made(change, [*map(encode, change.records)])
