@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from pylogd.config import Settings
+from pylogd.config.group import ASSIGNMENT_INTERVAL
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer import classic
 from pylogd.groups.consumer.embedded import CONSUMER
@@ -30,9 +31,18 @@ from pylogd.groups.consumer.heartbeats import (
     Match,
     View,
     beat,
+    may_assign,
 )
 from pylogd.groups.consumer.records import Record, encode
-from pylogd.groups.consumer.service import Append, ConsumerGroups, GroupOption, HeartbeatAnswer, Held, settled
+from pylogd.groups.consumer.service import (
+    AllCommitted,
+    Append,
+    ConsumerGroups,
+    GroupOption,
+    HeartbeatAnswer,
+    Held,
+    settled,
+)
 from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.metadata.image import Topic
 from pylogd.replica.internal_topic import KeyValue
@@ -83,9 +93,10 @@ class MixedGroups(ConsumerGroups):
         settings: Settings,
         downgrade: Downgrade,
         option: GroupOption,
+        all_committed: AllCommitted,
     ) -> None:
         """`clock` times members; `now_ms` is the wall clock. `topic_of` returns a topic by its id."""
-        super().__init__(clock, now_ms, append, find, settings, option)
+        super().__init__(clock, now_ms, append, find, settings, option, all_committed)
         self._topic_of = topic_of
         self._downgrade = downgrade
 
@@ -160,7 +171,7 @@ class MixedGroups(ConsumerGroups):
             if back is not None:
                 return _after(self._go_back(held, back), lambda error: JoinAnswer(error, ""), again)
         stale, held.stale = held.stale, False
-        view = View(self._find, _no_topics, self._now_ms(), stale)
+        view = View(self._find, _no_topics, self._now_ms(), stale, self._option(group_id, ASSIGNMENT_INTERVAL))
         try:
             change = classic.join(held.group, request, member_id, view)
         except HeartbeatRefused as refused:
@@ -203,7 +214,7 @@ class MixedGroups(ConsumerGroups):
             classic.check_protocol(told, protocol_type, protocol)
         except HeartbeatRefused as refused:
             return SyncAnswer(refused.code)
-        if classic.is_behind(held.group, member):
+        if classic.is_behind(member, self._epoch_of_next(held.group)):
             self._expect_join(held, member_id, member.rebalance_ms)
             return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
         held.sync_by.pop(member_id, None)
@@ -219,10 +230,15 @@ class MixedGroups(ConsumerGroups):
         except HeartbeatRefused as refused:
             return refused.code
         self._renew(held, member_id)
-        if not classic.has_to_join(held.group, member):
+        if not classic.has_to_join(held.group, member, self._epoch_of_next(held.group)):
             return _NONE
         self._expect_join(held, member_id, member.rebalance_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS
+
+    def _epoch_of_next(self, group: ConsumerGroup) -> int:
+        """Return the epoch that a member gets which joins now: that of the last assignment until the next is due."""
+        due = may_assign(group, self._option(group.group_id, ASSIGNMENT_INTERVAL), self._now_ms())
+        return group.epoch if due else group.assignment_epoch
 
     def _expect_join(self, held: Held, member_id: str, rebalance_ms: int) -> None:
         self._set_timer(held, held.join_by.setdefault(member_id, self._clock.seconds() + rebalance_ms / 1000))

@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from pylogd.config import Settings
-from pylogd.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from pylogd.config.group import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from pylogd.groups.consumer.heartbeats import (
@@ -38,6 +38,7 @@ from pylogd.groups.consumer.heartbeats import (
 from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberState, TopicPartition
 from pylogd.groups.consumer.records import encode
 from pylogd.replica.internal_topic import KeyValue
+from pylogd.replica.waiting import then
 
 log = Logger()
 
@@ -47,6 +48,8 @@ Append = Callable[[str, Sequence[KeyValue], Callable[[], object]], "ErrorCode | 
 
 T = TypeVar("T")
 
+#: Returns NONE once all that is in the log for a group is committed, or why it is not.
+AllCommitted = Callable[[str], "ErrorCode | Deferred[ErrorCode]"]
 #: Returns the value of a setting, by its name, for a group.
 GroupOption = Callable[[str, str], int]
 
@@ -71,14 +74,15 @@ class Held:
 
     appending: whether a change waits for its turn to be appended. changes: how many there were. line: requests that
     wait for that: what handles each, who waits for the answer, and the answer if the group is unloaded. committed:
-    fires when the last change is committed. deadlines: when each member's session ends; revoke_by: until when a member
-    has to have given up partitions; join_by, sync_by: until when a classic one has to have joined again, and synced;
-    all in the clock's seconds. stale: whether topics may have changed since its last change.
+    fires when the last change is committed. unsure: whether that change is in the log, and was not committed in time.
+    deadlines: when each member's session ends; revoke_by: until when a member has to have given up partitions; join_by,
+    sync_by: until when a classic one has to have joined again, and synced; all in the clock's seconds. stale: whether
+    topics may have changed since its last change.
     """
 
     __slots__ = (
         "appending", "changes", "committed", "deadlines", "group", "join_by", "line", "revoke_by", "stale", "sync_by",
-        "timer",
+        "timer", "unsure",
     )  # fmt: skip
 
     def __init__(self, group: ConsumerGroup) -> None:
@@ -87,6 +91,7 @@ class Held:
         self.changes = 0
         self.line: deque[tuple[Callable[[], Any], Deferred[Any], Any]] = deque()
         self.committed: Deferred[ErrorCode] | None = None
+        self.unsure = False
         self.deadlines: dict[str, float] = {}
         self.revoke_by: dict[str, float] = {}
         self.join_by: dict[str, float] = {}
@@ -111,6 +116,7 @@ class ConsumerGroups:
         find: FindTopic,
         settings: Settings,
         option: GroupOption | None = None,
+        all_committed: AllCommitted = lambda group_id: ErrorCode.NONE,
     ) -> None:
         """`clock` times sessions; `now_ms` is the wall clock, for time stamps. option: None for the broker's values."""
         self._clock = clock
@@ -119,6 +125,7 @@ class ConsumerGroups:
         self._find = find
         self._settings = settings
         self._option = option or (lambda group_id, name: settings.group_value({}, name))
+        self._all_committed = all_committed
         self._held: dict[str, Held] = {}
 
     # -- loading and unloading
@@ -208,15 +215,27 @@ class ConsumerGroups:
         """Take members out of a group."""
         return self._write(held, remove(held.group, member_ids))
 
-    @staticmethod
-    def _last_commit(held: Held) -> ErrorCode | Deferred[ErrorCode]:
+    def _last_commit(self, held: Held) -> ErrorCode | Deferred[ErrorCode]:
         """Return the outcome of the last change: an answer without a change waits for it."""
-        return ErrorCode.NONE if held.committed is None else _follow(held.committed)
+        if held.committed is not None:
+            return _follow(held.committed)
+        if not held.unsure:
+            return ErrorCode.NONE
+        changes = held.changes
+
+        def outcome(error: ErrorCode) -> ErrorCode:
+            held.unsure = bool(error) or changes != held.changes
+            return error
+
+        return then(self._all_committed(held.group.group_id), outcome)
 
     def _change(self, held: Held, request: Heartbeat, match: Match) -> Change:
         self._check_joining(held.group, request)
         stale, held.stale = held.stale, False
-        return beat(held.group, request, self._find, match, self._now_ms(), topics_changed=stale)
+        interval_ms = self._option(held.group.group_id, ASSIGNMENT_INTERVAL)
+        return beat(
+            held.group, request, self._find, match, self._now_ms(), topics_changed=stale, interval_ms=interval_ms
+        )
 
     def _check_joining(self, group: ConsumerGroup, request: Heartbeat) -> None:
         """Check the limits on members and topics for a member. Raises HeartbeatRefused if one is exceeded."""
@@ -277,6 +296,8 @@ class ConsumerGroups:
         def outcome(error: ErrorCode) -> ErrorCode:
             if held.committed is result:
                 held.committed = None
+            if change == held.changes:
+                held.unsure = logged and bool(error)
             if not logged:
                 refused()
                 self._go_on(held, change)

@@ -104,11 +104,18 @@ class History:
             self.pass_time(1.0)
 
 
-@pytest.mark.parametrize("policy", ["bidirectional", "upgrade"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group.consumer.migration.policy": "bidirectional"},
+        {"group.consumer.migration.policy": "upgrade"},
+        {"group.consumer.assignment.interval.ms": "3000"},
+    ],
+)
 @pytest.mark.parametrize("part", range(4))
-def test_no_partition_has_two_owners_and_all_have_one_in_the_end(part: int, policy: str) -> None:
+def test_no_partition_has_two_owners_and_all_have_one_in_the_end(part: int, settings: dict[str, str]) -> None:
     for seed in range(part * 25, part * 25 + 25):
-        history = History(seed, **{"group.consumer.migration.policy": policy})
+        history = History(seed, **settings)
         for _ in range(40):
             history.step()
         history.settle()

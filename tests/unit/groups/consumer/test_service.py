@@ -60,7 +60,11 @@ class World:
     def __init__(self) -> None:
         self.clock = Clock()
         self.log = Log()
-        self.groups = ConsumerGroups(self.clock, lambda: 7, self.log.append, TOPICS.get, Settings({}))
+        self.uncommitted = ErrorCode.NONE
+        self.groups = ConsumerGroups(
+            self.clock, lambda: 7, self.log.append, TOPICS.get, Settings({}),
+            all_committed=lambda group_id: self.uncommitted,
+        )  # fmt: skip
         self.answers: list[HeartbeatAnswer] = []
 
     def send(self, member_id: str, epoch: int, **fields: Any) -> HeartbeatAnswer | None:
@@ -193,6 +197,14 @@ def test_a_change_that_is_late_is_in_force(world: World) -> None:
     world.log.log_it().callback(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert world.answers[0].error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert set(world.group.members) == {"a"}, "it is in the log and may be committed yet"
+    world.log.waits = False
+    world.uncommitted = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.send("a", 1) == HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, None, "a"), "it may be lost yet"
+    world.uncommitted = ErrorCode.NONE
+    for _ in range(2):
+        answer = world.send("a", 1)
+        assert answer is not None and not answer.error
+        world.uncommitted = ErrorCode.COORDINATOR_NOT_AVAILABLE  # which is not asked for any more
 
 
 def test_unloading(world: World) -> None:
