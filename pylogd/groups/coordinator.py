@@ -213,9 +213,13 @@ class GroupCoordinator(LedGroups):
             return _NONE
         if records is None:
             records = [offset_record(group_id, *offset) for offset in offsets]
-        known, open_ = group.offsets, group.transactions
+        open_ = group.transactions
+
+        def count() -> None:  # if the group was deleted meanwhile, that was before: this begins it anew
+            (self._groups.get(group_id) or self._new(group_id)).offsets.update(offsets)
+
         overtake = partial(transactions.overtake, open_, [partition for partition, _ in offsets]) if open_ else None
-        return self._append(group, records, lambda: known.update(offsets), overtake)
+        return self._append(group, records, count, overtake)
 
     def commit_in_transaction(self, group_id: str, commit: TransactionalCommit) -> ErrorCode | Deferred[ErrorCode]:
         """Store offsets, all or none, that count once the transaction is committed. See `transaction_ended`."""

@@ -265,7 +265,7 @@ class LedGroups:
         then: Callable[[], object],
         on_append: Callable[[int], object] | None = None,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records of a group, and call `then` once they are committed, unless the group is Dead by then.
+        """Append records of a group, and call `then` once they are committed, unless the partition is lost by then.
 
         That may be after an error was returned: if the records were not committed in time. on_append: called with the
         offset of the first one once they are in the log.
@@ -282,7 +282,7 @@ class LedGroups:
                 on_append(offset)
 
         def apply() -> None:
-            if group.state is not GroupState.DEAD:
+            if self._shards.get(group.partition_index) is leading:
                 then()
 
         def outcome(error: ErrorCode) -> ErrorCode:

@@ -352,6 +352,18 @@ class TestOldOffsets:
 
 
 class TestDeleting:
+    def test_an_offset_that_is_committed_behind_a_deletion_stays(self, parts: Parts) -> None:
+        commit(parts, 7)
+        partition = home(parts)
+        parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
+        deleted, committed = PendingResult(parts.groups.delete("g")), PendingResult(commit(parts, 8))
+        partition.high_watermark = partition.log.log_end_offset
+        parts.replicas.append_waits.check(partition.key)
+        assert (deleted.answer, committed.answer) == (NONE, NONE)
+        assert offsets(parts) == {("t", 0): 8}
+        restart(parts)
+        assert offsets(parts) == {("t", 0): 8}
+
     def test_a_group_without_members(self, parts: Parts) -> None:
         commit(parts, 7)
         partition = home(parts)
