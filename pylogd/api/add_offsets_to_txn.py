@@ -45,7 +45,9 @@ def add_offsets_to_txn(
 
     if groups.offsets_partition(request.group_id) is None:
         # A client without a consumer asks for the group's coordinator, which creates the topic, only after this answer.
-        return then(groups.coordinator_of(request.group_id), add)
+        creating = groups.coordinator_of(request.group_id)
+        if isinstance(creating, Deferred):
+            return creating.addCallback(add)
     return add()
 
 
