@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pylogd.clock import wall_ms
+from pylogd.spark import files, tasks
 from pylogd.spark.errors import OptionError, TopicRecreated
-from pylogd.spark.files import merge, write
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.spark.ranges import limit_records
@@ -34,6 +34,7 @@ from pylogd.tables.interface import (
     TaskStaging,
 )
 from pylogd.tables.positions import LoadRange, Position, recreated
+from pylogd.tables.records import RecordRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,8 +93,6 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
-    plan.options()  # refuses wrong options before the table is made
-    table.create(plan.layout)
     before = table.position
     loading = _what_is_new(before, plan)
     if loading.start == loading.end and not recreated(before.topic_ids, loading.topic_ids):
@@ -106,11 +105,14 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
         "invalidTimestamps": "null",
         "includeTimestampMs": "true",
     }
+    table.create(plan.layout)
     find_source(spark)
     rows = spark.read.format("pylogd").options(**options).load()
     staging = table.staging()
-    assert isinstance(staging, SparkStaging)
-    added, quarantined = write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+    if isinstance(staging, SparkStaging):
+        added, quarantined = files.write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+    else:
+        added, quarantined = tasks.write(rows, staging, RecordRows(plan.layout), plan.layout, gather=plan.gather)
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
 
 
@@ -163,9 +165,9 @@ def compact(
     Returns the commit, or None if there was nothing to compact. Raises PylogdError.
     """
 
-    def rewrite(staging: TaskStaging | SparkStaging, files: Sequence[DataFile]) -> list[DataFile]:
-        assert isinstance(staging, SparkStaging)
-        return merge(spark, staging, files, target_bytes=target_bytes, codec=codec)
+    def rewrite(staging: TaskStaging | SparkStaging, small: Sequence[DataFile]) -> list[DataFile]:
+        assert isinstance(staging, SparkStaging), "other formats compact by themselves"
+        return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec)
 
     return table.compact(target_bytes, rewrite, at_ms=now_ms())
 

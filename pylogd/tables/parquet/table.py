@@ -49,6 +49,11 @@ class LakeTable:
         return self._files.root
 
     @property
+    def quarantine(self) -> str:
+        """The directory of the quarantine."""
+        return self._files.path("_pylogd/quarantine")
+
+    @property
     def exists(self) -> bool:
         """Whether the lake has a commit."""
         return self._lake.last is not None
@@ -141,6 +146,10 @@ class LakeTable:
         commit = lake.compaction_commit(self._lake.last, at_ms, added, [file.path for file in removed])
         self._lake.commit(commit)
         return committed(commit)
+
+    def clean(self, changed_before_ms: int) -> int:
+        """Do nothing: the commit of a number deletes what attempts at it have left."""
+        return 0
 
     def _outside(self, file: lake.DataFile) -> DataFile:
         return DataFile(self._files.path(file.path), file.bytes, file.rows, self._files.path(file.staged))
