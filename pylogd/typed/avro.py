@@ -89,7 +89,8 @@ class AvroReader:
         try:
             value = schemaless_reader(source, self._schema, None)
         except _UNREADABLE as error:
-            raise Misfit(f"the bytes do not match the Avro schema: {error!r}") from error
+            said = str(error).partition(" from <")[0]  # an object's address says nothing
+            raise Misfit(f"the bytes do not match the Avro schema: {type(error).__name__}: {said}") from error
         if source.tell() != len(body):
             raise Misfit(f"{len(body) - source.tell()} bytes follow the Avro value")
         return value

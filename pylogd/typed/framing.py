@@ -26,6 +26,7 @@ HEADER: Final = "__value_schema_id"
 #: The first byte -> the length of the id with it.
 _LENGTHS: Final = {b"\x00": 5, b"\x01": 17}
 _NUMBER: Final = b"\x00"
+_END: Final = 1 << 31
 _MOST_INDEXES: Final = 100
 #: The indexes of the first message type of a Protobuf file.
 FIRST: Final = (0,)
@@ -90,7 +91,7 @@ def _divided(holders: pa.Array, rows: pa.Array, values: pa.Array | None, reasons
         places, bodies = rows.filter(named), None if values is None else values.filter(named)
         for at, prefix in enumerate(ids.dictionary.to_pylist()):
             same = pc.equal(ids.indices, at)
-            rest = pc.binary_slice(mine.filter(same), length)
+            rest = _after(mine.filter(same), length)
             if bodies is None:
                 yield Frame(_schema_id(prefix), places.filter(same), rest)
             else:
@@ -99,6 +100,11 @@ def _divided(holders: pa.Array, rows: pa.Array, values: pa.Array | None, reasons
     where = "the value" if values is None else f"the header {HEADER}"
     for row, holder in zip(rows.filter(bad).to_pylist(), holders.filter(bad).to_pylist(), strict=True):
         reasons[row] = _without_id(holder, where)
+
+
+def _after(array: pa.Array, start: int) -> pa.Array:
+    """Return the bytes of each value after the first `start`."""
+    return pc.binary_slice(array, start, _END)  # without an end, Arrow's estimate of the size overflows
 
 
 def _schema_id(prefix: bytes) -> SchemaId:
@@ -120,7 +126,7 @@ def message_types(frame: Frame, reasons: Reasons) -> Iterator[tuple[tuple[int, .
     """
     heads = frame.bodies if frame.heads is None else frame.heads
     if pc.all(pc.equal(pc.binary_slice(heads, 0, 1), b"\x00")).as_py():
-        yield FIRST, frame.rows, frame.bodies if frame.heads is not None else pc.binary_slice(frame.bodies, 1)
+        yield FIRST, frame.rows, frame.bodies if frame.heads is not None else _after(frame.bodies, 1)
         return
     found: dict[tuple[int, ...], tuple[list[int], list[bytes]]] = {}
     for at, (row, head) in enumerate(zip(frame.rows.to_pylist(), heads.to_pylist(), strict=True)):

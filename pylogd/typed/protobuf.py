@@ -29,6 +29,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -95,12 +96,13 @@ class ProtobufReader:
         replaced.search(message)
         if not message.fields:
             raise NotColumns(f"{message.full_name} has no fields")
-        changed = [_with_bytes(file, replaced.fields) for file in files]
-        pool = _pool(changed)
-        self._handler = HandlerPool([pool.FindFileByName(files[-1].name)], _CONFIG).get_for_message(
-            pool.FindMessageTypeByName(message.full_name)
-        )
-        self.node = _Columns(replaced.fields, reserved).struct(message, pa.struct(list(self._handler.schema())))
+        pool = _pool([_with_bytes(file, replaced.fields) for file in files])
+        with _no_panic(NotColumns):
+            self._handler = HandlerPool([pool.FindFileByName(files[-1].name)], _CONFIG).get_for_message(
+                pool.FindMessageTypeByName(message.full_name)
+            )
+            kind = pa.struct(list(self._handler.schema()))
+        self.node = _Columns(replaced.fields, reserved).struct(message, kind)
 
     def read(self, body: bytes) -> bytes:
         """Return the message as it is; `array` reads it."""
@@ -108,12 +110,19 @@ class ProtobufReader:
 
     def array(self, values: list[Any]) -> pa.StructArray:
         """Return messages in columns. Raises ValueError if one of them is not valid."""
-        try:
+        with _no_panic(Misfit):
             return self._handler.list_to_record_batch(values).to_struct_array()
-        except BaseException as error:
-            if type(error).__name__ == "PanicException":  # of Rust; not an Exception
-                raise Misfit("the bytes do not match the Protobuf schema") from error
-            raise
+
+
+@contextmanager
+def _no_panic(instead: Callable[[str], Exception]) -> Iterator[None]:
+    """Raise another error where Rust panics, whose own is not an `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise instead(f"ptars refuses it: {error}") from error
+        raise
 
 
 def _file(text: str, name: str) -> FileDescriptorProto:
@@ -209,6 +218,7 @@ class _Replaced:
     def search(self, message: Descriptor) -> None:
         """Search a message and those within it. Raises NotColumns if it is too large, or has groups."""
         self._inside.append(message.full_name)
+        nodes.check_names([field.name for field in message.fields])
         for field in message.fields:
             self._budget.take(len(self._inside))
             if field.type == FieldDescriptor.TYPE_GROUP:
@@ -227,6 +237,7 @@ def _with_bytes(file: FileDescriptorProto, replaced: Collection[tuple[str, str]]
     """Return a file in which these fields are of type bytes, which messages are too, in messages."""
     changed = FileDescriptorProto()
     changed.CopyFrom(file)
+    is_proto3 = file.syntax == "proto3"
 
     def change(message: DescriptorProto, around: str) -> None:
         name = f"{around}.{message.name}" if around else message.name
@@ -234,12 +245,23 @@ def _with_bytes(file: FileDescriptorProto, replaced: Collection[tuple[str, str]]
             if (name, field.name) in replaced:
                 field.type = FieldDescriptorProto.TYPE_BYTES
                 field.ClearField("type_name")
+                if is_proto3 and not message.options.map_entry:
+                    _set_presence(message, field)
         for nested in message.nested_type:
             change(nested, name)
 
     for message in changed.message_type:
         change(message, changed.package)
     return changed
+
+
+def _set_presence(message: DescriptorProto, field: FieldDescriptorProto) -> None:
+    """Let a field be null where it is not set, as a message is: in proto3 that takes a oneof of its own."""
+    if field.label == FieldDescriptorProto.LABEL_REPEATED or field.HasField("oneof_index"):
+        return
+    field.proto3_optional = True
+    field.oneof_index = len(message.oneof_decl)
+    message.oneof_decl.add(name=f"pylogd_{field.number}")
 
 
 class _Columns:

@@ -130,9 +130,14 @@ class SchemaLookup:
 
 
 def _is_missing(error: SchemaRegistryError) -> bool:
-    return error.code // 100 == 404
+    return _status(error) == 404
 
 
 def _may_pass(error: SchemaRegistryError) -> bool:
     """Return whether the next try may succeed: the registry could not be reached, or failed."""
-    return error.code == 0 or error.code // 100 >= 500
+    return error.code == 0 or _status(error) >= 500
+
+
+def _status(error: SchemaRegistryError) -> int:
+    """Return the HTTP status of an error, which the first three digits of the registry's codes are."""
+    return int(str(error.code)[:3])
