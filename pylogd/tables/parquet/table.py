@@ -70,6 +70,15 @@ class LakeTable:
     def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
         """Do nothing: a lake is made by its first commit."""
 
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The lake's columns. They are not recorded yet."""
+        return None
+
+    def evolve(self, columns: pa.Schema) -> None:
+        """Raise TableError: a lake does not record its columns yet."""
+        raise TableError("typed columns in a Parquet lake are not supported yet: use an Iceberg or a Delta table")
+
     def staging(self) -> SparkStaging:
         """Return a new attempt at a commit."""
         return self._staging(self._lake.staging())
@@ -93,11 +102,9 @@ class LakeTable:
 
     def commit(
         self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
-        quarantined: Sequence[DataFile] = (), *, at_ms: int, columns: pa.Schema | None = None,
+        quarantined: Sequence[DataFile] = (), *, at_ms: int,
     ) -> Committed:  # fmt: skip
         """Add the files of a load. Raises CommitConflict if anybody has committed since the lake was opened."""
-        if columns is not None:
-            raise TableError("typed columns in a Parquet lake are not supported yet: use an Iceberg or a Delta table")
         self.position.check(expected, loading)
         commit = lake.load_commit(
             self._lake.last, self._lake.next_number, at_ms, loading,
