@@ -146,7 +146,8 @@ class _Rewriter:
 
 
 def _is_null(schema: Any) -> bool:
-    return (schema["type"] if isinstance(schema, dict) else schema) == "null"
+    kind: object = schema["type"] if isinstance(schema, dict) else schema
+    return kind == "null"
 
 
 def _branch(schema: Any) -> str:

@@ -94,7 +94,7 @@ def _validator(root: Schema, others: Mapping[str, Schema]) -> Any:
                 return others[each]
         raise ValueError(f"the schema refers to {name!r}, which is not among its references")
 
-    options = {
+    options: dict[str, Any] = {
         "retriever": retrieve,
         "base_uri": _BASE,
         "validate_formats": False,

@@ -199,7 +199,9 @@ def _pool(files: list[FileDescriptorProto]) -> DescriptorPool:
 
 def _message_names(file: FileDescriptorProto) -> Iterator[tuple[tuple[int, ...], str]]:
     """Yield the indexes and the full name of each message type of a file."""
-    waiting = [((at,), file.package, message) for at, message in enumerate(file.message_type)]
+    waiting: list[tuple[tuple[int, ...], str, DescriptorProto]] = [
+        ((at,), file.package, message) for at, message in enumerate(file.message_type)
+    ]
     while waiting:
         indexes, around, message = waiting.pop()
         name = f"{around}.{message.name}" if around else message.name

@@ -109,6 +109,7 @@ SCHEMAS = structs(KINDS)
 
 def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
     """Return values of a type, small enough for any type that it may be widened to."""
+    some: st.SearchStrategy[Any]
     if pa.types.is_struct(kind):
         some = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
     elif pa.types.is_list(kind):
