@@ -23,6 +23,7 @@ from pylogd.spark.files import merge, write
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.spark.ranges import limit_records
+from pylogd.spark.typed import SchemaSource
 from pylogd.tables.interface import (
     DIRECTORIES,
     VALUE_KINDS,
@@ -51,6 +52,7 @@ class LoadPlan:
     gather: whether each commit has one file in each directory, at the price of a shuffle, instead of one for each task.
     restart_recreated: whether a topic that was deleted and created again is loaded from its beginning; else that fails.
     client: options of the source that begin with `kafka.`.
+    schemas: where the columns of a typed table come from; None for a table of records.
     """
 
     bootstrap: str
@@ -65,11 +67,20 @@ class LoadPlan:
     gather: bool = False
     restart_recreated: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
+    schemas: SchemaSource | None = None
 
     @property
     def layout(self) -> Layout:
         """The layout of the table."""
-        return Layout(self.by, self.value)
+        return Layout(self.by, self.value if self.schemas is None else "columns")
+
+    @property
+    def topic(self) -> str:
+        """The topic of a typed table. Raises OptionError if there are several."""
+        kind, topics = self.subscription
+        if kind != "subscribe" or "," in topics:
+            raise OptionError("a typed table has one topic: load each topic into a table of its own")
+        return topics
 
     def options(self) -> dict[str, str]:
         """Return the options of the source, without offsets. Raises OptionError."""

@@ -37,6 +37,8 @@ Item = TypeVar("Item")
 #: What Arrow, and the conversions of nodes, raise for a value that does not fit.
 _REFUSED: Final = (pa.ArrowException, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _MOST_LETTERS: Final = 500
+#: Messages of nonsense may name ever new schemas and message types.
+_MOST_READERS: Final = 10_000
 
 
 class Reader(Protocol):
@@ -86,6 +88,8 @@ class Readers:
         """Return the reader of a schema. Raises as `columns`. indexes: of the message type in a Protobuf file."""
         key = schema_id, indexes
         if key not in self._made:
+            if len(self._made) >= _MOST_READERS:
+                self._made.clear()
             try:
                 self._made[key] = self._make(schema_id, indexes)
             except NotColumns as error:

@@ -48,13 +48,13 @@ class Evolution:
         return not self.changes and not self.conflicts
 
 
-def evolved(table: pa.Schema, schema: pa.StructType, *, can_widen: bool = True) -> Evolution:
+def evolved(table: pa.Schema, schema: pa.StructType, *, can_change: bool = True) -> Evolution:
     """Return what a schema changes in a table.
 
-    table: the typed columns of the table. schema: the columns of the schema. can_widen: whether the table's format can
-    change the types of columns.
+    table: the typed columns of the table. schema: the columns of the schema. can_change: whether the table's format can
+    change the type of a column; else it can only add columns, and none within others.
     """
-    merge = _Merge(can_widen)
+    merge = _Merge(can_change)
     fields = merge.fields("", list(table), list(schema))
     columns = pa.schema(fields)
     if count := max(_size(columns) - MOST_FIELDS, 0):
@@ -75,10 +75,10 @@ def _inner(kind: pa.DataType) -> Sequence[pa.Field]:
 class _Merge:
     """One comparison. Collects what it finds."""
 
-    def __init__(self, can_widen: bool) -> None:
+    def __init__(self, can_change: bool) -> None:
         self.changes: list[str] = []
         self.conflicts: list[str] = []
-        self._can_widen = can_widen
+        self._can_change = can_change
 
     def fields(self, path: str, table: Sequence[pa.Field], new: Sequence[pa.Field]) -> list[pa.Field]:
         """Return the fields of a struct, the table's first, then the new ones."""
@@ -96,6 +96,11 @@ class _Merge:
             if name.lower() in known:
                 self.conflicts.append(f"SQL does not tell column {path}{name} from {path}{known[name.lower()]}")
                 continue
+            if path and not self._can_change:
+                self.conflicts.append(
+                    f"column {path}{name} can't be added: the table's format can't change column types"
+                )
+                continue
             self.changes.append(f"adds column {path}{name} ({field.type})")
             merged.append(pa.field(name, field.type))
         return merged
@@ -112,11 +117,28 @@ class _Merge:
             return pa.map_(table.key_type, self.type(f"{path}.value", table.item_type, new.item_type))
         if _takes(table, new):
             return table
-        if self._can_widen and _widens(table, new):
+        if self._can_change and _widens(table, new):
             self.changes.append(f"widens column {path} from {table} to {new}")
             return new
         self.conflicts.append(f"column {path} is {table} in the table, and {new} in the schema")
         return table
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Return a column's type as schemas have it, whatever form of it a table's format gives back."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(plain(kind.value_type))
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    return kind
 
 
 def _takes(table: pa.DataType, new: pa.DataType) -> bool:

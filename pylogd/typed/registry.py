@@ -1,6 +1,7 @@
 """Get schemas by their ids from a registry, with what they refer to.
 
-Strategy: a schema of an id never changes, so it is asked for once. Failures of the registry are tried again, and then
+Strategy: a schema of an id never changes, so it is asked for once; what the registry does not have is asked for again,
+since it may be registered later. Failures of the registry are tried again, and then
 raised: a message must not go to the quarantine because a registry is down. Only what the registry does not have is
 `UnknownSchema`. Protobuf schemas are asked for as descriptors (`format=serialized`, as Confluent's clients do), so that
 no compiler is needed.
@@ -67,35 +68,45 @@ class SchemaLookup:
     def __init__(self, client: SchemaRegistryClient, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
         self._sleep = sleep
-        self._known: dict[SchemaId, Registered | None] = {}
+        self._known: dict[SchemaId, Registered] = {}
         self._ids: dict[tuple[str, int], int] = {}
 
     def schema(self, schema_id: SchemaId) -> Registered:
         """Return the schema of an id or GUID. Raises UnknownSchema or SchemaRegistryError."""
         if schema_id not in self._known:
             self._known[schema_id] = self._fetch(schema_id)
-        found = self._known[schema_id]
-        if found is None:
-            raise UnknownSchema(f"the registry has no schema with the id {schema_id}")
-        return found
+        return self._known[schema_id]
+
+    def add(self, schemas: Mapping[SchemaId, Registered]) -> None:
+        """Note schemas that are known already, by id."""
+        self._known.update(schemas)
 
     def versions(self, subject: str) -> list[Version]:
-        """Return the versions of a subject that are not deleted, the oldest first. Raises SchemaRegistryError."""
+        """Return the versions of a subject that are not deleted, the oldest first; none if it does not exist.
+
+        Raises SchemaRegistryError.
+        """
         path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
         found = []
-        for number in sorted(self._ask(path)):
+        try:
+            numbers = sorted(self._ask(path))
+        except SchemaRegistryError as error:
+            if _is_missing(error):
+                return []
+            raise
+        for number in numbers:
             if (subject, number) not in self._ids:
                 self._ids[subject, number] = int(self._ask(f"{path}/{number}")["id"])
             found.append(Version(number, self._ids[subject, number]))
         return found
 
-    def _fetch(self, schema_id: SchemaId) -> Registered | None:
+    def _fetch(self, schema_id: SchemaId) -> Registered:
         path = f"/schemas/ids/{schema_id}" if isinstance(schema_id, int) else f"/schemas/guids/{schema_id}"
         try:
             document = self._ask(path)
         except SchemaRegistryError as error:
             if _is_missing(error):
-                return None
+                raise UnknownSchema(f"the registry has no schema with the id {schema_id}") from error
             raise
         kind = document.get("schemaType") or AVRO
         if kind == PROTOBUF:

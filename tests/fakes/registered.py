@@ -14,6 +14,7 @@ import fastavro
 import grpc_tools.protoc
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from pylogd.schemas.avro import SchemaRegistryClient, SchemaRegistryError
 from pylogd.typed.errors import UnknownSchema
 from pylogd.typed.registry import AVRO, JSON, PROTOBUF, Definition, Registered, SchemaId
 
@@ -30,6 +31,23 @@ class MemoryLookup:
         if schema_id not in self.schemas:
             raise UnknownSchema(f"the registry has no schema with the id {schema_id}")
         return self.schemas[schema_id]
+
+
+class MemoryRegistry(SchemaRegistryClient):
+    """A client of a registry of Avro schemas in a list, whose ids count from 1: all are versions of one subject."""
+
+    def __init__(self, *schemas: Any) -> None:
+        self.schemas = list(schemas)
+
+    def get(self, path: str) -> Any:
+        if path.endswith("/versions"):
+            if not self.schemas:
+                raise SchemaRegistryError("no such subject", 40401)
+            return list(range(1, len(self.schemas) + 1))
+        number = int(path.rpartition("/")[2])
+        if number > len(self.schemas):
+            raise SchemaRegistryError("no such schema", 40403)
+        return {"id": number, "schema": json.dumps(self.schemas[number - 1])}
 
 
 def avro(schema: Any, *references: Any) -> Registered:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.typed.evolution import Evolution, evolved
+from pylogd.typed.evolution import Evolution, evolved, plain
 from pylogd.typed.nodes import projection
 
 INT, LONG, FLOAT, DOUBLE, TEXT, BYTES = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()
@@ -32,7 +32,7 @@ def test_types_that_widen(table: pa.DataType, new: pa.DataType) -> None:
     assert found.columns.field("a").type == new
     assert len(found.changes) == 1
     assert not found.conflicts
-    refused = change(table, new, can_widen=False)
+    refused = change(table, new, can_change=False)
     assert refused.conflicts
     assert refused.columns.field("a").type == table
 
@@ -61,6 +61,21 @@ def test_types_that_conflict(table: pa.DataType, new: pa.DataType) -> None:
     assert "column a" in found.conflicts[0]
     assert not found.fits
     assert found.columns == pa.schema({"a": table})
+
+
+def test_a_format_that_can_not_change_types_takes_new_columns_only() -> None:
+    table = pa.schema({"s": pa.struct({"x": INT})})
+    inner = evolved(table, pa.struct({"s": pa.struct({"x": INT, "y": INT})}), can_change=False)
+    assert inner.conflicts == ("column s.y can't be added: the table's format can't change column types",)
+    assert evolved(table, pa.struct({"t": INT}), can_change=False).columns.names == ["s", "t"]
+
+
+def test_types_as_other_programs_write_them() -> None:
+    strange = pa.struct({"a": pa.large_list(pa.large_string()), "b": pa.map_(TEXT, pa.large_binary())})
+    assert plain(strange) == pa.struct({"a": pa.list_(TEXT), "b": pa.map_(TEXT, BYTES)})
+    assert plain(pa.timestamp("us", "+00:00")) == TIME
+    assert plain(pa.timestamp("us")) == LOCAL
+    assert plain(pa.struct([pa.field("x", INT, nullable=False)])) == pa.struct({"x": INT})
 
 
 def test_columns_are_added_behind_and_stay_when_they_are_dropped() -> None:

@@ -71,14 +71,23 @@ def test_protobuf_is_asked_for_as_descriptors() -> None:
     assert found.schema(1) == Registered("PROTOBUF", "CgA=", (Definition("a.proto", "CgE="),))
 
 
-def test_what_the_registry_does_not_have_is_asked_for_once() -> None:
+def test_what_the_registry_does_not_have_may_be_there_later() -> None:
     found, client, slept = lookup({})
     guid = "00000000-0000-0000-0000-00000000004d"
-    for schema_id in (9, 9, guid):
+    for schema_id in (9, guid):
         with pytest.raises(UnknownSchema, match=f"id {schema_id}"):
             found.schema(schema_id)
     assert client.asked == ["/schemas/ids/9", f"/schemas/guids/{guid}"]
     assert slept == []
+    client.answers["/schemas/ids/9"] = {"schema": '"int"'}
+    assert found.schema(9).text == '"int"'
+
+
+def test_schemas_that_are_known_are_not_asked_for() -> None:
+    found, client, _ = lookup({})
+    found.add({9: Registered("AVRO", '"int"')})
+    assert found.schema(9).text == '"int"'
+    assert client.asked == []
 
 
 @pytest.mark.parametrize("code", [0, 50001, 503])
