@@ -16,7 +16,7 @@ Must not know: what a commit is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pylogd.tables.errors import TableError
@@ -106,6 +106,11 @@ def _quarantine(
     if before != after:
         raise TableError(f"quarantining {before} rows wrote {after}: nothing was committed")
     return found
+
+
+def settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Set the session's settings for writing files within a `with` block, for several calls at once in threads."""
+    return _set(spark, _SETTINGS)
 
 
 @contextmanager
