@@ -21,8 +21,9 @@ What every format promises, and `tests/unit/tables/contract.py` checks:
 - A commit may have files of two tables: those of the table itself and those of its quarantine. They are committed
   together: the quarantine's files are named in the table's commit, and whoever opens the table next completes what a
   crash left. So a reader may see the rows of the quarantine a moment later, but never lose them or see them twice.
-- A commit may bring new columns (`columns`), in the same atomic commit. Columns are added, or their types widened;
-  what the format can't do raises TableError. Older files stay as they are, and have nulls there.
+- `evolve` adds columns, or widens their types, before the files that have them are written: formats give columns ids
+  that the files must contain. It is a commit of its own, and harmless if the load after it never happens. What the
+  format can't change raises TableError. Older files stay as they are, and have nulls in new columns.
 - An empty commit (no files; offsets that moved over compacted or aborted records) moves the position.
 - The layout is recorded when the table is made. Opening the table with another one raises LayoutChanged.
 - Readers see whole commits only. `files` names the files of the table as it is, for readers without the format.
@@ -32,7 +33,7 @@ Must not know: Spark, brokers. The tables' packages import their libraries only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -74,29 +75,14 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnFacts:
-    """What Parquet's footers say about a column of a file.
-
-    bytes: its size, compressed. values, nulls: how many there are; nulls is None where unknown. least, greatest: bounds
-    of the values, None where unknown; strings and bytes may be cut short.
-    """
-
-    bytes: int
-    values: int
-    nulls: int | None = None
-    least: Any = None
-    greatest: Any = None
-
-
-@dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file with rows of a table.
 
     path: where it is after the commit, absolute with its scheme if it has one. staged: the same of where it was
     written, if the commit moves it; else empty.
-    partition: the values that all its rows have in common, of the columns in `DIRECTORIES`.
-    columns: facts on each column, by the column's path (`headers.list.element.key`). Empty where files are written by
-    Spark itself. splits: the offsets of its row groups in bytes.
+    partition: the values that all its rows have in common, of the columns in `DIRECTORIES`; empty where unknown.
+    facts: what else the table's format needs to know of a new file, such as statistics of its columns: no one else's
+    business, but it can be pickled.
     """
 
     path: str
@@ -104,8 +90,7 @@ class DataFile:
     rows: int
     staged: str = ""
     partition: Mapping[str, Any] = field(default_factory=dict)
-    columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
-    splits: Sequence[int] = ()
+    facts: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +128,40 @@ class Committed:
         }
 
 
+class FileWriter(Protocol):
+    """Writes the rows of one task to files, in the directories of the layout."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows. They have the columns of the table, or of the quarantine, without those of `DIRECTORIES`."""
+
+    def close(self) -> list[DataFile]:
+        """Finish the files and return their facts."""
+
+    def abort(self) -> None:
+        """Close what is open after an error. The files are garbage, whether they are deleted or not."""
+
+
 class TaskStaging(Protocol):
-    """The files of one attempt at a commit, as tasks see it. It is pickled and sent to them."""
+    """The files of one attempt at a commit, as tasks see it. It is pickled and sent to them.
 
-    def write(self, rows: Iterable[pa.RecordBatch], *, quarantine: bool = False) -> Iterator[DataFile]:
-        """Write rows to new files of the table, or of its quarantine, and yield the facts of each finished file.
+    Tasks run several times at once, and again for the same rows; each writer writes to files of its own.
+    """
 
-        rows: batches with the table's columns, also those of `DIRECTORIES`. Called in tasks, several times at once, and
-        again for the same rows; each call writes files of its own. If it raises, its files are garbage.
+    def writer(self, *, quarantine: bool = False) -> FileWriter:
+        """Return a writer of new files of the table, or of its quarantine."""
+
+    def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a file of the table, as `FileWriter.write` takes them."""
+
+
+class Rows(Protocol):
+    """How records become rows of a table. It is pickled and sent to the tasks."""
+
+    def convert(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the rows of the table, and those of its quarantine (`pylogd.tables.columns.of_quarantine`).
+
+        records: the columns of the Spark source, with `headers` and `timestampMs`, the time stamp as a number;
+        `timestamp` is null where it can't be represented.
         """
 
 
@@ -206,10 +217,21 @@ class Table(Protocol):
         columns: the columns of a typed table; None for those of records, `pylogd.tables.columns.of_records`.
         """
 
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The table's columns, with those of its directories; None if it does not exist or does not record them."""
+
+    def evolve(self, columns: pa.Schema) -> None:
+        """Add the columns that the table does not have, and widen the types of others.
+
+        columns: all columns that rows have from now on. Those of the table that are not among them stay. Raises
+        TableError if a type can't be changed.
+        """
+
     def staging(
         self, expected: Position | None = None, loading: LoadRange | None = None
     ) -> TaskStaging | SparkStaging:  # fmt: skip
-        """Return a new attempt at a commit. Attempts do not disturb each other.
+        """Return a new attempt at a commit, with the columns as they are. Attempts do not disturb each other.
 
         expected, loading: what will be passed to `commit`. A table may use them to find out later whether the attempt
         of a process that died can still be committed.
@@ -217,12 +239,11 @@ class Table(Protocol):
 
     def commit(
         self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
-        quarantined: Sequence[DataFile] = (), *, at_ms: int, columns: pa.Schema | None = None,
+        quarantined: Sequence[DataFile] = (), *, at_ms: int,
     ) -> Committed:  # fmt: skip
         """Add the files of a load that was planned at the position `expected`, and move the position to its end.
 
-        columns: the columns that the table has from this commit on; None if they stay. Raises OffsetsMoved,
-        CommitConflict.
+        at_ms: the time for the history, in milliseconds since 1970. Raises OffsetsMoved, CommitConflict.
         """
 
     def history(self) -> Iterator[Committed]:

@@ -11,9 +11,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
+import pyarrow as pa
+
 from pylogd.tables.errors import CommitConflict
 from pylogd.tables.interface import Layout
-from pylogd.tables.parquet.commits import Commit, DataFile, layout_of, position_fields, position_of
+from pylogd.tables.parquet.commits import (
+    Commit,
+    DataFile,
+    columns_of,
+    encode_columns,
+    layout_of,
+    position_fields,
+    position_of,
+)
+from pylogd.tables.parquet.evolution import evolved
 from pylogd.tables.positions import LoadRange, Position, nested
 
 
@@ -31,7 +42,7 @@ class Change(Protocol):
 class Load:
     """A load that was planned at the position `expected`. Its files are in staging.
 
-    columns: those of a typed table from this commit on, encoded; None if they stay. location: the lake, for errors.
+    columns: those of a typed table, encoded, which the lake's first commit records. location: the lake, for errors.
     """
 
     expected: Position
@@ -59,7 +70,7 @@ class Load:
             added=tuple(self.added),
             quarantined=tuple(self.quarantined),
             layout=asdict(self.layout),
-            columns=self.columns or (last.columns if last else None),
+            columns=last.columns if last else self.columns,
         )
 
 
@@ -107,4 +118,30 @@ class Compaction:
             added=tuple(file for group in self.groups for file in group.added),
             removed=tuple(file.path for group in self.groups for file in group.removed),
             quarantined=(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """New columns of a typed table, or wider types. It does not change where the lake is, nor its files."""
+
+    columns: pa.Schema
+    at_ms: int
+
+    def after(self, last: Commit | None, since: Sequence[Commit]) -> Commit:
+        """Return its commit. Raises TableError if a column can't be changed."""
+        if last is None:
+            raise CommitConflict("a lake without commits has no columns to change")
+        before = columns_of(last)
+        now = evolved(pa.schema([]) if before is None else before, self.columns)
+        return replace(
+            last,
+            number=last.number + 1,
+            kind="columns",
+            at_ms=self.at_ms,
+            read={},
+            added=(),
+            removed=(),
+            quarantined=(),
+            columns=encode_columns(now),
         )

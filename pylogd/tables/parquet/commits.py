@@ -36,7 +36,8 @@ class DataFile:
 class Commit:
     """One entry of the lake's history.
 
-    kind: "load" or "compaction". at_ms: when it was made, in milliseconds since 1970.
+    kind: "load", "compaction", or "columns" if it changed the columns of a typed table.
+    at_ms: when it was made, in milliseconds since 1970.
     offsets: topic -> partition -> the offset after the last one in the lake, for every partition ever loaded.
     read: how many offsets this commit added, in the same form.
     added, removed, quarantined: the files that it added and replaced, and the files of records without a valid date.
@@ -102,12 +103,17 @@ def encode_columns(columns: pa.Schema) -> str:
     return base64.b64encode(columns.serialize().to_pybytes()).decode()
 
 
+def decode_columns(text: str) -> pa.Schema:
+    """Return the Arrow schema that `encode_columns` has encoded. Raises ValueError, pa.ArrowException."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
 def columns_of(commit: Commit | None) -> pa.Schema | None:
     """Return the columns of a typed table as of a commit. Raises TableError."""
     if commit is None or commit.columns is None:
         return None
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(commit.columns)))
+        return decode_columns(commit.columns)
     except (ValueError, pa.ArrowException) as error:
         raise TableError(f"commit {commit.number} of a pylogd lake has columns that can't be read: {error}") from error
 

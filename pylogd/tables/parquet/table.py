@@ -6,21 +6,23 @@ Must not know: Spark; its part is `SparkFiles`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import pyarrow as pa
+
+from pylogd.clock import wall_ms
+from pylogd.tables.columns import with_directories
 from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite, SparkStaging
 from pylogd.tables.parquet import attempts, commits
 from pylogd.tables.parquet.attempts import Claim
-from pylogd.tables.parquet.changes import Load
-from pylogd.tables.parquet.commits import Commit, columns_of, encode_columns
+from pylogd.tables.parquet.changes import Evolution, Load
+from pylogd.tables.parquet.commits import Commit, columns_of, decode_columns, encode_columns
 from pylogd.tables.parquet.compaction import compact
+from pylogd.tables.parquet.evolution import evolved
 from pylogd.tables.parquet.expiry import Expired, expire
-from pylogd.tables.parquet.files import Files
+from pylogd.tables.parquet.files import QUARANTINE, Files
 from pylogd.tables.parquet.lake import Lake, target_path
 from pylogd.tables.positions import LoadRange, Position, by_partition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class SparkFiles(Files, Protocol):
@@ -61,6 +63,11 @@ class LakeTable:
         return self._files.root
 
     @property
+    def quarantine(self) -> str:
+        """The directory of the quarantine."""
+        return self._files.path(QUARANTINE)
+
+    @property
     def exists(self) -> bool:
         """Whether the lake has a commit."""
         return self._lake.last is not None
@@ -77,8 +84,9 @@ class LakeTable:
 
     @property
     def columns(self) -> pa.Schema | None:
-        """The columns of a typed table; None in a table of records."""
-        return columns_of(self._lake.last)
+        """The columns of a typed table, with those of its directories; None in a table of records."""
+        columns, layout = columns_of(self._lake.last), self._lake.layout
+        return None if columns is None or layout is None else with_directories(list(columns), layout)
 
     def refresh(self) -> None:
         """See what others have committed, and complete a commit that a process left when it died."""
@@ -90,6 +98,15 @@ class LakeTable:
         if recorded is not None:
             layout.check(self.location, recorded)
         self._made = layout, None if columns is None or self.exists else encode_columns(columns)
+
+    def evolve(self, columns: pa.Schema) -> None:
+        """Change the columns of a typed table, in a commit of its own. Before the first commit no other is needed."""
+        layout, made = self._made
+        if not self.exists:
+            before = pa.schema([]) if made is None else decode_columns(made)
+            self._made = layout, encode_columns(evolved(before, columns))
+        elif self.columns is None or evolved(self.columns, columns) != self.columns:
+            self._lake.commit(Evolution(columns, wall_ms()), [])
 
     def staging(self, expected: Position | None = None, loading: LoadRange | None = None) -> SparkStaging:
         """Return a new attempt at a commit."""
@@ -115,13 +132,12 @@ class LakeTable:
 
     def commit(
         self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
-        quarantined: Sequence[DataFile] = (), *, at_ms: int, columns: pa.Schema | None = None,
+        quarantined: Sequence[DataFile] = (), *, at_ms: int,
     ) -> Committed:  # fmt: skip
         """Add the files of a load, after whatever others have committed. Raises OffsetsMoved, CommitConflict."""
-        layout, made_columns = self._made
+        layout, columns = self._made
         change = Load(
-            expected, loading, self._inside(added), self._inside(quarantined), at_ms, layout,
-            made_columns if columns is None else encode_columns(columns), self.location,
+            expected, loading, self._inside(added), self._inside(quarantined), at_ms, layout, columns, self.location
         )  # fmt: skip
         return committed(self._lake.commit(change, self._attempt))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 
 from pylogd.tables.errors import CommitConflict, LayoutChanged, OffsetsMoved, TableError
@@ -13,7 +12,7 @@ from pylogd.tables.interface import Layout
 from pylogd.tables.parquet import attempts
 from pylogd.tables.parquet.attempts import Claim
 from pylogd.tables.parquet.changes import Load
-from pylogd.tables.parquet.commits import Commit, DataFile, columns_of, encode_columns
+from pylogd.tables.parquet.commits import Commit, DataFile, columns_of
 from pylogd.tables.parquet.expiry import expire
 from pylogd.tables.parquet.files import COMMITS, numbered
 from pylogd.tables.parquet.lake import Lake, target_path
@@ -24,9 +23,7 @@ from tests.unit.tables.parquet.memory import Crash, MemoryFiles
 HOUR = Layout()
 
 
-def put(
-    files: MemoryFiles, loading: LoadRange, *, layout: Layout = HOUR, aside: int = 0, columns: str | None = None
-) -> Lake:
+def put(files: MemoryFiles, loading: LoadRange, *, layout: Layout = HOUR, aside: int = 0) -> Lake:
     """Commit a load without data files, and with some in the quarantine."""
     lake = Lake(files)
     attempt = lake.attempt(Claim.of_load(lake.position, loading))
@@ -35,7 +32,7 @@ def put(
         path = f"{attempts.directory(attempt)}/aside/topic=t/part-{number}"
         files.create(path, b"bad")
         kept.append(DataFile(target_path(attempt, path, "aside", quarantine=True), path, 3, 1))
-    lake.commit(Load(lake.position, loading, (), kept, 1, layout, columns, "the lake"), [attempt])
+    lake.commit(Load(lake.position, loading, (), kept, 1, layout, None, "the lake"), [attempt])
     return Lake(files)
 
 
@@ -392,13 +389,7 @@ def test_of_two_loaders_that_make_a_lake_with_different_layouts_one_is_refused()
         lake.commit(Load(planned, LoadRange({T0: 0}, {T0: 1}), (), (), 1, Layout("topic")), [])
 
 
-def test_columns_stay_until_a_load_changes_them() -> None:
-    files = MemoryFiles()
-    first, second = pa.schema([("a", pa.int32())]), pa.schema([("a", pa.int64()), ("b", pa.string())])
-    assert columns_of(put(files, LoadRange({T0: 0}, {T0: 1})).last) is None
-    assert columns_of(put(files, LoadRange({T0: 1}, {T0: 2}), columns=encode_columns(first)).last) == first
-    assert columns_of(put(files, LoadRange({T0: 2}, {T0: 3})).last) == first
-    assert columns_of(put(files, LoadRange({T0: 3}, {T0: 4}), columns=encode_columns(second)).last) == second
+def test_columns_that_can_not_be_read_are_an_error() -> None:
     damaged = Commit(1, "load", 1, {}, columns="AAAA")
     with pytest.raises(TableError, match="has columns that can't be read"):
         columns_of(damaged)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylogd.tables.errors import LayoutChanged, OffsetsMoved
+from pylogd.tables.errors import LayoutChanged, OffsetsMoved, TableError
 from pylogd.tables.interface import Committed, DataFile, Layout, SparkStaging, Table, TaskStaging
 from pylogd.tables.parquet.commits import Commit
+from pylogd.tables.parquet.evolution import evolved
 from pylogd.tables.parquet.expiry import Expired
 from pylogd.tables.parquet.files import COMMITS, numbered
 from pylogd.tables.parquet.history import CommitExpired
@@ -147,19 +148,62 @@ def test_the_layout_of_a_lake_of_an_earlier_version_is_that_of_its_files(files: 
     assert opened(files).layout == layout
 
 
-def test_columns_of_a_typed_table_are_recorded(files: LocalFiles) -> None:
-    first, second = pa.schema([("a", pa.int32())]), pa.schema([("a", pa.int64()), ("b", pa.string())])
+def test_columns_of_a_typed_table_are_recorded_and_evolve(files: LocalFiles) -> None:
+    layout = Layout("topic", "columns")
+    first = pa.schema([("topic", pa.string()), ("a", pa.int32())])
     table = opened(files)
-    table.create(Layout("topic", "columns"), first)
-    loading = LoadRange({T0: 0}, {T0: 1}, schema_ids={"t": 7})
-    table.commit(table.position, loading, (), at_ms=1)
+    table.create(layout, first)
+    assert table.columns is None
+    table.commit(table.position, LoadRange({T0: 0}, {T0: 1}, schema_ids={"t": 7}), (), at_ms=1)
     assert opened(files).columns == first
-    table.commit(table.position, LoadRange({T0: 1}, {T0: 2}), (), at_ms=2, columns=second)
+    table.evolve(first)
+    table.evolve(pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    second = pa.schema([("topic", pa.string()), ("a", pa.int64()), ("b", pa.string())])
+    assert table.columns == second
     again = opened(files)
-    again.create(Layout("topic", "columns"), first)
-    again.commit(again.position, LoadRange({T0: 2}, {T0: 3}), (), at_ms=3)
+    again.create(layout, first)
+    again.commit(again.position, LoadRange({T0: 1}, {T0: 2}), (), at_ms=3)
     assert opened(files).columns == second
     assert opened(files).position.schema_ids == {"t": 7}
+    assert [each.kind for each in again.history()] == ["load", "columns", "load"]
+    with pytest.raises(TableError, match="the column 'b' of the lake is string, which can't be changed to int32"):
+        again.evolve(pa.schema([("b", pa.int32())]))
+
+
+def test_columns_that_evolve_before_the_first_commit_are_recorded_by_it(files: LocalFiles) -> None:
+    table = opened(files)
+    table.create(Layout("day", "columns"), pa.schema([("topic", pa.string()), ("a", pa.int32())]))
+    table.evolve(pa.schema([("b", pa.float32())]))
+    table.commit(table.position, LoadRange({T0: 0}, {T0: 1}), (), at_ms=1)
+    columns = opened(files).columns
+    assert columns is not None and columns.names == ["topic", "a", "b", "date"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "then"),
+    [
+        (pa.int32(), pa.int64(), pa.int64()),
+        (pa.int64(), pa.int32(), pa.int64()),
+        (pa.float32(), pa.float64(), pa.float64()),
+        (pa.decimal128(5, 2), pa.decimal128(9, 2), pa.decimal128(9, 2)),
+        (pa.decimal128(9, 2), pa.decimal128(5, 2), pa.decimal128(9, 2)),
+        (pa.decimal128(9, 2), pa.decimal128(9, 3), None),
+        (pa.int32(), pa.float64(), None),
+        (pa.string(), pa.binary(), None),
+        (pa.list_(pa.int32()), pa.list_(pa.int64()), pa.list_(pa.int64())),
+        (pa.list_(pa.int32()), pa.list_(pa.string()), None),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int64())),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.int32(), pa.int32()), None),
+        (pa.struct({"x": pa.int32()}), pa.struct({"y": pa.int32()}), pa.struct({"x": pa.int32(), "y": pa.int32()})),
+    ],
+)
+def test_types_are_widened(before: pa.DataType, now: pa.DataType, then: pa.DataType | None) -> None:
+    table, rows = pa.schema([("a", before)]), pa.schema([("a", now)])
+    if then is None:
+        with pytest.raises(TableError):
+            evolved(table, rows)
+    else:
+        assert evolved(table, rows) == pa.schema([("a", then)])
 
 
 def test_quarantined_files_are_part_of_the_commit(files: LocalFiles) -> None:
