@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,9 +13,10 @@ import click
 from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, kafka_options
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
+from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pylogd.tables.interface import Committed
+    from pylogd.tables.interface import Committed, Table
 
 _MEGABYTE = 1 << 20
 
@@ -45,6 +47,13 @@ _MEGABYTE = 1 << 20
               help="committed: load no records of transactions that are open or aborted.")  # fmt: skip
 @click.option("--compact", is_flag=True, help="Merge small files of the lake; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
+@click.option("--expire", is_flag=True, help="Delete old commits, and files that only they have; load nothing.")
+@click.option("--keep-days", type=click.FloatRange(0), default=7.0, show_default=True,
+              help="With --expire: keep the commits of so many days.")  # fmt: skip
+@click.option("--keep-commits", type=click.IntRange(1), default=1, show_default=True,
+              help="With --expire: keep so many commits, however old.")  # fmt: skip
+@click.option("--files", "list_files", is_flag=True, help="Show the paths of the lake's data files; load nothing.")
+@click.option("--as-of", type=click.IntRange(1), metavar="COMMIT", help="With --files: the files as of this commit.")
 @click.option("--history", is_flag=True, help="Show the lake's commits; load nothing.")
 @json_option
 def load(
@@ -61,10 +70,12 @@ def load(
     pylogd load flights --to hdfs://namenode/lake --follow --interval 300
     pylogd load --to /data/lake --history
     pylogd load --to /data/lake --compact
+    pylogd load --to /data/lake --expire --keep-days 30
+    pylogd load --to /data/lake --files --as-of 42
     """
-    modes = (bool(topics), bool(given["pattern"]), given["compact"], given["history"])
-    if sum(modes) != 1:
-        raise click.UsageError("give either TOPICS, --pattern, --compact or --history")
+    modes = (topics, given["pattern"], given["compact"], given["expire"], given["list_files"], given["history"])
+    if sum(map(bool, modes)) != 1:
+        raise click.UsageError("give either TOPICS, --pattern, --compact, --expire, --files or --history")
     if topics or given["pattern"]:
         check_there(given["bootstrap"], topics)
     with on_spark(master, confs, "pylogd load") as spark:
@@ -76,11 +87,14 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
     from pylogd.spark.opening import open_table
 
     table = open_table(spark, root)
-    if given["history"] or given["compact"]:
+    if given["history"] or given["compact"] or given["expire"] or given["list_files"]:
         if not table.exists:
             raise click.ClickException(f"{root} is not a lake: it has no commits")
         if given["history"]:
             _tell(list(table.history()), as_json)
+            return
+        if given["expire"] or given["list_files"]:
+            _keep_or_show(table, as_json, given)
             return
     if given["compact"]:
         done = loading.compact(spark, table, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
@@ -108,6 +122,27 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
         note("nothing to do: the lake is up to date")
     else:
         _tell_loaded(root, done, as_json)
+
+
+def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None:
+    """Expire commits, or show files."""
+    from pylogd.tables.parquet.table import LakeTable
+
+    if not isinstance(table, LakeTable):
+        raise click.ClickException(f"--expire and --files are for Parquet lakes; {table.location} is a {table.format}")
+    if given["expire"]:
+        older_than_ms = wall_ms() - int(given["keep_days"] * 86_400_000)
+        done = table.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
+        if as_json:
+            print_json(asdict(done))
+        else:
+            print_table(["oldest commit", "deleted commits", "deleted files"], [(done.floor, done.commits, done.files)])
+        return
+    for file in table.files_as_of(given["as_of"]):
+        if as_json:
+            print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
+        else:
+            click.echo(file.path)
 
 
 def _tell_loaded(root: str, commit: Committed, as_json: bool) -> None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from pylogd.spark.files import _PARQUET, _SETTINGS
-from pylogd.spark.files import _set as settings
+from pylogd.spark.files import PARQUET, set_for, settings
 from pylogd.tables.columns import of_quarantine
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DIRECTORIES, DataFile, Layout, Rows, SparkStaging
@@ -74,8 +73,8 @@ def write(
     made = made.withColumns({name: time for name, time in times.items() if name in directories})
     if gather:
         made = made.repartition(*directories).sortWithinPartitions(*directories, "partition", "offset")
-    with settings(records.sparkSession, _SETTINGS):
-        made.write.partitionBy(_SIDE, *directories).options(compression=codec, **_PARQUET).parquet(staging.directory)
+    with settings(records.sparkSession):
+        made.write.partitionBy(_SIDE, *directories).options(compression=codec, **PARQUET).parquet(staging.directory)
     added, aside = staging.found(f"{_SIDE}={_LOADED}", False), staging.found(f"{_SIDE}={_ASIDE}", False)
     return added, _quarantine(records, staging, aside, codec) if aside else ()
 
@@ -85,7 +84,7 @@ def _quarantine(records: DataFrame, staging: SparkStaging, aside: Sequence[DataF
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - needs a session
 
     spark = records.sparkSession
-    with settings(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):  # topics are not numbers
+    with set_for(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):  # topics are not numbers
         reader = spark.read.option("basePath", f"{staging.directory}/{_SIDE}={_ASIDE}")
         rows = reader.parquet(*(file.staged for file in aside)).select(*_OWN, "key")
     kept = rows.mapInArrow(_unpack, from_arrow_schema(of_quarantine())).repartition("topic")

@@ -12,18 +12,21 @@ Must not know: formats of tables.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from pylogd.clock import wall_ms
+from pylogd.spark import converted
 from pylogd.spark.errors import OptionError, TopicRecreated
-from pylogd.spark.files import merge, write
+from pylogd.spark.files import merge, settings, write
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.spark.ranges import limit_records
-from pylogd.spark.typed import SchemaSource
+from pylogd.spark.typed import SchemaSource, prepare
+from pylogd.tables.errors import CommitConflict
 from pylogd.tables.interface import (
     DIRECTORIES,
     VALUE_KINDS,
@@ -38,6 +41,10 @@ from pylogd.tables.positions import LoadRange, Position, recreated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_CONFLICTS: Final = 5  # how often in a row a load may contradict those of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +95,10 @@ class LoadPlan:
             raise OptionError(f"values can be loaded as {' or '.join(VALUE_KINDS)}, not as {self.value!r}")
         if self.by not in DIRECTORIES:
             raise OptionError(f"directories are made by {' or '.join(DIRECTORIES)}, not by {self.by!r}")
+        kind, topics = ("subscribe", self.topic) if self.schemas else self.subscription
         given = {
             "kafka.bootstrap.servers": self.bootstrap,
-            self.subscription[0]: self.subscription[1],
+            kind: topics,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "includeHeaders": str(self.headers).lower(),
             **self.client,
@@ -104,7 +112,8 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
     plan.options()  # refuses wrong options before the table is made
-    table.create(plan.layout)
+    if plan.schemas is None:
+        table.create(plan.layout)
     before = table.position
     loading = _what_is_new(before, plan)
     if loading.start == loading.end and not recreated(before.topic_ids, loading.topic_ids):
@@ -117,11 +126,20 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
         "invalidTimestamps": "null",
         "includeTimestampMs": "true",
     }
+    typed = None
+    if plan.schemas is not None:  # after the ends were read: see `typed`
+        typed, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
+        loading = replace(loading, schema_ids={plan.topic: schema_id})
     find_source(spark)
     rows = spark.read.format("pylogd").options(**options).load()
-    staging = table.staging()
+    staging = table.staging(before, loading)
     assert isinstance(staging, SparkStaging)
-    added, quarantined = write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+    if typed is None:
+        added, quarantined = write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+    else:
+        added, quarantined = converted.write(
+            rows, staging, typed, typed.schema, plan.layout, codec=plan.codec, gather=plan.gather
+        )
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
 
 
@@ -153,11 +171,22 @@ def follow(
 ) -> None:
     """Load every `seconds`, or at once after a commit that reached `max_offsets`, until `wait` returns true.
 
-    on_commit: called with each commit. wait: sleeps for a number of seconds and returns whether to stop.
+    on_commit: called with each commit. wait: sleeps for a number of seconds and returns whether to stop. A load that
+    contradicts what another process has committed is planned anew; after some times in a row CommitConflict is raised.
     """
+    conflicts = 0
     while True:
         begun = time.monotonic()
-        commit = load(spark, table, plan)
+        try:
+            commit = load(spark, table, plan)
+        except CommitConflict as error:
+            conflicts += 1
+            if conflicts == _CONFLICTS:
+                raise
+            _log.warning("The load is planned anew: %s", error)
+            table.refresh()
+            continue
+        conflicts = 0
         if commit is not None:
             on_commit(commit)
         if wait(max(seconds - (time.monotonic() - begun), 0.0) if commit is None or not plan.max_offsets else 0.0):
@@ -178,7 +207,8 @@ def compact(
         assert isinstance(staging, SparkStaging)
         return merge(spark, staging, files, target_bytes=target_bytes, codec=codec)
 
-    return table.compact(target_bytes, rewrite, at_ms=now_ms())
+    with settings(spark):  # for all threads: they share the session
+        return table.compact(target_bytes, rewrite, at_ms=now_ms())
 
 
 def _what_is_new(before: Position, plan: LoadPlan) -> LoadRange:

@@ -18,4 +18,4 @@ def open_table(spark: SparkSession, name: str) -> Table:
 
     name: the directory of a Parquet lake, as Hadoop names it (file:, hdfs:, s3a:). Raises TableError.
     """
-    return LakeTable(HadoopFiles(spark, name))
+    return LakeTable(HadoopFiles(spark, name), threads=max(spark.sparkContext.defaultParallelism, 1))

@@ -112,16 +112,21 @@ class TypedRows:
     registry: Registry
     schemas: tuple[tuple[SchemaId, Registered], ...] = ()
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows, without those of directories."""
+        return pa.schema([*RECORD_COLUMNS, *self.columns])
+
     def convert(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the rows of the table, and those of its quarantine. Raises SchemaRegistryError."""
         timed, timeless = divide(records, INVALID_TIME)
         found = _decoder(self).decode(timed.column("value"), timed.column("headers"))
-        fields = [*RECORD_COLUMNS, *self.columns]
+        schema = self.schema
         typed = dict(zip(self.columns.names, found.rows.flatten(), strict=True))
         arrays = [
-            typed[each.name] if each.name in typed else timed.column(each.name).cast(each.type) for each in fields
+            typed[each.name] if each.name in typed else timed.column(each.name).cast(each.type) for each in schema
         ]
-        rows = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
         if not len(found.reasons) - found.reasons.null_count:
             return rows, timeless
         fits = found.reasons.is_null()
