@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _MEGABYTE = 1 << 20
 #: Options that do something else than loading.
-_MODES = ("compact", "history", "find", "clean")
+_MODES = ("compact", "history", "find", "clean", "expire", "list_files")
 _CLEAN_AFTER_MS = 7 * 24 * 3_600_000
 
 
@@ -67,6 +68,13 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
               help="committed: load no records of transactions that are open or aborted.")  # fmt: skip
 @click.option("--compact", is_flag=True, help="Merge small files of the table; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
+@click.option("--expire", is_flag=True, help="Delete old commits, and files that only they have; load nothing.")
+@click.option("--keep-days", type=click.FloatRange(0), default=7.0, show_default=True,
+              help="With --expire: keep the commits of so many days.")  # fmt: skip
+@click.option("--keep-commits", type=click.IntRange(1), default=1, show_default=True,
+              help="With --expire: keep so many commits, however old.")  # fmt: skip
+@click.option("--files", "list_files", is_flag=True, help="Show the paths of the table's data files; load nothing.")
+@click.option("--as-of", type=click.IntRange(1), metavar="COMMIT", help="With --files: the files as of this commit.")
 @click.option("--clean", is_flag=True, help="Delete files of loaders that died, 7 days after; load nothing.")
 @click.option("--history", is_flag=True, help="Show the table's commits; load nothing.")
 @click.option("--find", metavar="TOPIC:PARTITION:OFFSET", callback=_record,
@@ -91,12 +99,16 @@ def load(
     pylogd load --table delta:/data/flights --history
     pylogd load --table delta:/data/flights --find flights:0:12345
     pylogd load --to /data/lake --compact
+    pylogd load --to /data/lake --expire --keep-days 30
+    pylogd load --to /data/lake --files --as-of 42
     """
     modes = (bool(topics), bool(given["pattern"]), *(bool(given[name]) for name in _MODES))
     if (table is None) == (root is None):
         raise click.UsageError("give either --table or --to")
     if sum(modes) != 1:
-        raise click.UsageError("give either TOPICS, --pattern, --compact, --history, --find or --clean")
+        raise click.UsageError(
+            "give either TOPICS, --pattern, --compact, --history, --find, --clean, --expire or --files"
+        )
     from pylogd.spark.opening import open_table, parse_table
 
     name = f"parquet:{root}" if table is None else table
@@ -121,6 +133,9 @@ def _run(spark: Any, table: Table, topics: tuple[str, ...], as_json: bool, given
             return
         if not given["compact"]:
             _tell(_commits(table, given["find"]), as_json)
+            return
+        if given["expire"] or given["list_files"]:
+            _keep_or_show(table, as_json, given)
             return
         done = loading.compact(spark, table, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
     elif given["follow"]:
@@ -165,6 +180,27 @@ def _commits(table: Table, record: tuple[str, int, int] | None) -> list[Committe
     if found is None:
         raise click.ClickException("no commit in the table's history loaded this record")
     return [found]
+
+
+def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None:
+    """Expire commits, or show files."""
+    from pylogd.tables.parquet.table import LakeTable
+
+    if not isinstance(table, LakeTable):
+        raise click.ClickException(f"--expire and --files are for Parquet lakes; {table.location} is a {table.format}")
+    if given["expire"]:
+        older_than_ms = wall_ms() - int(given["keep_days"] * 86_400_000)
+        done = table.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
+        if as_json:
+            print_json(asdict(done))
+        else:
+            print_table(["oldest commit", "deleted commits", "deleted files"], [(done.floor, done.commits, done.files)])
+        return
+    for file in table.files_as_of(given["as_of"]):
+        if as_json:
+            print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
+        else:
+            click.echo(file.path)
 
 
 def _tell_loaded(table: Table, commit: Committed, as_json: bool) -> None:

@@ -64,4 +64,4 @@ def open_table(
         raise OptionError("a Parquet lake is opened with Spark")
     from pylogd.spark.hadoop import HadoopFiles  # noqa: PLC0415 - needs Spark
 
-    return LakeTable(HadoopFiles(spark, rest))
+    return LakeTable(HadoopFiles(spark, rest), threads=max(spark.sparkContext.defaultParallelism, 1))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pylogd.spark.audit import Stage
 from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.offsets import OffsetLookup, PartitionId
+from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.tables.errors import TableError
 from pylogd.tables.parquet.lake import Lake
-from pylogd.tables.positions import ByPartition
+from pylogd.tables.positions import ByPartition, by_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,9 +44,10 @@ def of_lake(
     """
     files = HadoopFiles(spark, root)
     lake = Lake(files)
-    read, begins = lake.offsets, _begins(lake)
-    paths = [files.path(path) for path in sorted(lake.files())]
-    aside = [files.path(file.path) for file in lake.quarantined()]
+    snapshot = lake.snapshot()
+    read, begins = lake.position.offsets, by_partition(snapshot.begins)
+    paths = [files.path(path) for path in sorted(snapshot.files)]
+    aside = [files.path(file.path) for file in snapshot.quarantined.values()]
     if not paths and not aside:
         raise TableError(f"the lake {root} is empty")
     columns = ("topic", "partition", "offset", "headers")
@@ -65,17 +66,6 @@ def of_lake(
         named = sorted({topic for topic, _ in start})
         unloaded = _read(spark, {**_options(bootstrap, named, client), **options})
     return Stage(received, unloaded, trimmed, unknown_topics)
-
-
-def _begins(lake: Lake) -> ByPartition:
-    """Return the first offset of each partition that was ever loaded into a lake."""
-    found: dict[PartitionId, int] = {}
-    for commit in lake.history():
-        for topic, partitions in commit.offsets.items():
-            for partition, end in partitions.items():
-                begin = end - commit.read.get(topic, {}).get(partition, 0)
-                found.setdefault((topic, int(partition)), begin)
-    return found
 
 
 def _not_loaded(

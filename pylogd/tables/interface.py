@@ -232,8 +232,14 @@ class Table(Protocol):
         TableError if a type can't be changed.
         """
 
-    def staging(self) -> TaskStaging | SparkStaging:
-        """Return a new attempt at a commit, with the columns as they are. Attempts do not disturb each other."""
+    def staging(
+        self, expected: Position | None = None, loading: LoadRange | None = None
+    ) -> TaskStaging | SparkStaging:  # fmt: skip
+        """Return a new attempt at a commit, with the columns as they are. Attempts do not disturb each other.
+
+        expected, loading: what will be passed to `commit`. A table may use them to find out later whether the attempt
+        of a process that died can still be committed.
+        """
 
     def commit(
         self, expected: Position, loading: LoadRange, added: Sequence[DataFile],

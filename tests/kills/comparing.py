@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from pylogd.client import Consumer
 from pylogd.tables.parquet.lake import Lake
+from pylogd.tables.parquet.local import LocalFiles
 
 _COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 _SHOWN = 5
@@ -26,23 +27,10 @@ class LakeFault(AssertionError):
     """The lake differs from the log."""
 
 
-class LocalFiles:
-    """`lake.Files` on a local directory, to read a lake without a JVM. Changes raise LakeFault."""
+class FinishedLake(LocalFiles):
+    """A lake on local disks in which nothing is left to be completed or deleted. Changes raise LakeFault."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def names(self, directory: str) -> list[str]:
-        place = self._root / directory
-        return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-
-    def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
-
-    def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
-
-    def write(self, path: str, data: bytes) -> None:
+    def create(self, path: str, data: bytes) -> bool:
         raise LakeFault(f"the last commit was not completed: {path} has yet to be written")
 
     def move(self, source: str, target: str) -> bool:
@@ -58,7 +46,7 @@ def compare(address: str, topic: str, root: Path) -> int:
     with Consumer(address, auto_offset_reset="none", prefetch=False) as consumer:
         places = [(place[0], place[1]) for place in consumer.partitions(topic)]
         ends = {(place[0], place[1]): end for place, end in consumer.end_offsets(places).items()}
-        recorded = Lake(LocalFiles(root)).offsets
+        recorded = Lake(FinishedLake(root)).offsets
         if recorded != ends:
             raise LakeFault(f"the commits end with {recorded}, the log with {ends}")
         count = 0
@@ -102,7 +90,7 @@ def check_history(root: Path) -> int:
 def _files(root: Path, topic: str) -> list[Path]:
     """Return the data files in the topic's directories."""
     found = {path for path in root.rglob("*.parquet") if "_pylogd" not in path.parts}
-    named = {root / path for path in Lake(LocalFiles(root)).files()}
+    named = {root / path for path in Lake(FinishedLake(root)).files()}
     if found != named:
         raise LakeFault(f"not of any commit: {_some(found - named)}; missing files of commits: {_some(named - found)}")
     return sorted(path for path in found if path.is_relative_to(root / f"topic={topic}"))

@@ -281,7 +281,7 @@ class Round:
             case Moment.WRITING:
                 return has_file(meta / "staging", ".parquet")
             case Moment.DECIDING:
-                return has_file(meta / "staging", ".draft")
+                return has_file(meta / "drafts", "")
             case _:
                 return self._commits() > len(list((meta / "commits").glob("*.done")))
 

@@ -26,7 +26,7 @@ from pylogd.tables.columns import of_quarantine, of_records
 from pylogd.tables.delta.staging import DeltaStaging, TableFiles
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
-from pylogd.tables.positions import LoadRange
+from pylogd.tables.positions import LoadRange, Position
 from pylogd.tables.recorded import LoadRecord, Quarantine, RecordedTable, Refused, layout_json, layout_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class DeltaLakeTable(RecordedTable):
                 table.alter.add_columns(list(_delta_schema(new).fields))
             self._read()
 
-    def staging(self) -> DeltaStaging:
+    def staging(self, expected: Position | None = None, loading: LoadRange | None = None) -> DeltaStaging:
         """Return a new attempt at a commit."""
         layout = self.layout
         assert layout is not None

@@ -42,7 +42,7 @@ from pylogd.tables.errors import TableError
 from pylogd.tables.iceberg.orphans import delete_orphans
 from pylogd.tables.iceberg.staging import IcebergStaging, TableFiles
 from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
-from pylogd.tables.positions import LoadRange
+from pylogd.tables.positions import LoadRange, Position
 from pylogd.tables.recorded import (
     LoadRecord,
     Quarantine,
@@ -137,7 +137,7 @@ class IcebergTable(RecordedTable):
             update.union_by_name(columns)
         self._read()
 
-    def staging(self) -> IcebergStaging:
+    def staging(self, expected: Position | None = None, loading: LoadRange | None = None) -> IcebergStaging:
         """Return a new attempt at a commit."""
         layout = self.layout
         assert layout is not None

@@ -2,149 +2,76 @@
 
 Layout below the lake's root (readers of Parquet directories ignore names that begin with an underscore):
 
-    topic=flights/date=2026-11-21/hour=07/000042-part-….parquet     data
+    topic=flights/date=2026-11-21/hour=07/9f3c…-part-….parquet      data
     _pylogd/commits/00000000000000000042.json                       the document of commit 42: its files and offsets
     _pylogd/commits/00000000000000000042.done                       all files of commit 42 have been moved
-    _pylogd/quarantine/topic=flights/000042-part-….parquet          records of commit 42 without a valid date
-    _pylogd/staging/42/9f3c…/…                                      files that an attempt at commit 42 has written
+    _pylogd/checkpoints/00000000000000000064.json, .parquet         what commits up to 64 add up to (`checkpoints`)
+    _pylogd/floors/00000000000000000040.json, .parquet              the same up to 40; those below expired (`expiry`)
+    _pylogd/quarantine/topic=flights/9f3c…-part-….parquet           records without a valid date
+    _pylogd/replaced/topic=flights/…                                files that a compaction has replaced
+    _pylogd/attempts/9f3c….json, _pylogd/staging/9f3c…/…            what an attempt at a commit plans, and its files
+    _pylogd/drafts/…                                                files that are being created
 
-Strategy: a commit takes effect by one rename of its document, which fails if the name exists. The document lists each
-file in staging and the path that it is moved to. The steps after that (moving files, deleting files that a compaction
-replaced) are repeated by every process that opens the lake until they are complete; repeating them is harmless. So
-after a crash at any step the lake has all of a commit or nothing of it, as soon as it is opened again.
+Strategy: a commit takes effect by the creation of its document, which fails if the name exists (`Files.create`). The
+document lists each file in staging and the path that it is moved to. The steps after that (moving files, and putting
+aside files that a compaction has replaced) are repeated by every process that opens the lake until they are complete;
+repeating them is harmless. So after a crash at any step the lake has all of a commit or nothing of it, as soon as it is
+opened again.
 
-Each attempt stages in its own directory, so files that a killed loader left, or that its JVM still writes, never
-become part of another's commit. The staging directory of a number is deleted when that commit takes effect, and not
-before, because it may belong to a loader that is running.
+Any number of processes may commit. One that finds the number of its commit taken reads what was committed and makes its
+own commit anew after that (`changes`), unless it contradicts it. So loads of other partitions, and compactions, don't
+disturb a load.
 
-Rules: only one loader should write at a time; a second one finds the number of its commit taken and fails. Opening a
-lake never disturbs a running loader. Documents are never changed. A reader that lists directories instead of calling
-`files` may see a part of a commit, and files that a compaction replaces may vanish while it reads.
+Rules: opening a lake never disturbs a process at work. Documents are never changed. A reader that lists directories
+instead of calling `files` may see a part of a commit, and files that a compaction replaces may vanish while it reads.
 Must not know: Spark, brokers.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
-from typing import Final, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
+from pylogd.errors import PylogdError
 from pylogd.tables.errors import CommitConflict, TableError
-from pylogd.tables.positions import ByPartition, LoadRange, Position, by_partition, nested
+from pylogd.tables.interface import Layout
+from pylogd.tables.parquet import attempts, checkpoints
+from pylogd.tables.parquet.attempts import Claim
+from pylogd.tables.parquet.changes import Change
+from pylogd.tables.parquet.checkpoints import Place, Snapshot
+from pylogd.tables.parquet.commits import Commit, DataFile, layout_of, position_of
+from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, DRAFTS, QUARANTINE, REPLACED, Files, each, numbered
+from pylogd.tables.parquet.history import History
+from pylogd.tables.positions import ByPartition, Position
 
-_META: Final = "_pylogd"
-_COMMITS: Final = f"{_META}/commits"
-_STAGING: Final = f"{_META}/staging"
-_QUARANTINE: Final = f"{_META}/quarantine"
-_DIGITS: Final = 20
-_VERSION: Final = 2
-_VERSIONS: Final = (1, _VERSION)  # version 1 has no topic ids, leader epochs and quarantine
+_log = logging.getLogger(__name__)
 
-
-class Files(Protocol):
-    """The operations of a file system that the lake needs. Paths are relative to the lake's root, separated by `/`."""
-
-    def names(self, directory: str) -> list[str]:
-        """Return the names in a directory; nothing if it does not exist."""
-
-    def read(self, path: str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError."""
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file, creating directories and replacing an existing file. A crash may leave a part of it."""
-
-    def move(self, source: str, target: str) -> bool:
-        """Rename a file, creating directories. Returns false if the target exists. Raises FileNotFoundError."""
-
-    def exists(self, path: str) -> bool:
-        """Return whether a file or directory exists."""
-
-    def delete(self, path: str) -> None:
-        """Delete a file, or a directory with its content, if it exists."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of a commit. `path`: its path in the lake; `staged`: the path where it was written first."""
-
-    path: str
-    staged: str
-    bytes: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One entry of the lake's history.
-
-    kind: "load" or "compaction". at_ms: when it was made, in milliseconds since 1970.
-    offsets: topic -> partition -> the offset after the last one in the lake, for every partition ever loaded.
-    read: how many offsets this commit added, in the same form.
-    added, removed, quarantined: the files that it added and replaced, and the files of records without a valid date.
-    topic_ids: the id of each topic as hexadecimal digits, where it is known.
-    leader_epochs: the leader epoch at which each offset was looked up, where it is known, in the form of `offsets`.
-    """
-
-    number: int
-    kind: str
-    at_ms: int
-    offsets: Mapping[str, Mapping[str, int]]
-    read: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    added: Sequence[DataFile] = ()
-    removed: Sequence[str] = ()
-    version: int = _VERSION
-    quarantined: Sequence[DataFile] = ()
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    leader_epochs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> int:
-        """The number of rows that it added."""
-        return sum(file.rows for file in self.added)
-
-    @property
-    def size(self) -> int:
-        """The number of bytes that it added."""
-        return sum(file.bytes for file in self.added)
-
-    def as_bytes(self) -> bytes:
-        """Return the commit's document: indented JSON."""
-        return json.dumps(asdict(self), indent=1).encode()
-
-    @classmethod
-    def from_bytes(cls, path: str, data: bytes) -> Commit:
-        """Return the commit that a document describes. Raises TableError; `path` is for its message."""
-        try:
-            document = json.loads(data)
-            if document["version"] not in _VERSIONS:
-                raise ValueError(f"version {document['version']} is not supported, only up to {_VERSION}")
-            for files in ("added", "quarantined"):
-                document[files] = tuple(DataFile(**each) for each in document.get(files, ()))
-            return cls(**document)
-        except (ValueError, KeyError, TypeError) as error:
-            raise TableError(f"{path} is not a commit of a pylogd lake: {error}") from error
+_TRIES: Final = 20  # how often a commit finds its number taken before it gives up
+_EVERY: Final = 64  # commits from one checkpoint to the next
+_SPARSE: Final = 16  # every so many checkpoints, one is kept until it expires
 
 
 class Lake:
-    """The lake at the root of `files`. Opening it completes the last commit and deletes stale files in staging."""
+    """The lake at the root of `files`. Opening it completes commits of others, and deletes stale files in staging.
 
-    def __init__(self, files: Files) -> None:
+    every: how many commits lie between two checkpoints.
+    """
+
+    def __init__(self, files: Files, *, every: int = _EVERY) -> None:
         self._files = files
-        self._attempt = uuid.uuid4().hex
-        names = files.names(_COMMITS)
-        decided = _numbers(names, ".json")
-        self.last = self._read(decided[-1]) if decided else None  # a long history is not read to add to it
-        self._finish(set(decided) - set(_numbers(names, ".done")))
+        self._every = every
+        self._history = History(files)
+        self._finish()
 
-    def history(self) -> Iterator[Commit]:
-        """Return all commits, the oldest first."""
-        return map(self._read, _numbers(self._files.names(_COMMITS), ".json"))
+    # what it consists of
 
-    def _read(self, number: int) -> Commit:
-        path = _document(number)
-        return Commit.from_bytes(path, self._files.read(path))
+    @property
+    def last(self) -> Commit | None:
+        """The last commit; None if there is none."""
+        return self._history.last
 
     @property
     def position(self) -> Position:
@@ -156,126 +83,198 @@ class Lake:
         """The offset up to which each partition is in the lake."""
         return self.position.offsets
 
-    def files(self) -> dict[str, DataFile]:
-        """Return the data files of all commits, by path, without replaced ones: what a reader should read."""
-        found: dict[str, DataFile] = {}
-        for commit in self.history():
-            for path in commit.removed:
-                found.pop(path, None)
-            found.update((file.path, file) for file in commit.added)
+    @property
+    def layout(self) -> Layout | None:
+        """The layout of the lake; None if it has no commits, or only those of earlier versions of pylogd."""
+        return layout_of(self.last)
+
+    def history(self) -> Iterator[Commit]:
+        """Return the commits that have not expired, the oldest first."""
+        return self._history.between(self._history.floor, self._history.number)
+
+    def snapshot(self, number: int | None = None) -> Snapshot:
+        """Return what the lake consisted of as of a commit, the last one unless a number is given.
+
+        Paths are those where the files are now: files that were replaced later have been moved. Raises CommitExpired.
+        """
+        found = self._history.snapshot(number)
+        if number is None or number == self._history.number:
+            return found
+        live = self._history.snapshot().files
+        moved = {path: path if path in live else replaced_path(path) for path in found.files}
+        found.files = {moved[path]: replace(file, path=moved[path]) for path, file in found.files.items()}
         return found
+
+    def files(self, number: int | None = None) -> dict[str, DataFile]:
+        """Return the data files by path: what a reader should read. number: see `snapshot`."""
+        return self.snapshot(number).files
 
     def quarantined(self) -> list[DataFile]:
         """Return the files of quarantined records, the oldest first."""
-        return [file for commit in self.history() for file in commit.quarantined]
+        return list(self.snapshot().quarantined.values())
 
-    @property
-    def next_number(self) -> int:
-        """The number of the next commit."""
-        return 1 if self.last is None else self.last.number + 1
+    # adding to it
 
-    def staging(self) -> str:
-        """Return the directory to write the next commit's files to. No other loader writes there."""
-        return f"{_STAGING}/{self.next_number}/{self._attempt}"
+    def attempt(self, claim: Claim) -> str:
+        """Begin an attempt at a commit, and return its name. Its files belong into `attempts.directory`."""
+        return attempts.begin(self._files, claim)
 
-    def target_path(self, staged: str, below: str = "", *, quarantine: bool = False) -> str:
-        """Return the path in the lake, or in its quarantine, of a file that was written below `staging`.
+    def abandon(self, attempt: str) -> None:
+        """Delete an attempt and its files."""
+        attempts.end(self._files, attempt)
 
-        The directories stay, less the prefix `below`; the commit's number is put in front of the name.
+    def refresh(self) -> None:
+        """See what others have committed, and complete it, as opening the lake does. Costs less than opening it."""
+        if self._history.floor > self._history.number:  # the next commits may have expired
+            self._history = History(self._files)
+        else:
+            self._history.refresh()
+        self._finish()
+
+    def commit(self, change: Change, named: Sequence[str], base: int | None = None) -> Commit:
+        """Make a change take effect, then move its files and end its attempts. Return its commit.
+
+        named: the attempts that wrote its files. base: the number of the commit on which it was planned, if that is
+        not the last one. Raises CommitConflict if others have committed something that it contradicts, or are faster
+        each time. Other errors leave open whether it took effect: open the lake again to find out.
         """
-        inner = staged.removeprefix(f"{self.staging()}/").removeprefix(f"{below}/" if below else "")
-        directory, _, name = inner.rpartition("/")
-        parts = [_QUARANTINE if quarantine else "", directory, f"{self.next_number:06d}-{name}"]
-        return "/".join(part for part in parts if part)
+        planned = self._history.number if base is None else base
+        writer = uuid.uuid4().hex
+        for _ in range(_TRIES):
+            commit = change.after(self.last, list(self._history.since(planned)))
+            commit = replace(commit, writer=writer, applied=self._history.applied, version=3)
+            if self._create(commit):
+                self._history.append(commit)
+                self._apply(commit)
+                for attempt in named:
+                    self.abandon(attempt)
+                self._clean()
+                self._checkpoint()
+                return commit
+            self._history.refresh()
+        raise CommitConflict(
+            f"other processes were faster {_TRIES} times: nothing was added. Run it again, with fewer of them at once"
+        )
 
-    def commit(self, commit: Commit) -> None:
-        """Make the commit take effect, then move its files. Raises CommitConflict if its number is taken."""
-        if commit.number != self.next_number:
-            raise CommitConflict(f"commit {commit.number} is not the next one, which is {self.next_number}")
-        draft = f"{_STAGING}/{commit.number}/{self._attempt}.draft"
-        self._files.write(draft, commit.as_bytes())
+    def _create(self, commit: Commit) -> bool:
+        """Make a commit's document. Return whether the commit took effect; false if its number was taken before."""
+        path = numbered(COMMITS, commit.number, ".json")
         try:
-            is_mine = self._files.move(draft, _document(commit.number))
-        except FileNotFoundError:  # another loader made that commit and deleted the staging directory
-            is_mine = False
-        if not is_mine:
-            raise CommitConflict(f"another loader has made commit {commit.number} of this lake: run it again")
-        self.last = commit
-        self._apply(commit)
+            made = self._files.create(path, commit.as_bytes())
+        except TableError:
+            if not self._is_mine(path, commit.writer):
+                raise
+            made = True
+        if not made and not self._is_mine(path, commit.writer):  # the file system may have tried twice
+            return False
+        if self._history.floor > commit.number:
+            raise CommitConflict(
+                f"commit {commit.number} had been made, and has expired since this process read the lake: run it again"
+            )
+        return True
 
-    def _finish(self, undone: Set[int]) -> None:
-        for number in sorted(undone):
-            self._apply(self._read(number))
-        for name in self._files.names(_STAGING):
-            if name.isdigit() and int(name) < self.next_number:
-                self._files.delete(f"{_STAGING}/{name}")
+    def _is_mine(self, path: str, writer: str) -> bool:
+        try:
+            return Commit.from_bytes(path, self._files.read(path)).writer == writer
+        except FileNotFoundError:
+            return False
+
+    # completing it
+
+    def _finish(self) -> None:
+        number = self._history.number
+        for commit in self._history.pending():
+            self._apply(commit)
+        self._history.applied = max(self._history.applied, number)
+        for name in self._files.names(DRAFTS):
+            self._files.delete(f"{DRAFTS}/{name}")
+        self._clean()
+
+    def _clean(self) -> None:
+        """Delete attempts of others that can't be committed any more, unless a commit has yet to be applied."""
+        if self._history.applied == self._history.number:
+            attempts.clean(self._files, self.position, self._history.number)
 
     def _apply(self, commit: Commit) -> None:
-        for file in (*commit.added, *commit.quarantined):
-            self._move_file(commit, file)
-        for path in commit.removed:
-            self._files.delete(path)
-        self._files.write(_document(commit.number).removesuffix(".json") + ".done", b"")
-        self._files.delete(f"{_STAGING}/{commit.number}")
+        """Move the commit's files, then put the files aside that it replaces."""
+        moves = [(file.staged, file.path) for file in (*commit.added, *commit.quarantined) if file.staged]
+        missing = [each for each in each_move(self._files, moves) if each]
+        if missing:
+            self._check_replaced(commit, missing)
+        each_move(self._files, [(path, replaced_path(path)) for path in commit.removed])
+        self._files.create(numbered(COMMITS, commit.number, ".done"), b"")
+        if self._history.applied == commit.number - 1:
+            self._history.applied = commit.number
 
-    def _move_file(self, commit: Commit, file: DataFile) -> None:
-        try:
-            self._files.move(file.staged, file.path)
-        except (FileNotFoundError, TableError):
-            if not self._files.exists(file.path):  # else it was moved before, or by another process
+    def _check_replaced(self, commit: Commit, missing: Sequence[str]) -> None:
+        """Raise TableError unless later commits have replaced all these files of a commit."""
+        self._history.refresh()
+        later = {path for each in self._history.since(commit.number) for path in each.removed}
+        for path in missing:
+            if path not in later:
                 raise TableError(
-                    f"{file.path} of commit {commit.number} is missing, and can't be moved from {file.staged}"
-                ) from None
+                    f"{path} of commit {commit.number} is missing, in the lake and in staging. If nobody has deleted "
+                    "it, open the lake again"
+                )
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint if it is due. A failure is logged: the lake is complete without it."""
+        written = self._history.checkpoint
+        number = self._history.number
+        if self.last is None or number - (written.commit.number if written else 0) < self._every:
+            return
+        try:
+            self.write_checkpoint(Place(number, CHECKPOINTS))
+            self._history.checkpoint = checkpoints.read(self._files, Place(number, CHECKPOINTS))
+            self._prune()
+        except (PylogdError, OSError) as error:
+            _log.warning("Commit %d took effect, but its checkpoint was not written: %s", number, error)
+
+    def write_checkpoint(self, place: Place) -> None:
+        """Write the checkpoint of a commit."""
+        number = place.number
+        commit, snapshot = self._history.read(number), self._history.snapshot(number)
+        checkpoints.write(self._files, place, commit, snapshot, min(self._history.applied, number))
+
+    def _prune(self) -> None:
+        """Delete checkpoints that neither slow readers nor time travel need."""
+        found = checkpoints.found(self._files, CHECKPOINTS)
+        block = 0
+        for place in found[:-2]:
+            if place.number // (self._every * _SPARSE) == block:
+                checkpoints.delete(self._files, place)
+            block = place.number // (self._every * _SPARSE)
 
 
-def load_commit(
-    last: Commit | None, number: int, at_ms: int, loading: LoadRange, added: Sequence[DataFile],
-    quarantined: Sequence[DataFile] = (),
-) -> Commit:  # fmt: skip
-    """Return the commit of a load. Entries of partitions that it did not read stay, unless the topic was recreated."""
-    position = position_of(last).after(loading)
-    return Commit(
-        number, "load", at_ms, nested(position.offsets), nested(loading.read), tuple(added),
-        quarantined=tuple(quarantined), topic_ids=position.topic_ids, leader_epochs=nested(position.leader_epochs),
-    )  # fmt: skip
+def replaced_path(path: str) -> str:
+    """Return where a file is kept that a compaction has replaced."""
+    return f"{REPLACED}/{path}"
 
 
-def position_of(commit: Commit | None) -> Position:
-    """Return the position of a lake whose last commit is `commit`; None if it has no commits."""
-    if commit is None:
-        return Position()
-    return Position(by_partition(commit.offsets), commit.topic_ids, by_partition(commit.leader_epochs))
+def target_path(attempt: str, staged: str, below: str = "", *, quarantine: bool = False) -> str:
+    """Return the path in the lake, or in its quarantine, of a file that an attempt has written.
+
+    The directories stay, less the prefix `below`; the beginning of the attempt's name is put in front of the name.
+    """
+    inner = staged.removeprefix(f"{attempts.directory(attempt)}/").removeprefix(f"{below}/" if below else "")
+    directory, _, name = inner.rpartition("/")
+    parts = [QUARANTINE if quarantine else "", directory, f"{attempt[:12]}-{name}"]
+    return "/".join(part for part in parts if part)
 
 
-def compaction_commit(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequence[str]) -> Commit:
-    """Return the commit of a compaction, which does not change the offsets."""
-    return replace(
-        last,
-        number=last.number + 1,
-        kind="compaction",
-        at_ms=at_ms,
-        read={},
-        added=tuple(added),
-        removed=tuple(removed),
-        quarantined=(),
-        version=_VERSION,
-    )
+def each_move(files: Files, moves: Sequence[tuple[str, str]]) -> list[str]:
+    """Move files (from, to), as far as that was not done before. Return the paths that exist at neither place."""
 
+    def move(paths: tuple[str, str]) -> str:
+        source, target = paths
+        try:
+            if not files.move(source, target):
+                files.delete(source)  # a move on an object store was interrupted between copying and deleting
+        except FileNotFoundError:
+            return "" if files.exists(target) else target
+        except TableError:  # Hadoop says so if another process moves the file at the same time
+            if files.exists(source) or not files.exists(target):
+                raise
+        return ""
 
-def small_files(files: Mapping[str, DataFile], target_bytes: int) -> dict[str, list[DataFile]]:
-    """Return the files to compact by directory: those smaller than half of `target_bytes`, where there are several."""
-    found: dict[str, list[DataFile]] = {}
-    for path, file in sorted(files.items()):
-        if file.bytes < target_bytes // 2:
-            found.setdefault(path.rpartition("/")[0], []).append(file)
-    return {directory: small for directory, small in found.items() if len(small) > 1}
-
-
-def _document(number: int) -> str:
-    return f"{_COMMITS}/{number:0{_DIGITS}d}.json"
-
-
-def _numbers(names: Sequence[str], suffix: str) -> list[int]:
-    """Return the numbers of the commits that have a file with this suffix, ascending."""
-    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
-    return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isdigit())
+    return [path for path in each(files, move, moves) if path]

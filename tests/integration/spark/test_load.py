@@ -251,7 +251,6 @@ def test_a_lake_written_before_topic_ids_were_stored_is_continued(
     document = json.loads(path.read_text())
     for name in ("topic_ids", "leader_epochs", "quarantined"):
         del document[name]
-    path.with_name(f".{path.name}.crc").unlink()  # Hadoop's checksum file
     path.write_text(json.dumps({**document, "version": 1}))
     fill(broker.address, topic, range(5), partitions=1)
     assert documents(run("load", topic, "--to", tmp_path, "--json"))[0]["rows"] == 5
@@ -311,10 +310,11 @@ def test_lake_files_on_hadoops_local_file_system(spark: Any, tmp_path: Path) -> 
     """Check the operations that the unit tests of `lake` replace by a file system in memory."""
     files = HadoopFiles(spark, str(tmp_path / "a lake"))
     assert files.names("x") == [] and not files.exists("x")
-    files.write("x/one", b"1\n")
-    files.write("x/one", b"one\n")
+    assert files.create("x/one", b"one\n")
+    assert not files.create("x/one", b"1\n")
+    assert files.names("x") == ["one"] and files.read("x/one") == b"one\n"
     assert files.move("x/one", "y/z/two")
-    files.write("x/one", b"again")
+    assert files.create("x/one", b"again")
     assert not files.move("x/one", "y/z/two")
     assert files.read("y/z/two") == b"one\n"
     with pytest.raises(FileNotFoundError):

@@ -19,10 +19,10 @@ from pylogd.tables.directories import divide, with_time_columns
 from pylogd.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.tables.iceberg.table import IcebergTable
 from pylogd.tables.interface import DIRECTORIES, DataFile, Layout, SparkStaging, Table
+from pylogd.tables.parquet.local import LocalFiles
 from pylogd.tables.parquet.table import LakeTable
 from pylogd.tables.positions import LoadRange, Position
 from pylogd.tables.records import RecordRows
-from tests.unit.tables.local_files import LocalFiles
 
 LAYOUT = Layout()
 START_US = 1_700_000_000_000_000
@@ -63,9 +63,6 @@ def records(
 
 class Case(ABC):
     """A format. Each `open` is another process."""
-
-    #: whether a commit is repeated on a table that others have changed, or refused
-    rebases = True
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -132,8 +129,6 @@ def _as_spark(staging: SparkStaging, batches: Sequence[pa.RecordBatch]) -> Stage
 
 
 class ParquetCase(Case):
-    rebases = False
-
     def open(self) -> Table:
         return LakeTable(LocalFiles(self.directory / "lake"))
 
