@@ -13,6 +13,7 @@ import click
 from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, kafka_options
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
+from pylogd.cli.typed import schema_options, schema_source
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _MEGABYTE = 1 << 20
 @click.option("--to", "root", required=True, metavar="PATH", help="The lake: a Hadoop path (file:, hdfs:, s3a:).")
 @click.option("--pattern", metavar="REGEX", help="Load the topics whose full name matches this regular expression.")
 @spark_options
+@schema_options
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
               help="Type of the value column.")  # fmt: skip
 @click.option("--codec", default="zstd", show_default=True, help="Compression of the files.")
@@ -111,6 +113,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             gather=given["gather"],
             restart_recreated=given["on_recreated"] == "restart",
             client={**kafka_options(), "kafka.isolation.level": f"read_{given['isolation']}"},
+            schemas=schema_source(given),
         )
         if given["follow"]:
             loading.follow(

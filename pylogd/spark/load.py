@@ -25,7 +25,6 @@ from pylogd.spark.files import merge, settings, write
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.spark.ranges import limit_records
-from pylogd.spark.typed import SchemaSource, prepare
 from pylogd.tables.errors import CommitConflict
 from pylogd.tables.interface import (
     DIRECTORIES,
@@ -41,6 +40,8 @@ from pylogd.tables.positions import LoadRange, Position, recreated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pylogd.spark.typed import SchemaSource
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +129,8 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
     }
     typed = None
     if plan.schemas is not None:  # after the ends were read: see `typed`
+        from pylogd.spark.typed import prepare  # noqa: PLC0415 - an extra
+
         typed, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
         loading = replace(loading, schema_ids={plan.topic: schema_id})
     find_source(spark)
