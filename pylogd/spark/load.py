@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pylogd.clock import wall_ms
-from pylogd.spark import converted
+from pylogd.spark import converted, files, tasks
 from pylogd.spark.errors import OptionError, TopicRecreated
-from pylogd.spark.files import merge, settings, write
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.spark.ranges import limit_records
@@ -37,11 +36,13 @@ from pylogd.tables.interface import (
     TaskStaging,
 )
 from pylogd.tables.positions import LoadRange, Position, recreated
+from pylogd.tables.records import RecordRows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from pylogd.spark.typed import SchemaSource
+    from pylogd.typed.rows import TypedRows
 
 _log = logging.getLogger(__name__)
 
@@ -112,9 +113,8 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
-    plan.options()  # refuses wrong options before the table is made
-    if plan.schemas is None:
-        table.create(plan.layout)
+    if table.layout is not None:
+        plan.layout.check(table.location, table.layout)
     before = table.position
     loading = _what_is_new(before, plan)
     if loading.start == loading.end and not recreated(before.topic_ids, loading.topic_ids):
@@ -127,23 +127,31 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
         "invalidTimestamps": "null",
         "includeTimestampMs": "true",
     }
-    typed = None
-    if plan.schemas is not None:  # after the ends were read: see `typed`
+    rows: TypedRows | None = None
+    if plan.schemas is None:
+        table.create(plan.layout)
+    else:  # after the ends were read: see `typed`
         from pylogd.spark.typed import prepare  # noqa: PLC0415 - an extra
 
-        typed, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
+        rows, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
         loading = replace(loading, schema_ids={plan.topic: schema_id})
     find_source(spark)
-    rows = spark.read.format("pylogd").options(**options).load()
+    records = spark.read.format("pylogd").options(**options).load()
     staging = table.staging(before, loading)
-    assert isinstance(staging, SparkStaging)
-    if typed is None:
-        added, quarantined = write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
-    else:
-        added, quarantined = converted.write(
-            rows, staging, typed, typed.schema, plan.layout, codec=plan.codec, gather=plan.gather
-        )
+    added, quarantined = _write(records, staging, rows, plan)
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
+
+
+def _write(
+    records: DataFrame, staging: TaskStaging | SparkStaging, rows: TypedRows | None, plan: LoadPlan
+) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+    """Write the files of the table and those of its quarantine. rows: of a typed table; None for rows of records."""
+    layout, gather = plan.layout, plan.gather
+    if not isinstance(staging, SparkStaging):
+        return tasks.write(records, staging, rows or RecordRows(layout), layout, gather=gather)
+    if rows is None:
+        return files.write(records, staging, layout, codec=plan.codec, gather=gather)
+    return converted.write(records, staging, rows, layout, codec=plan.codec, gather=gather)
 
 
 def find_source(spark: SparkSession) -> None:
@@ -206,11 +214,11 @@ def compact(
     Returns the commit, or None if there was nothing to compact. Raises PylogdError.
     """
 
-    def rewrite(staging: TaskStaging | SparkStaging, files: Sequence[DataFile]) -> list[DataFile]:
-        assert isinstance(staging, SparkStaging)
-        return merge(spark, staging, files, target_bytes=target_bytes, codec=codec)
+    def rewrite(staging: TaskStaging | SparkStaging, small: Sequence[DataFile]) -> list[DataFile]:
+        assert isinstance(staging, SparkStaging), "other formats compact by themselves"
+        return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec)
 
-    with settings(spark):  # for all threads: they share the session
+    with files.settings(spark):  # for all threads: they share the session
         return table.compact(target_bytes, rewrite, at_ms=now_ms())
 
 
