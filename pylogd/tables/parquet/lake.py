@@ -41,7 +41,7 @@ from pylogd.tables.interface import Layout
 from pylogd.tables.parquet import attempts, checkpoints
 from pylogd.tables.parquet.attempts import Claim
 from pylogd.tables.parquet.changes import Change
-from pylogd.tables.parquet.checkpoints import Place, Snapshot
+from pylogd.tables.parquet.checkpoints import CheckpointPath, Snapshot
 from pylogd.tables.parquet.commits import Commit, DataFile, layout_of, position_of
 from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, DRAFTS, QUARANTINE, REPLACED, Files, each, numbered
 from pylogd.tables.parquet.history import History
@@ -224,13 +224,13 @@ class Lake:
         if self.last is None or number - (written.commit.number if written else 0) < self._every:
             return
         try:
-            self.write_checkpoint(Place(number, CHECKPOINTS))
-            self._history.checkpoint = checkpoints.read(self._files, Place(number, CHECKPOINTS))
+            self.write_checkpoint(CheckpointPath(number, CHECKPOINTS))
+            self._history.checkpoint = checkpoints.read(self._files, CheckpointPath(number, CHECKPOINTS))
             self._prune()
         except (PylogdError, OSError) as error:
             _log.warning("Commit %d took effect, but its checkpoint was not written: %s", number, error)
 
-    def write_checkpoint(self, place: Place) -> None:
+    def write_checkpoint(self, place: CheckpointPath) -> None:
         """Write the checkpoint of a commit."""
         number = place.number
         commit, snapshot = self._history.read(number), self._history.snapshot(number)

@@ -32,7 +32,7 @@ _START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileSystem:
     """A file system, and the client that a process uses for it.
 
     client: "python" (without a JVM) or "hadoop". root: a directory, as that client names it. settings: of Spark.
@@ -46,7 +46,7 @@ class Place:
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[Files]:
+def opened(place: FileSystem) -> Iterator[Files]:
     """Yield the files of a place, with a JVM if it needs one."""
     if place.client == "python":
         if not place.endpoint:
