@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, NewTopic, Producer, TopicPartition
@@ -24,35 +24,9 @@ from pylogd.spark.opening import open_table
 from pylogd.tables.interface import Committed
 from pylogd.tables.parquet.lake import Lake
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import START_MS, fill, lake_of, log_of
+from tests.integration.spark.lakes import START_MS, Command, documents, fill, lake_of, log_of
 
 pytestmark = pytest.mark.timeout(600)
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def run(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return a function that runs `pylogd COMMAND ...` against the broker, with the shared session."""
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("pylogd.cli.spark.session", lambda *_: spark)
-    monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
-    return lambda *arguments: CliRunner().invoke(pylogd, [str(each) for each in arguments])
-
-
-@pytest.fixture
-def create(broker: Address) -> Callable[..., None]:
-    def made(topic: str, partitions: int = 2) -> None:
-        with Admin(broker.address) as admin:
-            admin.create_topics(
-                [NewTopic(topic, partitions, 1, {"retention.ms": "-1"})]
-            )  # keeps the records, which are of 2023
-
-    return made
-
-
-def documents(result: Result) -> list[dict[str, Any]]:
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def files_below(root: Path) -> list[Path]:
