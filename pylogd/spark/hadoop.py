@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 #: Object stores on which a rename is a copy.
 _UNSAFE: Final = ("s3a", "s3", "s3n")
+#: What HDFS says of a file that was deleted while it was written.
+_GONE: Final = ("FileNotFoundException", "LeaseExpiredException")
 _THREADS: Final = 8
 _TRIES: Final = 10
 
@@ -162,7 +164,7 @@ class HadoopFiles:
             finally:
                 stream.close()
         except Py4JJavaError as error:
-            if _is_missing(error):
+            if any(name in str(error.java_exception.toString()) for name in _GONE):
                 return None
             raise _reason(path, error) from error
         try:

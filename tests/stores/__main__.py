@@ -29,8 +29,8 @@ from pylogd.tables.parquet.lake import Lake
 from pylogd.tables.positions import by_partition
 from tests.fakes.s3 import S3Server
 from tests.pages import write_page
+from tests.stores.filesystems import FileSystem, opened, running_hdfs, s3a_settings
 from tests.stores.loading import Loaded, load_with_spark
-from tests.stores.places import Place, opened, running_hdfs, s3a_settings
 from tests.stores.worker import EVERY
 from tests.unit.tables.parquet.lakes import expected, records
 
@@ -57,7 +57,7 @@ class Outcome:
 class Worker:
     """A process of `tests.stores.worker`."""
 
-    def __init__(self, place: Place, *role: str) -> None:
+    def __init__(self, place: FileSystem, *role: str) -> None:
         self.role = role
         command = [sys.executable, "-m", "tests.stores.worker", json.dumps(asdict(place)), *role]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -90,7 +90,7 @@ class Worker:
         return self._log.read().decode(errors="replace")[-3000:]
 
 
-def race(place: Place, outcome: Outcome) -> None:
+def race(place: FileSystem, outcome: Outcome) -> None:
     """Let two processes create the same files. Raises AssertionError if one is told to both, or to none."""
     workers = [Worker(place, "create", str(outcome.races), name) for name in "ab"]
     try:
@@ -115,7 +115,7 @@ def race(place: Place, outcome: Outcome) -> None:
         files.delete("race")
 
 
-def work(place: Place, outcome: Outcome, goal: int, kills: int, rng: random.Random) -> None:
+def work(place: FileSystem, outcome: Outcome, goal: int, kills: int, rng: random.Random) -> None:
     """Load, compact and expire at once, with kills; then compare."""
     with tempfile.TemporaryDirectory(prefix="pylogd-stores-") as folder:
         stop = Path(folder) / "stop"
@@ -159,21 +159,21 @@ def _check(files: Any, outcome: Outcome, goal: int) -> None:
 
 
 @contextmanager
-def place_of(name: str, folder: Path) -> Iterator[Place]:
+def place_of(name: str, folder: Path) -> Iterator[FileSystem]:
     """Start what a place needs, and yield it."""
     with ExitStack() as stack:
         if name == "local, Python":
-            yield Place(name, "python", str(folder / "lake"))
+            yield FileSystem(name, "python", str(folder / "lake"))
         elif name == "local, Hadoop":
-            yield Place(name, "hadoop", (folder / "lake").as_uri())
+            yield FileSystem(name, "hadoop", (folder / "lake").as_uri())
         elif name == "HDFS":
-            yield Place(name, "hadoop", stack.enter_context(running_hdfs(folder / "hdfs")) + "/lake")
+            yield FileSystem(name, "hadoop", stack.enter_context(running_hdfs(folder / "hdfs")) + "/lake")
         else:
             server = stack.enter_context(S3Server())
             if name == "S3, Python":
-                yield Place(name, "python", f"{server.bucket}/lake", {}, server.address)
+                yield FileSystem(name, "python", f"{server.bucket}/lake", {}, server.address)
             else:
-                yield Place(name, "hadoop", f"s3a://{server.bucket}/lake", s3a_settings(server))
+                yield FileSystem(name, "hadoop", f"s3a://{server.bucket}/lake", s3a_settings(server))
 
 
 def main(arguments: list[str]) -> int:

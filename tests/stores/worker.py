@@ -1,8 +1,8 @@
 """A process that works on a lake: `python -m tests.stores.worker PLACE ROLE ...`; it prints what it did as JSON.
 
-PLACE is a `Place` as JSON. The roles: `load TOPIC GOAL STEP` commits until the topic's partition 0 is at GOAL; `compact
-STOP` and `expire STOP` repeat that until the file STOP exists; `create COUNT NAME` races for COUNT files, one each
-50 ms, from the time on that it reads from its standard input.
+PLACE is a `FileSystem` as JSON. The roles: `load TOPIC GOAL STEP` commits until the topic's partition 0 is at GOAL;
+`compact STOP` and `expire STOP` repeat that until the file STOP exists; `create COUNT NAME` races for COUNT files, one
+each 50 ms, from the time on that it reads from its standard input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pylogd.tables.parquet.expiry import expire
 from pylogd.tables.parquet.files import Files
 from pylogd.tables.parquet.history import CommitExpired
 from pylogd.tables.parquet.lake import Lake
-from tests.stores.places import Place, opened
+from tests.stores.filesystems import FileSystem, opened
 from tests.unit.tables.parquet.lakes import compact_all, load_once
 
 EVERY = 8
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> None:
     """Run as the command line says."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     text, role, *rest = arguments
-    with opened(Place(**json.loads(text))) as files:
+    with opened(FileSystem(**json.loads(text))) as files:
         print("ready", flush=True)
         if role == "load":
             done = load(files, rest[0], int(rest[1]), int(rest[2]))
