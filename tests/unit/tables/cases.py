@@ -19,10 +19,10 @@ from pylogd.tables.directories import divide, with_time_columns
 from pylogd.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.tables.iceberg.table import IcebergTable
 from pylogd.tables.interface import DIRECTORIES, DataFile, Layout, SparkStaging, Table
+from pylogd.tables.parquet.local import LocalFiles
 from pylogd.tables.parquet.table import LakeTable
 from pylogd.tables.positions import LoadRange, Position
 from pylogd.tables.records import RecordRows
-from tests.unit.tables.local_files import LocalFiles
 
 LAYOUT = Layout()
 START_US = 1_700_000_000_000_000
@@ -132,8 +132,6 @@ def _as_spark(staging: SparkStaging, batches: Sequence[pa.RecordBatch]) -> Stage
 
 
 class ParquetCase(Case):
-    rebases = False
-
     def open(self) -> Table:
         return LakeTable(LocalFiles(self.directory / "lake"))
 
