@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pylogd.spark.typed import SchemaSource, prepare
+from pylogd.tables.columns import HEADERS
 from pylogd.tables.delta.table import DeltaLakeTable
 from pylogd.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.tables.iceberg.table import IcebergTable
@@ -97,7 +98,7 @@ def records(start: int, values: tuple[bytes | None, ...]) -> pa.RecordBatch:
             "timestampMs": pa.array([SECOND_US // 1000] * count, pa.int64()),
             "key": pa.array([b"k"] * count, pa.binary()),
             "value": pa.array(values, pa.binary()),
-            "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, module.HEADERS),
+            "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, HEADERS),
         }
     )
 
