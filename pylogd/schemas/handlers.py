@@ -24,7 +24,7 @@ from pylogd.schemas.errors import (
     SubjectNotFound,
 )
 from pylogd.schemas.lookups import documents
-from pylogd.schemas.model import KINDS, Comparison, NotCompared, Schema, TopicRecord
+from pylogd.schemas.model import KINDS, Comparison, NotCompared, Schema, TopicRecord, Version
 from pylogd.schemas.modes import Mode
 from pylogd.schemas.reading import SchemaReader
 from pylogd.schemas.registry import Registry
@@ -83,6 +83,8 @@ class Handlers:
             ("GET", _VERSION + "/referencedby", self._referenced_by),
             ("GET", "/schemas", self._schemas),
             ("GET", "/schemas/types", lambda _: list(KINDS)),
+            ("GET", f"/schemas/guids/{_ONE}", self._schema_of_guid),
+            ("GET", f"/schemas/guids/{_ONE}/ids", self._ids_of_guid),
             ("GET", _ID, self._schema),
             ("GET", _ID + "/schema", self._schema_text),
             ("GET", _ID + "/subjects", self._subjects_of),
@@ -178,7 +180,7 @@ class Handlers:
         if request.number("version") is not None:
             return None
         found = self._registry.find(subject, await self._read(request, subject))
-        return None if found is None or wanted not in (None, found.id) else {"id": found.id, "version": found.version}
+        return None if found is None or wanted not in (None, found.id) else _made(found)
 
     async def _register(self, request: ApiRequest) -> dict[str, Any]:
         wanted, number, subject = request.number("id"), request.number("version"), self._subject(request)
@@ -187,7 +189,7 @@ class Handlers:
 
         def work() -> tuple[dict[str, Any], list[TopicRecord]]:
             made, records = self._registry.register(subject, schema, wanted, number, passed=passed)
-            return {"id": made.id, "version": made.version}, records
+            return _made(made), records
 
         for _ in range(_MOST_COMPARISONS):
             try:
@@ -224,18 +226,24 @@ class Handlers:
 
     async def _schema(self, request: ApiRequest) -> dict[str, Any]:
         subject = request.subject_of_id()
-        schema = self._registry.by_id(request.id(), subject)
-        document = {**schema.members(), "schema": await self._id_form(request, schema)}
+        used = self._registry.uses_of(request.id(), subject, deleted=True)[0]
+        text = await self._form(request, used.subject, used.schema)
+        document = {**used.schema.members(), "guid": used.guid, "schema": text}
         if request.flag("fetchMaxId"):
             document["maxId"] = self._registry.last_id(subject)
         return document
 
     async def _schema_text(self, request: ApiRequest) -> Text:
-        return Text(await self._id_form(request, self._registry.by_id(request.id(), request.subject_of_id())))
+        used = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=True)[0]
+        return Text(await self._form(request, used.subject, used.schema))
 
-    async def _id_form(self, request: ApiRequest, schema: Schema) -> str:
-        used = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=True)
-        return await self._form(request, used[0].subject, schema)
+    async def _schema_of_guid(self, request: ApiRequest) -> dict[str, Any]:
+        used = next(iter(self._registry.by_guid(request.parts[0]).values()))
+        text = await self._form(request, used.subject, used.schema)
+        return {**used.schema.members(), "guid": used.guid, "schema": text}
+
+    def _ids_of_guid(self, request: ApiRequest) -> list[dict[str, Any]]:
+        return [{"context": context, "id": number} for context, number in self._registry.by_guid(request.parts[0])]
 
     def _subjects_of(self, request: ApiRequest) -> Sequence[str]:
         uses = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=request.flag("deleted"))
@@ -302,6 +310,11 @@ class Handlers:
             return {} if before is None else {"mode": before.value}, records
 
         return self._store.change(work)
+
+
+def _made(version: Version) -> dict[str, Any]:
+    """Return the answer to a registration."""
+    return {"id": version.id, "version": version.version, "guid": version.guid}
 
 
 def _details(reasons: Sequence[str], comparison: Comparison) -> list[str]:

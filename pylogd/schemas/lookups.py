@@ -159,6 +159,13 @@ class Lookups(RegistryState):
         found = [use for use in self._uses_in_context(schema_id, subject) if deleted or not use.deleted]
         return sorted(found, key=lambda version: (version.subject, version.version))
 
+    def by_guid(self, guid: str) -> dict[tuple[str, int], Version]:
+        """Return a version of each context and id that has a schema, by these. Raises SchemaNotFound."""
+        found = self._guids.get(guid)
+        if not found:
+            raise SchemaNotFound(f"Schema {guid} not found")
+        return dict(sorted(found.items()))
+
     def last_id(self, subject: str = "") -> int:
         """Return the largest id given so far in the context of a subject."""
         return self._last_ids.get(context_of(subject), 0)

@@ -6,12 +6,14 @@ Source: Confluent Schema Registry API reference (levels, fields of a version).
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from pylogd.schemas.errors import InvalidCompatibility, InvalidRuleSet, InvalidSchema
 
@@ -102,6 +104,12 @@ class Schema:
         comparable = _without_comments(self.text) if self.kind == PROTOBUF else _sorted(self.text)
         return self.kind, comparable, self.references, self.extras
 
+    @property
+    def guid(self) -> str:
+        """An id of the schema that is the same in all registries and contexts (a UUID). Raises as `identity`."""
+        text = json.dumps([*self.identity[:2], [each.as_json() for each in self.references], self.extras])
+        return str(UUID(bytes=hashlib.md5(text.encode(), usedforsecurity=False).digest()))
+
     def members(self) -> dict[str, Any]:
         """Return the members that a schema has in the API and in the topic, without those of default value."""
         document: dict[str, Any] = {} if self.kind == AVRO else {"schemaType": self.kind}
@@ -143,17 +151,19 @@ def references_of(document: Mapping[str, Any]) -> tuple[Reference, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a subject. `deleted`: whether it is soft-deleted."""
+    """A version of a subject. `deleted`: whether it is soft-deleted. `guid`: the schema's, which every version has."""
 
     subject: str
     version: int
     id: int
     schema: Schema
     deleted: bool = False
+    guid: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the version as JSON, as in the API."""
-        return {"subject": self.subject, "version": self.version, "id": self.id, **self.schema.members()}
+        own = {"subject": self.subject, "version": self.version, "id": self.id, "guid": self.guid}
+        return {**own, **self.schema.members()}
 
 
 class Definition(NamedTuple):

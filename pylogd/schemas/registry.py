@@ -82,7 +82,7 @@ class Registry(Lookups):
             if needed is not None and needed != passed:
                 raise NotCompared(needed)
             schema_id = self._ids.get((context, schema.identity)) or self._next_id(context)
-        version = Version(subject, number or following, schema_id, schema)
+        version = Version(subject, number or following, schema_id, schema, guid=schema.guid)
         records = [context_record(context)] if context not in (DEFAULT, *self._contexts) else []
         return version, [*records, *self._replaced(version), schema_record(version)]
 

@@ -40,6 +40,7 @@ class RegistryState:
     def __init__(self) -> None:
         self._subjects: dict[str, dict[int, Version]] = {}
         self._uses: dict[tuple[str, int], dict[tuple[str, int], Version]] = {}  # by context and id
+        self._guids: dict[str, dict[tuple[str, int], Version]] = {}  # then by context and id
         self._ids: dict[tuple[str, Identity], int] = {}
         self._settings: dict[str | None, Settings] = {}
         self._modes: dict[str | None, Mode] = {}
@@ -86,6 +87,7 @@ class RegistryState:
             raise ValueError(f"unknown key type {kind!r}")
 
     def _apply_schema(self, subject: str, number: int, document: Mapping[str, Any] | None, offset: int) -> None:
+        subject = normalized(subject)
         if document is None:
             self._remove(subject, number)
             return
@@ -93,7 +95,10 @@ class RegistryState:
             str(document["schema"]), references_of(document), str(document.get("schemaType") or AVRO),
             extras_of(document),
         )  # fmt: skip
-        version = Version(normalized(subject), number, int(document["id"]), schema, bool(document.get("deleted")))
+        version = Version(
+            subject, number, int(document["id"]), schema, bool(document.get("deleted")),
+            str(document.get("guid") or schema.guid),
+        )  # fmt: skip
         context = context_of(subject)
         named = next(iter(self._uses.get((context, version.id), {}).values()), None)
         if named is not None and named.schema.identity != schema.identity:
@@ -113,6 +118,7 @@ class RegistryState:
         self._subjects.setdefault(subject, {})[number] = version
         self._used[subject] = max(self._used.get(subject, 0), number)
         self._uses.setdefault((context, version.id), {})[subject, number] = version
+        self._guids.setdefault(version.guid, {})[context, version.id] = version
         self._note_id(context, version.id)
         self._ids.setdefault((context, identity), version.id)
         if context != DEFAULT:
@@ -130,6 +136,7 @@ class RegistryState:
         del uses[subject, number]
         if not uses:
             del self._uses[context, version.id]
+            self._guids[version.guid].pop((context, version.id), None)
             if self._ids.get((context, version.schema.identity)) == version.id:
                 del self._ids[context, version.schema.identity]
 

@@ -16,7 +16,7 @@ from pylogd.local.broker import BrokerProcess
 from pylogd.schemas.appending import PRODUCER_ID
 from pylogd.wire.records import encode_batch
 from tests.integration.conftest import StartBroker
-from tests.integration.test_schema_registry import AT_ONCE, SECONDS, RegistryProcess, ask
+from tests.integration.test_schema_registry import AT_ONCE, SECONDS, RegistryProcess, ask, made
 from tests.rawclient import RawClient, produce, wait_until
 
 SCHEMAS = 40
@@ -139,13 +139,13 @@ def test_ids_versions_and_modes_of_requests_are_checked(registries: list[Registr
     refused = post("s", schema='"int"', version=3)
     assert (refused[0], refused[1]["error_code"]) == (422, 42201)
     assert ask(f"{url}/mode", "PUT", {"mode": "IMPORT"}) == (200, {"mode": "IMPORT"})
-    assert post("s", schema='"int"', id=7, version=3) == (200, {"id": 7, "version": 3})
+    assert made(post("s", schema='"int"', id=7, version=3)) == (200, 7, 3)
     assert post("s", schema='"string"', id=7, version=4)[1]["error_code"] == 42205
     assert post("s", schema='"string"')[1]["error_code"] == 42205
     assert post("s", schema='"string"', id="x")[1]["error_code"] == 422
     assert ask(f"{url}/subjects/s/versions/3")[1]["id"] == 7
     assert ask(f"{url}/mode", "PUT", {"mode": "READWRITE"}) == (200, {"mode": "READWRITE"})
-    assert post("t", schema='"string"') == (200, {"id": 8, "version": 1})
+    assert made(post("t", schema='"string"')) == (200, 8, 1)
     assert ask(f"{url}/mode", "PUT", {"mode": "IMPORT"})[1]["error_code"] == 42205
     assert ask(f"{url}/mode", "PUT", {"mode": "SIDEWAYS"})[1]["error_code"] == 42204
     assert ask(f"{url}/mode/t")[1]["error_code"] == 40409

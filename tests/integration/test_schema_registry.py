@@ -100,6 +100,12 @@ def ask(url: str, method: str = "GET", body: Any = None) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
+def made(answer: tuple[int, Any]) -> tuple[int, int, int]:
+    """Return the status, the id and the version in the answer to a registration."""
+    status, document = answer
+    return status, document.get("id"), document.get("version")
+
+
 def test_confluents_client_registers_and_reads_schemas(registry: RegistryProcess) -> None:
     client = ConfluentClient({"url": registry.url})
     first = client.register_schema("flights-value", ConfluentSchema(json.dumps(FLIGHT), "AVRO"))
@@ -275,16 +281,22 @@ def test_codes_and_texts_of_errors_are_confluent_s(registry: RegistryProcess) ->
 
 def test_contexts_have_ids_and_settings_of_their_own(registry: RegistryProcess) -> None:
     url = registry.url
-    assert ask(f"{url}/subjects/s/versions", "POST", {"schema": '"int"'}) == (200, {"id": 1, "version": 1})
+    assert made(ask(f"{url}/subjects/s/versions", "POST", {"schema": '"int"'})) == (200, 1, 1)
     one = f"{url}/contexts/.one"
-    assert ask(f"{one}/subjects/s/versions", "POST", {"schema": '"string"'}) == (200, {"id": 1, "version": 1})
-    assert ask(f"{url}/subjects/:.one:t/versions", "POST", {"schema": '"long"'}) == (200, {"id": 2, "version": 1})
+    assert made(ask(f"{one}/subjects/s/versions", "POST", {"schema": '"string"'})) == (200, 1, 1)
+    assert made(ask(f"{url}/subjects/:.one:t/versions", "POST", {"schema": '"long"'})) == (200, 2, 1)
     assert ask(f"{url}/contexts") == (200, [".", ".one"])
-    assert ask(f"{one}/subjects") == (200, [":.one:s", ":.one:t"])
-    assert ask(f"{url}/subjects") == (200, [":.one:s", ":.one:t", "s"])
+    assert made(ask(f"{one}/subjects/v/versions", "POST", {"schema": '"int"'})) == (200, 3, 1)
+    guid = ask(f"{url}/schemas/ids/1")[1]["guid"]
+    assert ask(f"{url}/schemas/guids/{guid}")[1]["schema"] == '"int"', "the same schema has the same one everywhere"
+    assert ask(f"{url}/schemas/guids/{guid}/ids") == (200, [{"context": ".", "id": 1}, {"context": ".one", "id": 3}])
+    assert ask(f"{url}/schemas/guids/none")[1] == {"error_code": 40403, "message": "Schema none not found"}
+    assert ask(f"{one}/subjects") == (200, [":.one:s", ":.one:t", ":.one:v"])
+    assert ask(f"{url}/subjects") == (200, [":.one:s", ":.one:t", ":.one:v", "s"])
     assert ask(f"{url}/subjects?subjectPrefix=") == (200, ["s"])
-    assert ask(f"{one}/schemas/ids/1")[1] == {"schema": '"string"'}
-    assert ask(f"{url}/schemas/ids/1?fetchMaxId=true") == (200, {"schema": '"int"', "maxId": 1})
+    assert ask(f"{one}/schemas/ids/1")[1]["schema"] == '"string"'
+    found = ask(f"{url}/schemas/ids/1?fetchMaxId=true")[1]
+    assert (found["schema"], found["maxId"]) == ('"int"', 1)
     assert ask(f"{url}/schemas/ids/2?subject=t&fetchMaxId=true")[1]["schema"] == '"long"', "found in another context"
     assert ask(f"{one}/config", "PUT", {"compatibility": "NONE"}) == (200, {"compatibility": "NONE"})
     assert ask(f"{url}/config/:.one:s?defaultToGlobal=true") == (200, {"compatibilityLevel": "NONE"})

@@ -132,6 +132,30 @@ def test_clients_register_and_read_over_tls(registry: RegistryProcess, certifica
     assert caught.value.code == 40101
 
 
+def test_the_command_line_over_tls_with_a_password(
+    registry: RegistryProcess, certificates: Certificates, tmp_path: Path
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(f"basic.auth.user.info=ada:secret of ada\nssl.truststore.location={certificates.authority}\n")
+
+    def run(*arguments: str, given: str = "", code: int = 0) -> str:
+        done = subprocess.run(
+            [*pylogd_command(), "schemas", *arguments, "--schema-registry", registry.url], input=given,
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+        return done.stdout or done.stderr
+
+    known = ["--command-config", str(config)]
+    assert run("register", "s", "-", "--type", "avro", *known, given='"int"') == "1\n"
+    assert run("check", "s", "-", "--type", "avro", *known, given='"long"') == "compatible\n"
+    assert run("list", *known) == "s\t1\t1\tAVRO\t0\n"
+    assert run("show", "s", *known) == '"int"\n'
+    assert "CERTIFICATE_VERIFY_FAILED" in run("list", code=1)
+    config.write_text(f"ssl.truststore.location={certificates.authority}\n")
+    assert "credentials are required" in run("list", *known, code=1)
+
+
 def test_certificates_of_clients_can_be_required(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from confluent_kafka.schema_registry import (
     SchemaReference,
     SchemaRegistryClient,
     ServerConfig,
+    header_schema_id_serializer,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -95,6 +96,17 @@ def test_avro_with_a_reference(broker: BrokerProcess, url: str) -> None:
     with pytest.raises(SchemaRegistryError) as refused:
         client.delete_version("avro-carriers", 1)
     assert refused.value.error_code == 42206
+
+
+def test_a_guid_in_a_header(url: str) -> None:
+    client = SchemaRegistryClient({"url": url})
+    settings = {"schema.id.serializer": header_schema_id_serializer}
+    headers: list[tuple[str, bytes]] = []
+    context = SerializationContext("guid", MessageField.VALUE, headers=headers)
+    message = AvroSerializer(client, Schema(CARRIER, "AVRO"), conf=settings)({"code": "UA"}, context)
+    assert message == b"\x04UA", "nothing but the value"
+    assert [name for name, _ in headers] == ["__value_schema_id"]
+    assert AvroDeserializer(SchemaRegistryClient({"url": url}))(message, context) == {"code": "UA"}
 
 
 def test_json_schema_with_a_reference(broker: BrokerProcess, url: str) -> None:
