@@ -116,7 +116,12 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
     rows = spark.read.format("pylogd").options(**options).load()
     staging = table.staging(before, loading)
     assert isinstance(staging, SparkStaging)
-    added, quarantined = write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+    try:
+        added, quarantined = write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+    except Exception:
+        table.refresh()
+        table.position.check(before, loading)  # another loader was faster, and has deleted what was staged
+        raise
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
 
 
