@@ -138,7 +138,12 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
     find_source(spark)
     records = spark.read.format("pylogd").options(**options).load()
     staging = table.staging(before, loading)
-    added, quarantined = _write(records, staging, rows, plan)
+    try:
+        added, quarantined = _write(records, staging, rows, plan)
+    except Exception:
+        table.refresh()
+        table.position.check(before, loading)  # another loader was faster, and has deleted what was staged
+        raise
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
 
 
