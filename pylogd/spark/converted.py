@@ -24,6 +24,8 @@ from pylogd.tables.interface import DIRECTORIES, DataFile, Layout, Rows, SparkSt
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from pylogd.typed.rows import TypedRows
+
 #: No column of a schema begins so: Avro and Protobuf could, but who does?
 _SIDE: Final = "pylogd_side"
 _LOADED, _ASIDE = "lake", "aside"
@@ -51,18 +53,17 @@ class _Convert:
 
 
 def write(
-    records: DataFrame, staging: SparkStaging, rows: Rows, columns: pa.Schema, layout: Layout, *, codec: str,
-    gather: bool,
+    records: DataFrame, staging: SparkStaging, rows: TypedRows, layout: Layout, *, codec: str, gather: bool
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:  # fmt: skip
     """Write the rows of a load. Return the files of the table and those of its quarantine.
 
-    records: those of the source, with `headers` and `timestampMs`. rows: makes rows of them. columns: those of the
-    rows. codec: the files' compression. gather: whether rows are shuffled so that each directory gets one file.
+    records: those of the source, with `headers` and `timestampMs`. rows: makes rows of them. codec: the files'
+    compression. gather: whether rows are shuffled so that each directory gets one file.
     """
     from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
-    directories = DIRECTORIES[layout.by]
+    directories, columns = DIRECTORIES[layout.by], rows.schema
     kind = from_arrow_schema(columns.append(pa.field(_SIDE, pa.string())), prefer_timestamp_ntz=True)
     made = records.mapInArrow(_Convert(rows, columns), kind)
     seconds = "unix_seconds(timestamp)"

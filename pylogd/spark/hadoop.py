@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 #: Object stores on which a rename is a copy.
 _UNSAFE: Final = ("s3a", "s3", "s3n")
+#: What HDFS says of a file that was deleted while it was written.
+_GONE: Final = ("FileNotFoundException", "LeaseExpiredException")
 _THREADS: Final = 8
 _TRIES: Final = 10
 
@@ -80,10 +82,10 @@ class HadoopFiles:
         statuses = self._list(directory)
         if not statuses:
             return []
-        hadoop = self._jvm.org.apache.hadoop  # all names in one call to the JVM: a history may have many thousand
-        paths = self._jvm.java.util.Arrays.asList(hadoop.fs.FileUtil.stat2Paths(statuses))
-        joined = str(hadoop.util.StringUtils.join("\n\n", paths))
-        return sorted(path.rpartition("/")[2] for path in joined.split("\n\n"))
+        # All names in one call to the JVM: a history may have many thousand. Py4J passes arrays as an Object only.
+        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses)
+        joined = str(self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(paths).mkString("\n"))
+        return sorted(path.rpartition("/")[2] for path in joined.split("\n"))
 
     def _list(self, directory: str) -> Any:
         """Return an array of FileStatus, empty if the directory does not exist."""
@@ -162,7 +164,7 @@ class HadoopFiles:
             finally:
                 stream.close()
         except Py4JJavaError as error:
-            if _is_missing(error):
+            if any(name in str(error.java_exception.toString()) for name in _GONE):
                 return None
             raise _reason(path, error) from error
         try:
@@ -177,17 +179,21 @@ class HadoopFiles:
         """Rename a file, creating directories. Returns false if the target exists. Raises FileNotFoundError."""
         at = self._at(target)
         directory = target.rpartition("/")[0]
+        known = directory in self._made
         try:
-            if directory not in self._made:
+            if not known:
                 self._fs.mkdirs(at.getParent())
                 self._made.add(directory)
             self._context.rename(self._at(source), at, self._no_overwrite)
         except Py4JJavaError as error:
             if _is(error, "FileAlreadyExistsException"):
                 return False
-            if _is_missing(error):
+            if not _is_missing(error):
+                raise _reason(source, error) from error
+            if not known:
                 raise FileNotFoundError(source) from error
-            raise _reason(source, error) from error
+            self._made.discard(directory)  # another process has deleted the directory, or the source
+            return self.move(source, target)
         return True
 
     def exists(self, path: str) -> bool:

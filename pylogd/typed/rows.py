@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylogd.schemas.avro import SchemaRegistryClient
+from pylogd.schemas.api_client import RegistryApi
 from pylogd.tables.columns import HEADERS, RECORD, with_directories
 from pylogd.tables.interface import Layout
 from pylogd.tables.records import INVALID_TIME, divide, quarantined
@@ -49,7 +49,7 @@ class Registry:
 
 @lru_cache
 def _lookup(registry: Registry) -> SchemaLookup:
-    return SchemaLookup(SchemaRegistryClient(registry.url, settings=dict(registry.settings)))
+    return SchemaLookup(RegistryApi(registry.url, settings=dict(registry.settings)))
 
 
 @dataclass(frozen=True, slots=True)

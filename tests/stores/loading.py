@@ -17,7 +17,7 @@ from pylogd.tables.interface import Committed
 from pylogd.tables.parquet.table import LakeTable
 from tests.integration.spark.lakes import Row, fill, log_of
 from tests.sparks import running_spark
-from tests.stores.places import Place
+from tests.stores.filesystems import FileSystem
 
 _SET = 200
 #: What a load and a compaction set for their own session each; here they share one.
@@ -37,7 +37,7 @@ class Loaded:
     replaced: int
 
 
-def load_with_spark(place: Place, messages: int) -> Loaded:
+def load_with_spark(place: FileSystem, messages: int) -> Loaded:
     """Write messages to a topic while they are loaded and the lake is compacted. Raises AssertionError."""
     with tempfile.TemporaryDirectory(prefix="pylogd-stores-") as name:
         folder = Path(name)

@@ -19,7 +19,7 @@ from pathlib import Path
 from pylogd.tables.parquet.commits import Commit, DataFile
 from pylogd.tables.parquet.files import COMMITS, Files, numbered
 from pylogd.tables.parquet.lake import Lake
-from tests.stores.places import Place, opened
+from tests.stores.filesystems import FileSystem, opened
 from tests.unit.tables.parquet.lakes import load_once
 
 REPEATS = 5
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="pylogd-opening-") as folder:
             root = Path(folder) / "lake"
             fill(root, options.commits)
-            with opened(Place("local", client, str(root) if client == "python" else root.as_uri())) as files:
+            with opened(FileSystem("local", client, str(root) if client == "python" else root.as_uri())) as files:
                 measure(files, client, options.commits)
     return 0
 

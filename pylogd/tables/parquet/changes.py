@@ -75,7 +75,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FileGroup:
     """Files that a compaction replaces by others. attempt: the attempt that wrote `added`."""
 
     attempt: str
@@ -86,7 +86,7 @@ class Group:
 class GroupsReplaced(CommitConflict):
     """Other compactions have replaced files of some groups. groups: these."""
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[FileGroup]) -> None:
         paths = [group.removed[0].path for group in groups]
         super().__init__(
             f"another process has compacted {len(groups)} of the same directories meanwhile, such as that of {paths[0]}"
@@ -98,7 +98,7 @@ class GroupsReplaced(CommitConflict):
 class Compaction:
     """Groups of files to replace. It does not change where the lake is."""
 
-    groups: Sequence[Group]
+    groups: Sequence[FileGroup]
     at_ms: int
 
     def after(self, last: Commit | None, since: Sequence[Commit]) -> Commit:

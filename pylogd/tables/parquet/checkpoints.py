@@ -70,7 +70,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class CheckpointPath:
     """Where a checkpoint is: the number of its commit, and a directory."""
 
     number: int
@@ -81,18 +81,18 @@ class Place:
         return numbered(self.directory, self.number, suffix)
 
 
-def found(files: Files, directory: str) -> list[Place]:
+def found(files: Files, directory: str) -> list[CheckpointPath]:
     """Return the checkpoints in a directory, the oldest first."""
-    return [Place(number, directory) for number in numbers(files.names(directory), ".json")]
+    return [CheckpointPath(number, directory) for number in numbers(files.names(directory), ".json")]
 
 
-def newest(files: Files, limit: int | None = None) -> Place | None:
+def newest(files: Files, limit: int | None = None) -> CheckpointPath | None:
     """Return the newest checkpoint, or the newest up to the number `limit`; None if there is none."""
     places = [*found(files, CHECKPOINTS), *found(files, FLOORS)]
     return max((place for place in places if limit is None or place.number <= limit), default=None)
 
 
-def write(files: Files, place: Place, commit: Commit, snapshot: Snapshot, applied: int) -> None:
+def write(files: Files, place: CheckpointPath, commit: Commit, snapshot: Snapshot, applied: int) -> None:
     """Make the checkpoint of a commit, unless it exists. applied: all commits up to this number are applied."""
     sink = io.BytesIO()
     pq.write_table(_as_table(snapshot), sink, compression="zstd")
@@ -101,7 +101,7 @@ def write(files: Files, place: Place, commit: Commit, snapshot: Snapshot, applie
     files.create(place.path(".json"), json.dumps(document).encode())
 
 
-def read(files: Files, place: Place) -> Checkpoint:
+def read(files: Files, place: CheckpointPath) -> Checkpoint:
     """Return a checkpoint without its files. Raises FileNotFoundError, TableError."""
     path = place.path(".json")
     data = files.read(path)
@@ -114,7 +114,7 @@ def read(files: Files, place: Place) -> Checkpoint:
         raise TableError(f"{path} is not a checkpoint of a pylogd lake: {error}") from error
 
 
-def read_snapshot(files: Files, place: Place) -> Snapshot:
+def read_snapshot(files: Files, place: CheckpointPath) -> Snapshot:
     """Return what the lake consists of as of a checkpoint. Raises FileNotFoundError, TableError."""
     begins = {topic: dict(partitions) for topic, partitions in read(files, place).begins.items()}
     path = place.path(".parquet")
@@ -129,7 +129,7 @@ def read_snapshot(files: Files, place: Place) -> Snapshot:
     return snapshot
 
 
-def delete(files: Files, place: Place) -> None:
+def delete(files: Files, place: CheckpointPath) -> None:
     """Delete a checkpoint, if it exists."""
     files.delete(place.path(".json"))
     files.delete(place.path(".parquet"))

@@ -17,7 +17,7 @@ from typing import Final
 
 from pylogd.tables.errors import CommitConflict, TableError
 from pylogd.tables.parquet.attempts import Claim
-from pylogd.tables.parquet.changes import Compaction, Group, GroupsReplaced
+from pylogd.tables.parquet.changes import Compaction, FileGroup, GroupsReplaced
 from pylogd.tables.parquet.commits import Commit, DataFile
 from pylogd.tables.parquet.files import Files
 from pylogd.tables.parquet.history import CommitExpired
@@ -84,11 +84,11 @@ class _Round:
             if commit is not None:
                 yield commit
 
-    def _in_turn(self, groups: Mapping[str, Sequence[DataFile]]) -> Iterator[list[Group]]:
+    def _in_turn(self, groups: Mapping[str, Sequence[DataFile]]) -> Iterator[list[FileGroup]]:
         for directory, small in sorted(groups.items()):
             yield self._write(directory, small)
 
-    def _at_once(self, groups: Mapping[str, Sequence[DataFile]], threads: int) -> Iterator[list[Group]]:
+    def _at_once(self, groups: Mapping[str, Sequence[DataFile]], threads: int) -> Iterator[list[FileGroup]]:
         with ThreadPoolExecutor(threads, thread_name_prefix="compaction") as pool:
             left = iter(sorted(groups.items()))
             running = {pool.submit(self._write, *item) for item in islice(left, threads)}
@@ -101,7 +101,7 @@ class _Round:
                 for future in running:
                     future.cancel()
 
-    def _write(self, directory: str, small: Sequence[DataFile]) -> list[Group]:
+    def _write(self, directory: str, small: Sequence[DataFile]) -> list[FileGroup]:
         """Return the rewritten group; nothing if others have replaced its files meanwhile."""
         attempt = self._lake.attempt(Claim(replaces=[file.path for file in small]))
         try:
@@ -116,9 +116,9 @@ class _Round:
         if before != after:
             self._lake.abandon(attempt)
             raise TableError(f"compacting {before} rows of {directory} wrote {after}: nothing was committed")
-        return [Group(attempt, added, small)]
+        return [FileGroup(attempt, added, small)]
 
-    def _commit(self, groups: Sequence[Group]) -> Commit | None:
+    def _commit(self, groups: Sequence[FileGroup]) -> Commit | None:
         """Commit the groups, except those that contradict what others have committed. Return None if none is left."""
         left = list(groups)
         while left:
@@ -133,7 +133,7 @@ class _Round:
                 return None
         return None
 
-    def _refuse(self, groups: Sequence[Group]) -> None:
+    def _refuse(self, groups: Sequence[FileGroup]) -> None:
         for group in groups:
             self._lake.abandon(group.attempt)
             self.refused.add(group.removed[0].path.rpartition("/")[0])

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pylogd.tables.parquet import checkpoints
-from pylogd.tables.parquet.checkpoints import Place
+from pylogd.tables.parquet.checkpoints import CheckpointPath
 from pylogd.tables.parquet.commits import Commit
-from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, FLOORS, Files, each, numbered, numbers
+from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, DRAFTS, FLOORS, Files, each, numbered, numbers
 from pylogd.tables.parquet.history import History
 from pylogd.tables.parquet.lake import Lake, replaced_path
 
@@ -43,7 +43,9 @@ def expire(files: Files, *, older_than_ms: int, keep: int) -> Expired:
     applied = 0 if lake.last is None else lake.last.number
     floor = _new_floor(history, older_than_ms, min(history.number - max(keep, 1) + 1, applied))
     if floor > history.floor:
-        lake.write_checkpoint(Place(floor, FLOORS))
+        lake.write_checkpoint(CheckpointPath(floor, FLOORS))
+    for name in files.names(DRAFTS):  # of processes that died; others write theirs again
+        files.delete(f"{DRAFTS}/{name}")
     floor = history.floor
     return _delete_below(files, floor) if floor > 1 else Expired(floor, 0, 0)
 

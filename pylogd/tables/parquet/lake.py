@@ -41,9 +41,9 @@ from pylogd.tables.interface import Layout
 from pylogd.tables.parquet import attempts, checkpoints
 from pylogd.tables.parquet.attempts import Claim
 from pylogd.tables.parquet.changes import Change
-from pylogd.tables.parquet.checkpoints import Place, Snapshot
-from pylogd.tables.parquet.commits import Commit, DataFile, layout_of, position_of
-from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, DRAFTS, QUARANTINE, REPLACED, Files, each, numbered
+from pylogd.tables.parquet.checkpoints import CheckpointPath, Snapshot
+from pylogd.tables.parquet.commits import VERSION, Commit, DataFile, layout_of, position_of
+from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, QUARANTINE, REPLACED, Files, each, numbered
 from pylogd.tables.parquet.history import History
 from pylogd.tables.positions import ByPartition, Position
 
@@ -142,7 +142,7 @@ class Lake:
         writer = uuid.uuid4().hex
         for _ in range(_TRIES):
             commit = change.after(self.last, list(self._history.since(planned)))
-            commit = replace(commit, writer=writer, applied=self._history.applied, version=3)
+            commit = replace(commit, writer=writer, applied=self._history.applied, version=VERSION)
             if self._create(commit):
                 self._history.append(commit)
                 self._apply(commit)
@@ -186,8 +186,6 @@ class Lake:
         for commit in self._history.pending():
             self._apply(commit)
         self._history.applied = max(self._history.applied, number)
-        for name in self._files.names(DRAFTS):
-            self._files.delete(f"{DRAFTS}/{name}")
         self._clean()
 
     def _clean(self) -> None:
@@ -224,13 +222,13 @@ class Lake:
         if self.last is None or number - (written.commit.number if written else 0) < self._every:
             return
         try:
-            self.write_checkpoint(Place(number, CHECKPOINTS))
-            self._history.checkpoint = checkpoints.read(self._files, Place(number, CHECKPOINTS))
+            self.write_checkpoint(CheckpointPath(number, CHECKPOINTS))
+            self._history.checkpoint = checkpoints.read(self._files, CheckpointPath(number, CHECKPOINTS))
             self._prune()
         except (PylogdError, OSError) as error:
             _log.warning("Commit %d took effect, but its checkpoint was not written: %s", number, error)
 
-    def write_checkpoint(self, place: Place) -> None:
+    def write_checkpoint(self, place: CheckpointPath) -> None:
         """Write the checkpoint of a commit."""
         number = place.number
         commit, snapshot = self._history.read(number), self._history.snapshot(number)

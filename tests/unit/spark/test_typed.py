@@ -56,7 +56,7 @@ class MemoryTable:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryRegistry]:
     found = MemoryRegistry()
-    monkeypatch.setattr(module, "SchemaRegistryClient", lambda url, settings: found)
+    monkeypatch.setattr(module, "RegistryApi", lambda url, settings: found)
     module._lookup.cache_clear()
     typed._warned.clear()
     yield found

@@ -8,7 +8,7 @@ import pytest
 
 from pylogd.tables.errors import TableError
 from pylogd.tables.parquet.attempts import Claim
-from pylogd.tables.parquet.changes import Compaction, Group, GroupsReplaced
+from pylogd.tables.parquet.changes import Compaction, FileGroup, GroupsReplaced
 from pylogd.tables.parquet.commits import DataFile
 from pylogd.tables.parquet.compaction import CompactionConflict, compact, small_files
 from pylogd.tables.parquet.files import ATTEMPTS, STAGING
@@ -119,7 +119,7 @@ def test_replaced_files_can_not_be_replaced_again() -> None:
     added = stage(files, attempt, "topic=t", b"t0:0,t0:1")
     compact_all(files)
     with pytest.raises(GroupsReplaced):
-        lake.commit(Compaction([Group(attempt, added, small)], 1), [attempt])
+        lake.commit(Compaction([FileGroup(attempt, added, small)], 1), [attempt])
 
 
 def test_small_files_are_those_below_half_of_the_size_where_there_are_several() -> None:

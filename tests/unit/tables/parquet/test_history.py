@@ -21,7 +21,7 @@ from pylogd.tables.positions import LoadRange, by_partition
 from tests.unit.tables.parquet.lakes import T0, compact_all, expected, load_once, records, stage
 from tests.unit.tables.parquet.memory import MemoryFiles
 
-MANY = 20_000
+MANY = 2_000
 
 
 def long_lake(version: int) -> MemoryFiles:

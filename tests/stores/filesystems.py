@@ -28,11 +28,15 @@ from tests.sparks import running_spark
 HERE = Path(__file__).resolve().parent
 JARS = HERE.parent.parent / ".cache" / "stores" / "jars"
 _SPARK = Path(pyspark.__file__).parent / "jars"
+#: Jars that only the small HDFS needs.
+_MINICLUSTER = (
+    "hadoop-client-minicluster", "junit", "opentest4j", "apiguardian", "assertj", "mockito", "byte-buddy", "objenesis",
+)  # fmt: skip
 _START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileSystem:
     """A file system, and the client that a process uses for it.
 
     client: "python" (without a JVM) or "hadoop". root: a directory, as that client names it. settings: of Spark.
@@ -46,7 +50,7 @@ class Place:
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[Files]:
+def opened(place: FileSystem) -> Iterator[Files]:
     """Yield the files of a place, with a JVM if it needs one."""
     if place.client == "python":
         if not place.endpoint:
@@ -88,7 +92,7 @@ def s3a_settings(server: S3Server) -> dict[str, str]:
         "bucket.probe": "0",
     }
     provided = {path.name for path in _SPARK.glob("*.jar")}
-    others = [path for path in jars() if path.name not in provided and "minicluster" not in path.name]
+    others = [path for path in jars() if path.name not in provided and not path.name.startswith(_MINICLUSTER)]
     ours = [path for path in others if not path.name.startswith(("slf4j", "commons-logging", "commons-codec"))]
     return {
         "spark.jars": ",".join(map(str, ours)),
@@ -100,7 +104,7 @@ def s3a_settings(server: S3Server) -> dict[str, str]:
 def running_hdfs(folder: Path) -> Iterator[str]:
     """Run HDFS with one data node in a JVM of its own. Yield its URL."""
     (port,) = free_ports(1)
-    minicluster = [path for path in jars() if "minicluster" in path.name]
+    minicluster = [path for path in jars() if path.name.startswith(_MINICLUSTER)]
     command = [
         checks.tool("java", "openjdk-17-jre-headless"), "-Xmx400m",
         f"-Dtest.build.data={folder}", f"-Dhadoop.tmp.dir={folder}",
