@@ -15,12 +15,13 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pylogd.clock import wall_ms
+from pylogd.spark import files, tasks
 from pylogd.spark.errors import OptionError, TopicRecreated
-from pylogd.spark.files import merge, settings, write
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.spark.ranges import limit_records
@@ -36,6 +37,7 @@ from pylogd.tables.interface import (
     TaskStaging,
 )
 from pylogd.tables.positions import LoadRange, Position, recreated
+from pylogd.tables.records import RecordRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,8 +100,6 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
-    plan.options()  # refuses wrong options before the table is made
-    table.create(plan.layout)
     before = table.position
     loading = _what_is_new(before, plan)
     if loading.start == loading.end and not recreated(before.topic_ids, loading.topic_ids):
@@ -112,12 +112,15 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
         "invalidTimestamps": "null",
         "includeTimestampMs": "true",
     }
+    table.create(plan.layout)
     find_source(spark)
     rows = spark.read.format("pylogd").options(**options).load()
     staging = table.staging(before, loading)
-    assert isinstance(staging, SparkStaging)
     try:
-        added, quarantined = write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+        if isinstance(staging, SparkStaging):
+            added, quarantined = files.write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+        else:
+            added, quarantined = tasks.write(rows, staging, RecordRows(plan.layout), plan.layout, gather=plan.gather)
     except Exception:
         table.refresh()
         table.position.check(before, loading)  # another loader was faster, and has deleted what was staged
@@ -185,11 +188,11 @@ def compact(
     Returns the commit, or None if there was nothing to compact. Raises PylogdError.
     """
 
-    def rewrite(staging: TaskStaging | SparkStaging, files: Sequence[DataFile]) -> list[DataFile]:
-        assert isinstance(staging, SparkStaging)
-        return merge(spark, staging, files, target_bytes=target_bytes, codec=codec)
+    def rewrite(staging: TaskStaging | SparkStaging, small: Sequence[DataFile]) -> list[DataFile]:
+        assert isinstance(staging, SparkStaging), "other formats compact by themselves"
+        return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec)
 
-    with settings(spark):  # for all threads: they share the session
+    with nullcontext() if spark is None else files.settings(spark):  # for all threads, which share the session
         return table.compact(target_bytes, rewrite, at_ms=now_ms())
 
 

@@ -197,6 +197,10 @@ class Table(Protocol):
         """Where the table is, as users name it."""
 
     @property
+    def quarantine(self) -> str:
+        """Where the quarantine is, as users name it."""
+
+    @property
     def exists(self) -> bool:
         """Whether the table has been made."""
 
@@ -259,4 +263,11 @@ class Table(Protocol):
         """Replace small files by files of about `target_bytes`. Return the commit; None if there was nothing to do.
 
         Loads may go on meanwhile. Raises CommitConflict if another process replaced one of the same files.
+        """
+
+    def clean(self, changed_before_ms: int) -> int:
+        """Delete files of loaders that died: those that no commit names and that are older than a time.
+
+        changed_before_ms: in milliseconds since 1970, well before the beginning of any load that is running. Returns
+        how many files were deleted.
         """
