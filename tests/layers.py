@@ -109,7 +109,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "schemas": Rule(("client", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
     "tables": Rule(twisted=_NEVER),
-    "spark": Rule(("client", "schemas.avro", "tables"), _NEVER),
+    "typed": Rule(("schemas.avro", "tables"), _NEVER),
+    "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(

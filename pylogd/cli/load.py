@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MEGABYTE = 1 << 20
 #: Options that do something else than loading.
-_MODES = ("compact", "expire", "clean", "history", "list_files", "find")
+_MODES = ("compact", "history", "find", "clean", "expire", "list_files")
 _CLEAN_AFTER_MS = 7 * 24 * 3_600_000
 
 
@@ -73,7 +73,7 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
               help="With --expire: keep the commits of so many days.")  # fmt: skip
 @click.option("--keep-commits", type=click.IntRange(1), default=1, show_default=True,
               help="With --expire: keep so many commits, however old.")  # fmt: skip
-@click.option("--files", "list_files", is_flag=True, help="Show the paths of the lake's data files; load nothing.")
+@click.option("--files", "list_files", is_flag=True, help="Show the paths of the table's data files; load nothing.")
 @click.option("--as-of", type=click.IntRange(1), metavar="COMMIT", help="With --files: the files as of this commit.")
 @click.option("--clean", is_flag=True, help="Delete files of loaders that died, 7 days after; load nothing.")
 @click.option("--history", is_flag=True, help="Show the table's commits; load nothing.")
@@ -106,8 +106,9 @@ def load(
     if (table is None) == (root is None):
         raise click.UsageError("give either --table or --to")
     if sum(modes) != 1:
-        names = "--pattern, --compact, --expire, --clean, --history, --files or --find"
-        raise click.UsageError(f"give either TOPICS, {names}")
+        raise click.UsageError(
+            "give either TOPICS, --pattern, --compact, --history, --find, --clean, --expire or --files"
+        )
     from pylogd.spark.opening import open_table, parse_table
 
     name = f"parquet:{root}" if table is None else table
@@ -151,32 +152,6 @@ def _run(spark: Any, table: Table, topics: tuple[str, ...], as_json: bool, given
         _tell_loaded(table, done, as_json)
 
 
-def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None:
-    """Expire commits, or show files."""
-    from pylogd.tables.parquet.table import LakeTable
-
-    lake = table if isinstance(table, LakeTable) else None
-    if lake is None and (given["expire"] or given["as_of"]):
-        raise click.ClickException(
-            f"--expire and --as-of are for Parquet lakes, and {table.location} is a table of {table.format}, whose own "
-            "tools do it"
-        )
-    if given["expire"]:
-        assert lake is not None
-        older_than_ms = wall_ms() - int(given["keep_days"] * 86_400_000)
-        done = lake.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
-        if as_json:
-            print_json(asdict(done))
-        else:
-            print_table(["oldest commit", "deleted commits", "deleted files"], [(done.floor, done.commits, done.files)])
-        return
-    for file in table.files() if lake is None else lake.files_as_of(given["as_of"]):
-        if as_json:
-            print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
-        else:
-            click.echo(file.path)
-
-
 def _plan(topics: tuple[str, ...], given: Mapping[str, Any]) -> LoadPlan:
     from pylogd.spark.load import LoadPlan
 
@@ -205,6 +180,32 @@ def _commits(table: Table, record: tuple[str, int, int] | None) -> list[Committe
     if found is None:
         raise click.ClickException("no commit in the table's history loaded this record")
     return [found]
+
+
+def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None:
+    """Expire commits, or show files."""
+    from pylogd.tables.parquet.table import LakeTable
+
+    lake = table if isinstance(table, LakeTable) else None
+    if lake is None and (given["expire"] or given["as_of"]):
+        raise click.ClickException(
+            f"--expire and --as-of are for Parquet lakes, and {table.location} is a table of {table.format}, whose own "
+            "tools do it"
+        )
+    if given["expire"]:
+        assert lake is not None
+        older_than_ms = wall_ms() - int(given["keep_days"] * 86_400_000)
+        done = lake.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
+        if as_json:
+            print_json(asdict(done))
+        else:
+            print_table(["oldest commit", "deleted commits", "deleted files"], [(done.floor, done.commits, done.files)])
+        return
+    for file in table.files() if lake is None else lake.files_as_of(given["as_of"]):
+        if as_json:
+            print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
+        else:
+            click.echo(file.path)
 
 
 def _tell_loaded(table: Table, commit: Committed, as_json: bool) -> None:

@@ -81,6 +81,10 @@ class SchemaRegistryClient:
             known = self._ids[subject, text] = int(self._ask(path, {"schema": text})["id"])
         return known
 
+    def get(self, path: str) -> Any:
+        """Return the registry's answer to a GET request. Raises SchemaRegistryError."""
+        return self._ask(path)
+
     def _fetch(self, schema_id: int) -> Any:
         named: dict[str, Any] = {}
         return self._parse(self._ask(f"/schemas/ids/{schema_id}"), named)

@@ -34,7 +34,8 @@ _LOADED: Final = "side=lake"
 _ASIDE: Final = "side=aside"
 _QUARANTINED: Final = "quarantined"
 _REASON: Final = "the time stamp lies outside of the years 1 to 9999"
-_PARQUET: Final = {"parquet.enable.dictionary#offset": "false", "parquet.enable.dictionary#timestamp": "false"}
+#: Options of the Parquet writer.
+PARQUET: Final = {"parquet.enable.dictionary#offset": "false", "parquet.enable.dictionary#timestamp": "false"}
 
 
 def write(
@@ -50,8 +51,8 @@ def write(
     rows = rows.drop(*({"date", "hour"} - set(directories)))
     if gather:
         rows = rows.repartition(*directories).sortWithinPartitions(*directories, "partition", "offset")
-    with _set(rows.sparkSession, _SETTINGS):
-        writer = rows.write.partitionBy("side", *directories).options(compression=codec, **_PARQUET)
+    with set_for(rows.sparkSession, _SETTINGS):
+        writer = rows.write.partitionBy("side", *directories).options(compression=codec, **PARQUET)
         writer.parquet(staging.directory)
     added, aside = staging.found(_LOADED, False), staging.found(_ASIDE, False)
     return added, _quarantine(rows.sparkSession, staging, aside, codec) if aside else ()
@@ -64,8 +65,8 @@ def merge(
     pieces = max(sum(file.bytes for file in files) // target_bytes, 1)
     rows = spark.read.parquet(*(file.path for file in files))
     rows = rows.repartitionByRange(pieces, "partition", "offset").sortWithinPartitions("partition", "offset")
-    with _set(spark, _SETTINGS):
-        rows.write.options(compression=codec, **_PARQUET).parquet(staging.directory)
+    with set_for(spark, _SETTINGS):
+        rows.write.options(compression=codec, **PARQUET).parquet(staging.directory)
     return staging.found("", False)
 
 
@@ -91,7 +92,7 @@ def _quarantine(
     """Write the quarantine's files from the rows without a date: the whole record and the reason. Returns the files."""
     from pyspark.sql.functions import expr, lit  # noqa: PLC0415 - needs a session
 
-    with _set(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):  # topics are not numbers
+    with set_for(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):  # topics are not numbers
         rows = spark.read.option("basePath", f"{staging.directory}/{_ASIDE}").parquet(*(file.staged for file in aside))
     kept = rows.withColumns({"value": expr("cast(value as string)"), "reason": lit(_REASON)}).withColumns(
         {
@@ -110,11 +111,11 @@ def _quarantine(
 
 def settings(spark: SparkSession) -> AbstractContextManager[None]:
     """Set the session's settings for writing files within a `with` block, for several calls at once in threads."""
-    return _set(spark, _SETTINGS)
+    return set_for(spark, _SETTINGS)
 
 
 @contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def set_for(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set settings of the session within a `with` block, except those that the user has set."""
     ours = {name: value for name, value in settings.items() if spark.conf.get(name, None) is None}
     for name, value in ours.items():

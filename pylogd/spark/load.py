@@ -16,11 +16,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pylogd.clock import wall_ms
-from pylogd.spark import files, tasks
+from pylogd.spark import converted, files, tasks
 from pylogd.spark.errors import OptionError, TopicRecreated
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
@@ -40,7 +40,10 @@ from pylogd.tables.positions import LoadRange, Position, recreated
 from pylogd.tables.records import RecordRows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pylogd.spark.typed import SchemaSource
+    from pylogd.typed.rows import TypedRows
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class LoadPlan:
     gather: whether each commit has one file in each directory, at the price of a shuffle, instead of one for each task.
     restart_recreated: whether a topic that was deleted and created again is loaded from its beginning; else that fails.
     client: options of the source that begin with `kafka.`.
+    schemas: where the columns of a typed table come from; None for a table of records.
     """
 
     bootstrap: str
@@ -73,11 +77,20 @@ class LoadPlan:
     gather: bool = False
     restart_recreated: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
+    schemas: SchemaSource | None = None
 
     @property
     def layout(self) -> Layout:
         """The layout of the table."""
-        return Layout(self.by, self.value)
+        return Layout(self.by, self.value if self.schemas is None else "columns")
+
+    @property
+    def topic(self) -> str:
+        """The topic of a typed table. Raises OptionError if there are several."""
+        kind, topics = self.subscription
+        if kind != "subscribe" or "," in topics:
+            raise OptionError("a typed table has one topic: load each topic into a table of its own")
+        return topics
 
     def options(self) -> dict[str, str]:
         """Return the options of the source, without offsets. Raises OptionError."""
@@ -85,9 +98,10 @@ class LoadPlan:
             raise OptionError(f"values can be loaded as {' or '.join(VALUE_KINDS)}, not as {self.value!r}")
         if self.by not in DIRECTORIES:
             raise OptionError(f"directories are made by {' or '.join(DIRECTORIES)}, not by {self.by!r}")
+        kind, topics = ("subscribe", self.topic) if self.schemas else self.subscription
         given = {
             "kafka.bootstrap.servers": self.bootstrap,
-            self.subscription[0]: self.subscription[1],
+            kind: topics,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "includeHeaders": str(self.headers).lower(),
             **self.client,
@@ -100,6 +114,9 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
+    plan.options()  # refuses wrong options before anything is made
+    if plan.schemas is None and table.exists:
+        table.create(plan.layout)  # checks it
     before = table.position
     loading = _what_is_new(before, plan)
     if loading.start == loading.end and not recreated(before.topic_ids, loading.topic_ids):
@@ -112,20 +129,35 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
         "invalidTimestamps": "null",
         "includeTimestampMs": "true",
     }
-    table.create(plan.layout)
+    typed = None
+    if plan.schemas is None:
+        table.create(plan.layout)
+    else:  # after the ends were read: see `typed`
+        from pylogd.spark.typed import prepare  # noqa: PLC0415 - needs the extra `typed`
+
+        typed, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
+        loading = replace(loading, schema_ids={plan.topic: schema_id})
     find_source(spark)
     rows = spark.read.format("pylogd").options(**options).load()
     staging = table.staging(before, loading)
     try:
-        if isinstance(staging, SparkStaging):
-            added, quarantined = files.write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
-        else:
-            added, quarantined = tasks.write(rows, staging, RecordRows(plan.layout), plan.layout, gather=plan.gather)
+        added, quarantined = _write(rows, staging, typed, plan)
     except Exception:
         table.refresh()
         table.position.check(before, loading)  # another loader was faster, and has deleted what was staged
         raise
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
+
+
+def _write(
+    rows: DataFrame, staging: TaskStaging | SparkStaging, typed: TypedRows | None, plan: LoadPlan
+) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+    """Write the rows of a load. Return the files of the table and those of its quarantine."""
+    if not isinstance(staging, SparkStaging):
+        return tasks.write(rows, staging, typed or RecordRows(plan.layout), plan.layout, gather=plan.gather)
+    if typed is not None:
+        return converted.write(rows, staging, typed, typed.schema, plan.layout, codec=plan.codec, gather=plan.gather)
+    return files.write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
 
 
 def find_source(spark: SparkSession) -> None:
@@ -180,19 +212,21 @@ def follow(
 
 
 def compact(
-    spark: SparkSession, table: Table, *, target_bytes: int = 128 << 20, codec: str = "zstd",
+    spark: SparkSession | None, table: Table, *, target_bytes: int = 128 << 20, codec: str = "zstd",
     now_ms: Callable[[], int] = wall_ms,
 ) -> Committed | None:  # fmt: skip
     """Replace small files by large ones, sorted by partition and offset.
+
+    spark: None for formats that compact by themselves.
 
     Returns the commit, or None if there was nothing to compact. Raises PylogdError.
     """
 
     def rewrite(staging: TaskStaging | SparkStaging, small: Sequence[DataFile]) -> list[DataFile]:
-        assert isinstance(staging, SparkStaging), "other formats compact by themselves"
+        assert spark is not None and isinstance(staging, SparkStaging), "other formats compact by themselves"
         return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec)
 
-    with nullcontext() if spark is None else files.settings(spark):  # for all threads, which share the session
+    with nullcontext() if spark is None else files.settings(spark):  # for all threads: they share the session
         return table.compact(target_bytes, rewrite, at_ms=now_ms())
 
 
