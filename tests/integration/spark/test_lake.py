@@ -55,6 +55,7 @@ def test_a_lake_keeps_its_layout(
     create(topic)
     fill(broker.address, topic, range(10))
     run("load", topic, "--to", tmp_path, "--by", "day", "--value", "string")
+    fill(broker.address, topic, range(10, 12))
     for other, recorded in ((("--by", "topic", "--value", "string"), "by=day"), (("--by", "day"), "value=string")):
         refused = run("load", topic, "--to", tmp_path, *other)
         assert refused.exit_code == 1 and f"was made with {recorded}, which can't be changed" in refused.stderr
