@@ -189,17 +189,22 @@ def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None
     """Expire commits, or show files."""
     from pylogd.tables.parquet.table import LakeTable
 
-    if not isinstance(table, LakeTable):
-        raise click.ClickException(f"--expire and --files are for Parquet lakes; {table.location} is a {table.format}")
+    lake = table if isinstance(table, LakeTable) else None
+    if lake is None and (given["expire"] or given["as_of"]):
+        raise click.ClickException(
+            f"--expire and --as-of are for Parquet lakes, and {table.location} is a table of {table.format}, whose own "
+            "tools do it"
+        )
     if given["expire"]:
+        assert lake is not None
         older_than_ms = wall_ms() - int(given["keep_days"] * 86_400_000)
-        done = table.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
+        done = lake.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
         if as_json:
             print_json(asdict(done))
         else:
             print_table(["oldest commit", "deleted commits", "deleted files"], [(done.floor, done.commits, done.files)])
         return
-    for file in table.files_as_of(given["as_of"]):
+    for file in table.files() if lake is None else lake.files_as_of(given["as_of"]):
         if as_json:
             print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
         else:
