@@ -76,7 +76,7 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
               help="With --expire: keep the commits of so many days.")  # fmt: skip
 @click.option("--keep-commits", type=click.IntRange(1), default=1, show_default=True,
               help="With --expire: keep so many commits, however old.")  # fmt: skip
-@click.option("--files", "list_files", is_flag=True, help="Show the paths of the lake's data files; load nothing.")
+@click.option("--files", "list_files", is_flag=True, help="Show the paths of the table's data files; load nothing.")
 @click.option("--as-of", type=click.IntRange(1), metavar="COMMIT", help="With --files: the files as of this commit.")
 @click.option("--history", is_flag=True, help="Show the table's commits; load nothing.")
 @click.option("--find", metavar="TOPIC:PARTITION:OFFSET", callback=_record,

@@ -15,6 +15,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -113,6 +114,7 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
+    plan.options()  # refuses wrong options before anything is made
     if table.layout is not None:
         plan.layout.check(table.location, table.layout)
     before = table.position
@@ -211,19 +213,21 @@ def follow(
 
 
 def compact(
-    spark: SparkSession, table: Table, *, target_bytes: int = 128 << 20, codec: str = "zstd",
+    spark: SparkSession | None, table: Table, *, target_bytes: int = 128 << 20, codec: str = "zstd",
     now_ms: Callable[[], int] = wall_ms,
 ) -> Committed | None:  # fmt: skip
     """Replace small files by large ones, sorted by partition and offset.
+
+    spark: None for formats that compact by themselves.
 
     Returns the commit, or None if there was nothing to compact. Raises PylogdError.
     """
 
     def rewrite(staging: TaskStaging | SparkStaging, small: Sequence[DataFile]) -> list[DataFile]:
-        assert isinstance(staging, SparkStaging), "other formats compact by themselves"
+        assert spark is not None and isinstance(staging, SparkStaging), "other formats compact by themselves"
         return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec)
 
-    with files.settings(spark):  # for all threads: they share the session
+    with nullcontext() if spark is None else files.settings(spark):  # for all threads: they share the session
         return table.compact(target_bytes, rewrite, at_ms=now_ms())
 
 

@@ -193,7 +193,7 @@ class LakeTable:
         return Layout(by, "string" if self._files.has_strings(live, "value") else "binary")
 
     def clean(self, changed_before_ms: int) -> int:
-        """Do nothing: the commit of a number deletes what attempts at it have left."""
+        """Do nothing: loads and `expire` delete what attempts have left."""
         return 0
 
     def _outside(self, files: Iterable[commits.DataFile]) -> list[DataFile]:

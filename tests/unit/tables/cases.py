@@ -64,9 +64,6 @@ def records(
 class Case(ABC):
     """A format. Each `open` is another process."""
 
-    #: whether a commit is repeated on a table that others have changed, or refused
-    rebases = True
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
