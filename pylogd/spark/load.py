@@ -36,7 +36,7 @@ from pylogd.tables.interface import (
     Table,
     TaskStaging,
 )
-from pylogd.tables.positions import LoadRange, Position, recreated
+from pylogd.tables.position import LoadRange, Position, recreated
 from pylogd.tables.records import RecordRows
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
+    plan.options()  # refuses wrong options before anything is made
     if table.layout is not None:
         plan.layout.check(table.location, table.layout)
     before = table.position

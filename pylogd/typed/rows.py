@@ -31,8 +31,8 @@ from pylogd.typed.registry import Registered, SchemaId, SchemaLookup, Version
 
 #: The columns of each table beside those of its schemas.
 RECORD_COLUMNS: Final = (*RECORD, pa.field("headers", HEADERS))
-#: Names that the columns of schemas can't have, in lower case.
-RESERVED: Final = frozenset({*(each.name.lower() for each in RECORD_COLUMNS), "date", "hour"})
+#: Names that the columns of schemas can't have, in lower case. The last one is what Spark's writer adds.
+RESERVED: Final = frozenset({*(each.name.lower() for each in RECORD_COLUMNS), "date", "hour", "pylogd_side"})
 
 
 @dataclass(frozen=True, slots=True)

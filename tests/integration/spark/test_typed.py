@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -18,6 +20,7 @@ from pylogd.spark.load import LoadPlan, load
 from pylogd.spark.opening import open_table
 from pylogd.spark.typed import SchemaSource
 from pylogd.tables.errors import LayoutChanged
+from pylogd.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.tables.interface import Table
 from tests.fakes.registered import record
 from tests.integration.conftest import Address
@@ -106,3 +109,42 @@ def test_a_typed_table_follows_its_schemas_and_quarantines_the_rest(
         load(spark, table, replace(plan, schemas=None))
     with pytest.raises(OptionError, match="one topic"):
         load(spark, table, replace(plan, subscription=("subscribe", "a,b")))
+
+
+def test_tasks_write_typed_rows_to_iceberg(
+    spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
+) -> None:
+    name = f"iceberg:{tmp_path}/warehouse/demo.trips"
+    serialise = AvroSerializer(SchemaRegistryClient(registry.url), NEW)
+    with Admin(broker.address) as admin, Producer(broker.address) as producer:
+        admin.create_topics([NewTopic(topic, 1, 1, {"retention.ms": "-1"})])
+        producer.send(topic, serialise(topic, {"id": 1, "stops": [{"x": 0.5}], "timestamp": 6}), timestamp=NOON)
+        producer.send(topic, b"junk", timestamp=NOON)
+    done = load(spark, open_table(spark, name), typed_plan(broker, registry, topic))
+    assert done is not None
+    assert (done.rows, done.quarantined) == (1, 1)
+    catalog = open_catalog(TableName.parse(f"{tmp_path}/warehouse/demo.trips"), {})
+    (row,) = catalog.load_table("demo.trips").scan().to_arrow().to_pylist()
+    assert (row["id"], row["stops"], row["offset"]) == (1, [{"x": 0.5}], 0)
+    (kept,) = catalog.load_table("demo.trips_quarantine").scan().to_arrow().to_pylist()
+    assert (kept["offset"], kept["value"], kept["reason"][:12]) == (1, b"junk", "no schema id")
+
+
+def test_the_example_in_the_documentation(
+    spark: Any, broker: Address, registry: RegistryProcess, tmp_path: Path
+) -> None:
+    """Events are written by the page's program, loaded, and counted by the page's queries."""
+    text = (Path(__file__).parents[3] / "docs/typed-tables.md").read_text()
+    (program,), (queries,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "sql"))
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic("flights", 4, 1)])
+    exec(program.replace("localhost:9092", broker.address).replace("http://localhost:8081", registry.url), {})
+    plan = typed_plan(broker, registry, "flights")
+    assert load(spark, open_table(spark, f"{tmp_path}/flights"), plan) is not None
+    averages, reasons = queries.replace("/tmp/flights", f"{tmp_path}/flights").strip().removesuffix(";").split(";")
+    with duckdb.connect() as connection:
+        found = connection.execute(averages).fetchall()
+        ((_, reason),) = connection.execute(reasons).fetchall()
+    assert {tail for tail, _ in found} == {f"N{number}" for number in range(20)}
+    assert sum(average for _, average in found) == pytest.approx(sum(number % 7 for number in range(1000)) / 50)
+    assert reason in text

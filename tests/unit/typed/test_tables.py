@@ -20,7 +20,7 @@ from pylogd.tables.delta.table import DeltaLakeTable
 from pylogd.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.tables.iceberg.table import IcebergTable
 from pylogd.tables.interface import Layout, Table
-from pylogd.tables.positions import LoadRange
+from pylogd.tables.position import LoadRange
 from pylogd.typed import rows as module
 from pylogd.typed.rows import Registry
 from tests.fakes.registered import MemoryRegistry, avro_body, framed, record
