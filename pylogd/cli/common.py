@@ -23,6 +23,7 @@ _PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable bef
 _PROPERTIES = "pylogd.properties"  # where a command's context keeps them
 _SECURITY = "pylogd.security"
 _MEMBER = "pylogd.member"
+_REGISTRY = "pylogd.registry"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -67,6 +68,7 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: str | No
         raise click.BadParameter(f"{path}: {error}") from None
     ctx.meta[_PROPERTIES] = {name: value for name, value in properties.items() if is_security(name)}
     ctx.meta[_SECURITY] = found
+    ctx.meta[_REGISTRY] = {name: value for name, value in properties.items() if name.startswith("schema.registry.")}
 
 
 def security() -> SecurityOptions | None:
@@ -93,6 +95,12 @@ def kafka_options() -> dict[str, str]:
     """Return the same as options of the Spark source."""
     properties: dict[str, str] = click.get_current_context().meta.get(_PROPERTIES, {})
     return {f"kafka.{name}": value for name, value in properties.items()}
+
+
+def registry_settings() -> dict[str, str]:
+    """Return what the command's `--command-config` says of the schema registry (`pylogd.schemas.access`)."""
+    found: dict[str, str] = click.get_current_context().meta.get(_REGISTRY, {})
+    return found
 
 
 def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:

@@ -1,30 +1,55 @@
-"""`pylogd load`: load topics into a lake of Parquet files with Spark, each record exactly once."""
+"""`pylogd load`: load topics into a table with Spark, each record exactly once."""
 
 # ruff: noqa: PLC0415 - Spark is imported when the command runs
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, kafka_options
+from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, json_option, kafka_options
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
+from pylogd.cli.typed import schema_options, schema_source
+from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pylogd.spark.lake import Commit
+    from pylogd.spark.load import LoadPlan
+    from pylogd.tables.interface import Committed, Table
 
 _MEGABYTE = 1 << 20
+#: Options that do something else than loading.
+_MODES = ("compact", "expire", "list_files", "history", "find", "clean")
+_CLEAN_AFTER_MS = 7 * 24 * 3_600_000
+
+
+def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, int, int] | None:
+    if text is None:
+        return None
+    topic, *numbers = text.rsplit(":", 2)
+    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET, such as flights:0:12345")
+    return topic, int(numbers[0]), int(numbers[1])
 
 
 @click.command()
 @click.argument("topics", nargs=-1)
 @bootstrap_option
-@click.option("--to", "root", required=True, metavar="PATH", help="The lake: a Hadoop path (file:, hdfs:, s3a:).")
+@click.option(
+    "--table",
+    "table",
+    metavar="FORMAT:NAME",
+    help="The table: parquet:PATH, iceberg:WAREHOUSE/NAMESPACE.TABLE, iceberg:NAMESPACE.TABLE or delta:PATH.",
+)
+@click.option("--to", "root", metavar="PATH", help="A Parquet lake, the same as --table parquet:PATH.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", callback=assignments,
+              help="A property of Iceberg's catalog or of Delta's storage. Repeatable.")  # fmt: skip
 @click.option("--pattern", metavar="REGEX", help="Load the topics whose full name matches this regular expression.")
 @spark_options
+@schema_options
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
               help="Type of the value column.")  # fmt: skip
 @click.option("--codec", default="zstd", show_default=True, help="Compression of the files.")
@@ -43,87 +68,157 @@ _MEGABYTE = 1 << 20
               help="A topic that was deleted and created again: fail, or load it from its beginning.")  # fmt: skip
 @click.option("--isolation", type=click.Choice(["uncommitted", "committed"]), default="uncommitted", show_default=True,
               help="committed: load no records of transactions that are open or aborted.")  # fmt: skip
-@click.option("--compact", is_flag=True, help="Merge small files of the lake; load nothing.")
+@click.option("--compact", is_flag=True, help="Merge small files of the table; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
-@click.option("--history", is_flag=True, help="Show the lake's commits; load nothing.")
+@click.option("--clean", is_flag=True, help="Delete files of loaders that died, 7 days after; load nothing.")
+@click.option("--expire", is_flag=True, help="Delete old commits, and files that only they have; load nothing.")
+@click.option("--keep-days", type=click.FloatRange(0), default=7.0, show_default=True,
+              help="With --expire: keep the commits of so many days.")  # fmt: skip
+@click.option("--keep-commits", type=click.IntRange(1), default=1, show_default=True,
+              help="With --expire: keep so many commits, however old.")  # fmt: skip
+@click.option("--files", "list_files", is_flag=True, help="Show the paths of the lake's data files; load nothing.")
+@click.option("--as-of", type=click.IntRange(1), metavar="COMMIT", help="With --files: the files as of this commit.")
+@click.option("--history", is_flag=True, help="Show the table's commits; load nothing.")
+@click.option("--find", metavar="TOPIC:PARTITION:OFFSET", callback=_record,
+              help="Show the commit that loaded this record; load nothing.")  # fmt: skip
 @json_option
 def load(
-    topics: tuple[str, ...], root: str, master: str, confs: dict[str, str], as_json: bool, **given: Any
+    topics: tuple[str, ...], table: str | None, root: str | None, properties: dict[str, str], master: str,
+    confs: dict[str, str], as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """Load the records of TOPICS that are not in the lake yet, up to the current end, as Parquet files.
+    """Load the records of TOPICS that are not in the table yet, up to the current end, as Parquet files.
 
     Files are partitioned by topic, date and hour (of the records' time stamps, UTC). Data and offsets are committed
     together: run the command again after any failure, and no record is lost or duplicated. Records with time stamps
-    outside of the years 1 to 9999 go to `_pylogd/quarantine`. Needs the extra `pylogd-broker[spark]`, and Java.
+    outside of the years 1 to 9999 go to the table's quarantine. Needs the extra `pylogd-broker[spark]`, and Java; for
+    Iceberg and Delta also `[iceberg]` or `[delta]`.
 
     \b
     pylogd load flights --to /data/lake
-    pylogd load flights --to hdfs://namenode/lake --follow --interval 300
-    pylogd load --to /data/lake --history
+    pylogd load flights --table iceberg:/data/warehouse/demo.flights --follow
+    pylogd load flights --table iceberg:demo.flights --property type=rest --property uri=http://catalog:8181
+    pylogd load flights --table delta:s3://bucket/flights --property AWS_REGION=eu-central-1
+    pylogd load --table delta:/data/flights --history
+    pylogd load --table delta:/data/flights --find flights:0:12345
     pylogd load --to /data/lake --compact
+    pylogd load --to /data/lake --expire --keep-days 30
+    pylogd load --to /data/lake --files --as-of 42
     """
-    modes = (bool(topics), bool(given["pattern"]), given["compact"], given["history"])
+    modes = (bool(topics), bool(given["pattern"]), *(bool(given[name]) for name in _MODES))
+    if (table is None) == (root is None):
+        raise click.UsageError("give either --table or --to")
     if sum(modes) != 1:
-        raise click.UsageError("give either TOPICS, --pattern, --compact or --history")
+        raise click.UsageError(
+            "give either TOPICS, --pattern, --compact, --expire, --files, --history, --find or --clean"
+        )
+    from pylogd.spark.opening import open_table, parse_table
+
+    name = f"parquet:{root}" if table is None else table
+    kind, _ = parse_table(name)
     if topics or given["pattern"]:
         check_there(given["bootstrap"], topics)
+    if kind != "parquet" and not (topics or given["pattern"]):
+        _run(None, open_table(None, name, properties), topics, as_json, given)  # needs no Spark
+        return
     with on_spark(master, confs, "pylogd load") as spark:
-        _run(spark, root, topics, as_json, given)
+        _run(spark, open_table(spark, name, properties, codec=given["codec"]), topics, as_json, given)
 
 
-def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: Mapping[str, Any]) -> None:
+def _run(spark: Any, table: Table, topics: tuple[str, ...], as_json: bool, given: Mapping[str, Any]) -> None:
     from pylogd.spark import load as loading
-    from pylogd.spark.hadoop import HadoopFiles
-    from pylogd.spark.lake import Lake
 
-    if given["history"] or given["compact"]:
-        lake = Lake(HadoopFiles(spark, root))
-        if lake.last is None:
-            raise click.ClickException(f"{root} is not a lake: it has no commits")
-        if given["history"]:
-            _tell(list(lake.history()), as_json)
+    if any(given[name] for name in _MODES):
+        if not table.exists:
+            raise click.ClickException(f"{table.location} is not a table: it has no commits")
+        if given["clean"]:
+            note(f"deleted {table.clean(wall_ms() - _CLEAN_AFTER_MS)} files")
             return
-    if given["compact"]:
-        done = loading.compact(spark, root, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
+        if given["expire"] or given["list_files"]:
+            _keep_or_show(table, as_json, given)
+            return
+        if not given["compact"]:
+            _tell(_commits(table, given["find"]), as_json)
+            return
+        done = loading.compact(spark, table, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
+    elif given["follow"]:
+        loading.follow(
+            spark, table, _plan(topics, given), seconds=given["interval"],
+            on_commit=lambda commit: _tell_loaded(table, commit, as_json), wait=threading.Event().wait,
+        )  # fmt: skip
+        return
     else:
-        plan = loading.LoadPlan(
-            given["bootstrap"],
-            ("subscribePattern", f"^({given['pattern']})$") if given["pattern"] else ("subscribe", ",".join(topics)),
-            max_offsets=given["max_offsets"],
-            value=given["value"],
-            codec=given["codec"],
-            fail_on_data_loss=not given["accept_data_loss"],
-            tasks=given["min_tasks"],
-            by=given["by"],
-            gather=given["gather"],
-            restart_recreated=given["on_recreated"] == "restart",
-            client={**kafka_options(), "kafka.isolation.level": f"read_{given['isolation']}"},
-        )
-        if given["follow"]:
-            loading.follow(
-                spark, root, plan, seconds=given["interval"],
-                on_commit=lambda commit: _tell_loaded(root, commit, as_json), wait=threading.Event().wait,
-            )  # fmt: skip
-        done = loading.load(spark, root, plan)
+        done = loading.load(spark, table, _plan(topics, given))
     if done is None:
-        note("nothing to do: the lake is up to date")
+        note("nothing to do: the table is up to date")
     else:
-        _tell_loaded(root, done, as_json)
+        _tell_loaded(table, done, as_json)
 
 
-def _tell_loaded(root: str, commit: Commit, as_json: bool) -> None:
-    _tell([commit], as_json)
-    if quarantined := sum(file.rows for file in commit.quarantined):
-        note(
-            f"{quarantined} records were not loaded, but written to {root.rstrip('/')}/_pylogd/quarantine with the "
-            "reason"
+def _plan(topics: tuple[str, ...], given: Mapping[str, Any]) -> LoadPlan:
+    from pylogd.spark.load import LoadPlan
+
+    return LoadPlan(
+        given["bootstrap"],
+        ("subscribePattern", f"^({given['pattern']})$") if given["pattern"] else ("subscribe", ",".join(topics)),
+        max_offsets=given["max_offsets"],
+        value=given["value"],
+        codec=given["codec"],
+        fail_on_data_loss=not given["accept_data_loss"],
+        tasks=given["min_tasks"],
+        by=given["by"],
+        gather=given["gather"],
+        restart_recreated=given["on_recreated"] == "restart",
+        client={**kafka_options(), "kafka.isolation.level": f"read_{given['isolation']}"},
+        schemas=schema_source(given),
+    )
+
+
+def _commits(table: Table, record: tuple[str, int, int] | None) -> list[Committed]:
+    """Return the commits of a table, or the one that loaded a record."""
+    from pylogd.tables.history import commit_with
+
+    if record is None:
+        return list(table.history())
+    found = commit_with(table.history(), *record)
+    if found is None:
+        raise click.ClickException("no commit in the table's history loaded this record")
+    return [found]
+
+
+def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None:
+    """Expire commits, or show files."""
+    from pylogd.tables.parquet.table import LakeTable
+
+    lake = table if isinstance(table, LakeTable) else None
+    if lake is None and (given["expire"] or given["as_of"]):
+        raise click.ClickException(
+            f"--expire and --as-of are for Parquet lakes, and {table.location} is a table of {table.format}, whose own "
+            "tools do it"
         )
+    if given["expire"]:
+        assert lake is not None
+        older_than_ms = wall_ms() - int(given["keep_days"] * 86_400_000)
+        done = lake.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
+        if as_json:
+            print_json(asdict(done))
+        else:
+            print_table(["oldest commit", "deleted commits", "deleted files"], [(done.floor, done.commits, done.files)])
+        return
+    for file in table.files() if lake is None else lake.files_as_of(given["as_of"]):
+        if as_json:
+            print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
+        else:
+            click.echo(file.path)
 
 
-def _tell(commits: list[Commit], as_json: bool) -> None:
-    from pylogd.spark.lake import as_table
+def _tell_loaded(table: Table, commit: Committed, as_json: bool) -> None:
+    _tell([commit], as_json)
+    if commit.quarantined:
+        note(f"{commit.quarantined} records were not loaded, but written to {table.quarantine} with the reason")
 
-    rows = as_table(commits)
+
+def _tell(commits: list[Committed], as_json: bool) -> None:
+    rows = [commit.as_row() for commit in commits]
     if as_json:
         for row in rows:
             print_json(row)

@@ -1,22 +1,43 @@
 """Access a directory on any file system of Hadoop (file:, hdfs:, s3a:) through Spark's JVM.
 
+Strategy: how a file is created depends on the file system. An object store that can create a file on the condition that
+it does not exist is asked to (S3A since Hadoop 3.4.2: `fs.option.create.conditional.overwrite`). On local disks a draft
+is linked to the name, since Hadoop's rename there checks the name before it renames. Elsewhere, as on HDFS, a draft is
+renamed, which those file systems refuse if the name exists.
 Must not know: the content of files.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from pylogd.spark.lake import LakeError
+from pylogd.tables.errors import TableError
+from pylogd.tables.parquet.files import DRAFTS
+from pylogd.tables.parquet.local import LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+#: Object stores on which a rename is a copy.
+_UNSAFE: Final = ("s3a", "s3", "s3n")
+#: What HDFS says of a file that was deleted while it was written.
+_GONE: Final = ("FileNotFoundException", "LeaseExpiredException")
+_THREADS: Final = 8
+_TRIES: Final = 10
+
+
 class HadoopFiles:
-    """Implements `lake.Files` on a Hadoop path. Methods raise LakeError with Hadoop's message."""
+    """Implements `tables.parquet.table.SparkFiles` on a Hadoop path. Methods raise TableError with Hadoop's message.
+
+    threads: how many operations are run at once; on local disks none would be faster for it.
+    """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
@@ -31,11 +52,16 @@ class HadoopFiles:
                 self._root.toUri(), self._configuration
             )
             is_file = self._fs.exists(self._root) and not self._fs.getFileStatus(self._root).isDirectory()
+            self._is_conditional = bool(self._fs.hasPathCapability(self._root, _CONDITIONAL))
+            scheme = str(self._root.toUri().getScheme())
         except Py4JJavaError as error:
             raise _reason(root, error) from error
         if is_file:
-            raise LakeError(f"{root} is a file, where a lake is a directory")
+            raise TableError(f"{root} is a file, where a lake is a directory")
 
+        self._is_unsafe = scheme in _UNSAFE and not self._is_conditional
+        self._local = LocalFiles(Path(str(self._root.toUri().getPath()))) if scheme == "file" else None
+        self.threads = 1 if self._local else _THREADS
         options = jvm.org.apache.hadoop.fs.Options.Rename
         self._no_overwrite: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
         self._no_overwrite[0] = options.NONE
@@ -53,11 +79,18 @@ class HadoopFiles:
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, sorted; nothing if it does not exist."""
-        return sorted(str(status.getPath().getName()) for status in self._list(directory))
+        statuses = self._list(directory)
+        if not statuses:
+            return []
+        # All names in one call to the JVM: a history may have many thousand. Py4J passes arrays as an Object only.
+        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses)
+        joined = str(self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(paths).mkString("\n"))
+        return sorted(path.rpartition("/")[2] for path in joined.split("\n"))
 
-    def _list(self, directory: str) -> list[Any]:
+    def _list(self, directory: str) -> Any:
+        """Return an array of FileStatus, empty if the directory does not exist."""
         try:
-            return list(self._fs.listStatus(self._at(directory)))
+            return self._fs.listStatus(self._at(directory))
         except Py4JJavaError as error:
             if _is_missing(error):
                 return []
@@ -87,33 +120,80 @@ class HadoopFiles:
                 raise FileNotFoundError(path) from error
             raise _reason(path, error) from error
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file durably, creating its directories; an existing file is replaced."""
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file, durably and at once, creating its directories. Return false if it exists."""
+        if self._is_unsafe:
+            raise TableError(
+                f"{self._name}: this object store can't create a file on the condition that it does not exist, so two "
+                "loaders could overwrite each other's commits. Use hadoop-aws 3.4.2 or newer, and leave "
+                "fs.s3a.create.conditional.enabled at true"
+            )
+        if self._local:
+            return self._local.create(path, data)
+        for _ in range(_TRIES):
+            made = self._create_conditionally(path, data) if self._is_conditional else self._rename_draft(path, data)
+            if made is not None:
+                return made
+        raise TableError(f"{path} was not created: others interfered {_TRIES} times. Run it again")
+
+    def _create_conditionally(self, path: str, data: bytes) -> bool | None:
+        """Make a file by a conditional request. Return None if the store asks to try again."""
         try:
-            stream = self._fs.create(self._at(path), True)
+            builder = self._fs.createFile(self._at(path)).overwrite(True).must(_CONDITIONAL, "true")
+            stream = builder.recursive().build()
+            try:
+                stream.write(bytearray(data))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if _is(error, "FileAlreadyExistsException", "RemoteFileChangedException"):
+                return False
+            if "ConditionalRequestConflict" in str(error.java_exception.toString()):
+                return None
+            raise _reason(path, error) from error
+        return True
+
+    def _rename_draft(self, path: str, data: bytes) -> bool | None:
+        """Make a file by a rename. Return None if its draft was deleted, as others may do at any time."""
+        draft = f"{DRAFTS}/{uuid.uuid4().hex}"
+        try:
+            stream = self._fs.create(self._at(draft), True)
             try:
                 stream.write(bytearray(data))
                 stream.hsync()
             finally:
                 stream.close()
         except Py4JJavaError as error:
+            if any(name in str(error.java_exception.toString()) for name in _GONE):
+                return None
             raise _reason(path, error) from error
+        try:
+            if self.move(draft, path):
+                return True
+        except FileNotFoundError:
+            return None
+        self.delete(draft)
+        return False
 
     def move(self, source: str, target: str) -> bool:
         """Rename a file, creating directories. Returns false if the target exists. Raises FileNotFoundError."""
         at = self._at(target)
         directory = target.rpartition("/")[0]
+        known = directory in self._made
         try:
-            if directory not in self._made:
+            if not known:
                 self._fs.mkdirs(at.getParent())
                 self._made.add(directory)
             self._context.rename(self._at(source), at, self._no_overwrite)
         except Py4JJavaError as error:
-            if "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
+            if _is(error, "FileAlreadyExistsException"):
                 return False
-            if _is_missing(error):
+            if not _is_missing(error):
+                raise _reason(source, error) from error
+            if not known:
                 raise FileNotFoundError(source) from error
-            raise _reason(source, error) from error
+            self._made.discard(directory)  # another process has deleted the directory, or the source
+            return self.move(source, target)
         return True
 
     def exists(self, path: str) -> bool:
@@ -133,12 +213,20 @@ class HadoopFiles:
 
     def parquet_rows(self, path: str) -> int:
         """Return the number of rows of a Parquet file, from its footer."""
+        return int(self._footer(path, lambda reader: reader.getRecordCount()))
+
+    def has_strings(self, path: str, column: str) -> bool:
+        """Return whether a column of a Parquet file holds strings, from its footer."""
+        schema = str(self._footer(path, lambda reader: reader.getFileMetaData().getSchema().toString()))
+        return f" binary {column} (STRING)" in schema
+
+    def _footer(self, path: str, look: Callable[[Any], Any]) -> Any:
         hadoop = self._jvm.org.apache.parquet.hadoop
         try:
             file = hadoop.util.HadoopInputFile.fromPath(self._at(path), self._configuration)
             reader = hadoop.ParquetFileReader.open(file)
             try:
-                return int(reader.getRecordCount())
+                return look(reader)
             finally:
                 reader.close()
         except Py4JJavaError as error:
@@ -149,8 +237,12 @@ class HadoopFiles:
 
 
 def _is_missing(error: Py4JJavaError) -> bool:
-    return "FileNotFoundException" in str(error.java_exception.getClass().getName())
+    return _is(error, "FileNotFoundException")
 
 
-def _reason(path: str, error: Py4JJavaError) -> LakeError:
-    return LakeError(f"{path}: {error.java_exception.toString()}")
+def _is(error: Py4JJavaError, *names: str) -> bool:
+    return str(error.java_exception.getClass().getSimpleName()) in names
+
+
+def _reason(path: str, error: Py4JJavaError) -> TableError:
+    return TableError(f"{path}: {error.java_exception.toString()}")

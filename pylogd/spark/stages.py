@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pylogd.spark.audit import Stage
 from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.lake import Lake, LakeError
-from pylogd.spark.offsets import OffsetLookup, PartitionId
-from pylogd.spark.options import ByPartition, SourceOptions, offsets_json
+from pylogd.spark.offsets import OffsetLookup
+from pylogd.spark.options import SourceOptions, offsets_json
+from pylogd.tables.errors import TableError
+from pylogd.tables.parquet.lake import Lake
+from pylogd.tables.position import ByPartition, by_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,16 +39,17 @@ def of_lake(
 ) -> Stage:
     """Return a stage with all records of a lake that was loaded from the topics of a cluster, and of its quarantine.
 
-    Records of the topics after the lake's offsets are `unloaded`. client: as for `of_topics`. Raises LakeError if the
+    Records of the topics after the lake's offsets are `unloaded`. client: as for `of_topics`. Raises TableError if the
     lake is empty.
     """
     files = HadoopFiles(spark, root)
     lake = Lake(files)
-    read, begins = lake.offsets, _begins(lake)
-    paths = [files.path(path) for path in sorted(lake.files())]
-    aside = [files.path(file.path) for file in lake.quarantined()]
+    snapshot = lake.snapshot()
+    read, begins = lake.position.offsets, by_partition(snapshot.begins)
+    paths = [files.path(path) for path in sorted(snapshot.files)]
+    aside = [files.path(file.path) for file in snapshot.quarantined.values()]
     if not paths and not aside:
-        raise LakeError(f"the lake {root} is empty")
+        raise TableError(f"the lake {root} is empty")
     columns = ("topic", "partition", "offset", "headers")
     parts = [
         spark.read.option("basePath", base).parquet(*found).select(*columns)
@@ -65,17 +68,6 @@ def of_lake(
     return Stage(received, unloaded, trimmed, unknown_topics)
 
 
-def _begins(lake: Lake) -> ByPartition:
-    """Return the first offset of each partition that was ever loaded into a lake."""
-    found: dict[PartitionId, int] = {}
-    for commit in lake.history():
-        for topic, partitions in commit.offsets.items():
-            for partition, end in partitions.items():
-                begin = end - commit.read.get(topic, {}).get(partition, 0)
-                found.setdefault((topic, int(partition)), begin)
-    return found
-
-
 def _not_loaded(
     lake: Lake, read: ByPartition, bootstrap: str, topics: Sequence[str], client: Mapping[str, str]
 ) -> tuple[ByPartition, ByPartition, list[str]]:
@@ -89,7 +81,7 @@ def _not_loaded(
     for topic in topics:
         with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, [topic], client))) as offsets:
             partitions = offsets.existing()
-            same = offsets.topic_ids(partitions).get(topic) in (None, lake.topic_ids.get(topic))
+            same = offsets.topic_ids(partitions).get(topic) in (None, lake.position.topic_ids.get(topic))
             if not partitions or not same or not any(partition in read for partition in partitions):
                 unknown_topics.append(topic)
                 continue

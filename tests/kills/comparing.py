@@ -6,9 +6,9 @@ compared by partition as Arrow tables. The files in the lake's directories have 
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pylogd.client import Consumer
-from pylogd.spark.lake import Lake
+from pylogd.tables.parquet.files import COMMITS, Files
+from pylogd.tables.parquet.lake import Lake
+from tests.kills.lakes import RoundLake
 
 _COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 _SHOWN = 5
@@ -26,23 +28,14 @@ class LakeFault(AssertionError):
     """The lake differs from the log."""
 
 
-class LocalFiles:
-    """`lake.Files` on a local directory, to read a lake without a JVM. Changes raise LakeFault."""
+class FinishedLake:
+    """The files of a lake in which nothing is left to be completed or deleted. Changes raise LakeFault."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, files: Files) -> None:
+        self.threads = files.threads
+        self.names, self.read, self.exists = files.names, files.read, files.exists
 
-    def names(self, directory: str) -> list[str]:
-        place = self._root / directory
-        return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-
-    def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
-
-    def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
-
-    def write(self, path: str, data: bytes) -> None:
+    def create(self, path: str, data: bytes) -> bool:
         raise LakeFault(f"the last commit was not completed: {path} has yet to be written")
 
     def move(self, source: str, target: str) -> bool:
@@ -52,35 +45,37 @@ class LocalFiles:
         raise LakeFault(f"the lake was not cleaned up: {path} has yet to be deleted")
 
 
-def compare(address: str, topic: str, root: Path) -> int:
+def compare(address: str, topic: str, lake: RoundLake) -> int:
     """Compare lake and log. Return the number of records. Raises LakeFault on a difference."""
-    files = _files(root, topic)
+    paths = _paths(lake, topic)
     with Consumer(address, auto_offset_reset="none", prefetch=False) as consumer:
         places = [(place[0], place[1]) for place in consumer.partitions(topic)]
         ends = {(place[0], place[1]): end for place, end in consumer.end_offsets(places).items()}
-        recorded = Lake(LocalFiles(root)).offsets
+        recorded = Lake(FinishedLake(lake.files)).offsets
         if recorded != ends:
             raise LakeFault(f"the commits end with {recorded}, the log with {ends}")
         count = 0
         for place in places:
             log = _log(consumer, place, ends[place])
-            _same(place, log, _lake(files, place[1]))
+            _same(place, log, _lake(lake.files, paths, place[1]))
             count += log.num_rows
     return count
 
 
-def check_history(root: Path) -> int:
+def check_history(lake: RoundLake) -> int:
     """Check the commits of a log without gaps: each begins at the end of the one before and has all rows in between,
     and a compaction has as many rows as it replaces. Return the number of commits.
     """
     offsets: dict[tuple[str, str], int] = {}
     rows: dict[str, int] = {}
     number = 0
-    for path in sorted((root / "_pylogd/commits").glob("*.json")):
-        document = json.loads(path.read_bytes())
+    for name in lake.files.names(COMMITS):
+        if not name.endswith(".json"):
+            continue
+        document = json.loads(lake.files.read(f"{COMMITS}/{name}"))
         number += 1
         if document["number"] != number:
-            raise LakeFault(f"{path.name} is commit {document['number']}; expected {number}")
+            raise LakeFault(f"{name} is commit {document['number']}; expected {number}")
         read = {(t, p): n for t, each in document["read"].items() for p, n in each.items()}
         now = {(t, p): n for t, each in document["offsets"].items() for p, n in each.items()}
         for place, end in now.items():
@@ -99,13 +94,12 @@ def check_history(root: Path) -> int:
     return number
 
 
-def _files(root: Path, topic: str) -> list[Path]:
+def _paths(lake: RoundLake, topic: str) -> list[str]:
     """Return the data files in the topic's directories."""
-    found = {path for path in root.rglob("*.parquet") if "_pylogd" not in path.parts}
-    named = {root / path for path in Lake(LocalFiles(root)).files()}
-    if found != named:
+    found, named = lake.data(), set(Lake(FinishedLake(lake.files)).files())
+    if found != named if lake.exact else not named <= found:
         raise LakeFault(f"not of any commit: {_some(found - named)}; missing files of commits: {_some(named - found)}")
-    return sorted(path for path in found if path.is_relative_to(root / f"topic={topic}"))
+    return sorted(path for path in named if path.startswith(f"topic={topic}/"))
 
 
 def _log(consumer: Consumer, place: tuple[str, int], end: int) -> pa.Table:
@@ -116,19 +110,19 @@ def _log(consumer: Consumer, place: tuple[str, int], end: int) -> pa.Table:
     return _plain(pa.Table.from_batches(batches).select(_COLUMNS))
 
 
-def _lake(files: Iterable[Path], partition: int) -> pa.Table:
+def _lake(files: Files, paths: Iterable[str], partition: int) -> pa.Table:
     tables = []
-    for path in files:
-        table = pq.read_table(path, partitioning=None)
+    for path in paths:
+        table = pq.read_table(io.BytesIO(files.read(path)), partitioning=None)
         table = table.filter(pc.equal(table.column("partition"), partition))
         _check_directory(path, table)
         tables.append(_plain(table.select(_COLUMNS)))
     return pa.concat_tables(tables).sort_by("offset")
 
 
-def _check_directory(path: Path, table: pa.Table) -> None:
+def _check_directory(path: str, table: pa.Table) -> None:
     """Check that all time stamps of a file are of the hour in its path."""
-    labels = dict(part.split("=", 1) for part in path.parts if "=" in part)
+    labels = dict(part.split("=", 1) for part in path.split("/") if "=" in part)
     hours = pc.strftime(table.column("timestamp").cast(pa.timestamp("ms", "UTC")), "%Y-%m-%d %H")
     for found in pc.unique(hours).to_pylist():
         if found != f"{labels['date']} {labels['hour']}":

@@ -25,9 +25,10 @@ from pylogd.client import Admin, NewTopic, Producer
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.wire.records import NewRecord
 from tests.kills.comparing import LakeFault, check_history, compare
+from tests.kills.lakes import RoundLake
 from tests.kills.outcomes import RoundOutcome, from_json
 from tests.kills.plan import Kill, Moment, Victim, plan
-from tests.kills.processes import Loader, has_file, kill
+from tests.kills.processes import Loader, kill
 
 PARTITIONS = 4
 START_MS = 1_700_000_000_000
@@ -35,6 +36,7 @@ STEP_MS = 4  # between the time stamps of two messages: a million messages take 
 SET = 500
 PROGRESS_SECONDS = 600.0
 MOMENT_SECONDS = 180.0  # how long to wait for a moment before killing anyway
+COMPACTED_COMMITS = 3  # so many commits are made from one compaction to the next
 IDLE_SECONDS = 3.0  # so long after the last commit more is written, since an idle loader reaches no moments
 LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,1024]"
@@ -50,11 +52,14 @@ class Setting:
     seed: int
     streaming: bool
     master: str = LOCAL
+    store: str = "local"
+    compactor: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{'streaming' if self.streaming else 'incremental'}, {self.master}"
+        more = ("" if self.store == "local" else f", {self.store}") + (", beside a compactor" if self.compactor else "")
+        return f"{'streaming' if self.streaming else 'incremental'}, {self.master}{more}"
 
 
 @dataclass(slots=True)
@@ -118,11 +123,11 @@ class Writer(threading.Thread):
 class Round:
     """A round with its lake, loader and kills."""
 
-    def __init__(self, setting: Setting, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, setting: Setting, lake: RoundLake, folder: Path, tell: Callable[[str], None]) -> None:
         self._setting = setting
+        self._lake = lake
         self._tell = tell
         self._folder = folder
-        self._root = folder / "lake"
         self._scratch = folder / "spark"
         self._scratch.mkdir(parents=True)
         self._topic = f"kills-{setting.seed}"
@@ -133,6 +138,8 @@ class Round:
         self._writer = Writer(self._broker.address, self._topic, setting.messages, setting.seed)
         self._loader: Loader | None = None
         self._loaders: list[Loader] = []
+        self._compactor: Loader | None = None
+        self._compacted = 0  # the number of commits when the last compaction began
         self._seen, self._seen_at = 0, time.monotonic()
         self.outcome = Outcome(setting)
 
@@ -171,7 +178,7 @@ class Round:
     def _warm_up(self) -> None:
         """Load without kills, and write an archive that makes later starts of Spark faster."""
         self._writer.allow(self._share)
-        arguments = [self._topic, "--to", str(self._root), "-b", self._broker.address]
+        arguments = [self._topic, "--to", self._lake.url, "-b", self._broker.address]
         loader = self._start(arguments, LOCAL)
         deadline = time.monotonic() + PROGRESS_SECONDS
         while not loader.ended():
@@ -185,6 +192,8 @@ class Round:
 
     def _running(self) -> Loader:
         """Return the loader, restarted if it has ended, as a service manager or a timer does."""
+        if self._setting.compactor:
+            self._keep_compacting()
         loader = self._loader
         if loader is not None and loader.process.poll() is None:
             return loader
@@ -195,18 +204,30 @@ class Round:
         self._loader = self._start(self._arguments())
         return self._loader
 
+    def _keep_compacting(self) -> None:
+        """Run a compaction after some commits."""
+        if self._compactor is not None and self._compactor.process.poll() is None:
+            return
+        if self._compactor is not None:
+            self._ended(self._compactor)
+            self._compactor = None
+        if self._commits() >= self._compacted + COMPACTED_COMMITS:
+            self._compacted = self._commits()
+            self._compactor = self._start(["--to", self._lake.url, "--compact", "--target-mb", "64"], LOCAL)
+
     def _start(self, arguments: list[str], master: str | None = None) -> Loader:
         log, classes = self._folder / "loader.log", self._folder.parent / "classes.jsa"
-        loader = Loader(arguments, log, master or self._setting.master, self._scratch, classes)
+        settings = self._lake.settings
+        loader = Loader(arguments, log, master or self._setting.master, self._scratch, classes, settings)
         self._loaders.append(loader)
         return loader
 
     def _arguments(self) -> list[str]:
         if not self._setting.streaming and self._rng.random() < 0.15:
-            return ["--to", str(self._root), "--compact", "--target-mb", "64"]
+            return ["--to", self._lake.url, "--compact", "--target-mb", "64"]
         most = ["--max-offsets", str(max(self._share * 2 // 3, 1))]
         follow = ["--follow", "--interval", "0.5"] if self._setting.streaming else []
-        return [self._topic, "--to", str(self._root), "-b", self._broker.address, *most, *follow]
+        return [self._topic, "--to", self._lake.url, "-b", self._broker.address, *most, *follow]
 
     def _ended(self, loader: Loader) -> None:
         """Note how."""
@@ -231,6 +252,8 @@ class Round:
             self._broker = self._start_broker()
         elif each.victim is Victim.LOADER:
             loader.kill_all()
+            if self._compactor is not None:
+                self._compactor.kill_all()
         else:
             kill(victims)
         deadline = time.monotonic() + PROGRESS_SECONDS
@@ -274,16 +297,15 @@ class Round:
             self._writer.trickle()
 
     def _is_now(self, moment: Moment) -> bool:
-        meta = self._root / "_pylogd"
         match moment:
             case Moment.WORKING:
                 return bool(self._running().workers())
             case Moment.WRITING:
-                return has_file(meta / "staging", ".parquet")
+                return self._lake.is_staging()
             case Moment.DECIDING:
-                return has_file(meta / "staging", ".draft")
+                return self._lake.is_deciding()
             case _:
-                return self._commits() > len(list((meta / "commits").glob("*.done")))
+                return self._commits() > self._lake.commits(".done")
 
     def _victims(self, each: Kill) -> list[int]:
         loader = self._running()
@@ -301,7 +323,7 @@ class Round:
         return [found[each.pick % len(found)]] if found else []
 
     def _commits(self) -> int:
-        return len(list((self._root / "_pylogd/commits").glob("[0-9]*.json")))
+        return self._lake.commits()
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -313,10 +335,10 @@ class Round:
             raise LakeFault(f"the writer failed: {self._writer.error!r}")
         for loader in self._loaders:
             loader.kill_all()
-        last = self._start([self._topic, "--to", str(self._root), "-b", self._broker.address])
+        last = self._start([self._topic, "--to", self._lake.url, "-b", self._broker.address])
         if last.process.wait(PROGRESS_SECONDS):
             raise LakeFault(f"the last load failed:\n{last.output()[-6000:]}")
-        self.outcome.commits = check_history(self._root)
-        self.outcome.compared = compare(self._broker.address, self._topic, self._root)
+        self.outcome.commits = check_history(self._lake)
+        self.outcome.compared = compare(self._broker.address, self._topic, self._lake)
         if self.outcome.compared != self._setting.messages:
             raise LakeFault(f"{self._setting.messages} messages were sent, {self.outcome.compared} were found")

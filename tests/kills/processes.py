@@ -130,10 +130,11 @@ class Loader(SparkProcess):
     """A run of `pylogd load`. `classes`: see `confs`."""
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, master: str, scratch: Path, classes: Path | None = None
-    ) -> None:
+        self, arguments: Sequence[str], log: Path, master: str, scratch: Path, classes: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         command = [*pylogd_command(), "load", *arguments, "--master", master]
-        for name, value in confs(scratch, classes).items():
+        for name, value in {**confs(scratch, classes), **(settings or {})}.items():
             command += ["--conf", f"{name}={value}"]
         super().__init__(command, log, scratch)
 

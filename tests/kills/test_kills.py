@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylogd.spark.lake import Commit, DataFile
+from pylogd.tables.parquet.commits import Commit, DataFile
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes.broker import FakeBroker
 from tests.kills.__main__ import settings
 from tests.kills.comparing import LakeFault, check_history, compare
 from tests.kills.harness import CLUSTER, Outcome
+from tests.kills.lakes import on_disk
 from tests.kills.plan import Moment, Victim, plan
 
 START_MS = 1_700_000_000_000
@@ -88,8 +89,8 @@ def write(root: Path, *parts: pa.Table, place: str = PLACE) -> None:
 
 def test_a_correct_lake_has_no_faults(broker: FakeBroker, tmp_path: Path) -> None:
     write(tmp_path, table([2, 0, 1]), table([3, 4, 5]))
-    assert compare(broker.address, "t", tmp_path) == 6
-    assert check_history(tmp_path) == 2
+    assert compare(broker.address, "t", on_disk(tmp_path)) == 6
+    assert check_history(on_disk(tmp_path)) == 2
 
 
 def changed() -> pa.Table:
@@ -111,23 +112,23 @@ def test_missing_repeated_and_changed_records_are_found(
 ) -> None:
     write(tmp_path, table([0, 1, 2]), second())
     with pytest.raises(LakeFault, match=text):
-        compare(broker.address, "t", tmp_path)
+        compare(broker.address, "t", on_disk(tmp_path))
 
 
 def test_misplaced_files_are_found(broker: FakeBroker, tmp_path: Path) -> None:
     write(tmp_path / "hour", table([0, 1, 2]), table([3, 4, 5]), place=PLACE.replace("22", "23"))
     with pytest.raises(LakeFault, match="has a record of 2023-11-14 22"):
-        compare(broker.address, "t", tmp_path / "hour")
+        compare(broker.address, "t", on_disk(tmp_path / "hour"))
     write(tmp_path / "stray", table([0, 1, 2]), table([3, 4, 5]))
     pq.write_table(table([9]), tmp_path / "stray" / PLACE / "stray.parquet")
     with pytest.raises(LakeFault, match=r"not of any commit: .*stray\.parquet"):
-        compare(broker.address, "t", tmp_path / "stray")
+        compare(broker.address, "t", on_disk(tmp_path / "stray"))
 
 
 def test_gaps_between_commits_are_found(tmp_path: Path) -> None:
     write(tmp_path, table([0, 1, 2]), table([3, 5]))
     with pytest.raises(LakeFault, match="commit 2: 2 rows for 3 offsets"):
-        check_history(tmp_path)
+        check_history(on_disk(tmp_path))
     (tmp_path / f"_pylogd/commits/{1:020}.json").unlink()
     with pytest.raises(LakeFault, match="is commit 2; expected 1"):
-        check_history(tmp_path)
+        check_history(on_disk(tmp_path))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from click.testing import Result
 
 from pylogd.client import Consumer, Producer
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+
+
+#: Runs `pylogd` with these arguments.
+Command = Callable[..., Result]
 
 
 class Row(NamedTuple):
@@ -20,6 +27,12 @@ class Row(NamedTuple):
     key: bytes | None
     value: bytes | None
     time_ms: int
+
+
+def documents(result: Result) -> list[dict[str, Any]]:
+    """Return the JSON documents that a command printed."""
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def fill(address: str, topic: str, numbers: Iterable[int], partitions: int = 2, *, step_ms: int = 60_000) -> None:

@@ -14,9 +14,11 @@ import pytest
 
 from pylogd.client import Admin, NewTopic
 from pylogd.spark.load import LoadPlan, load
+from pylogd.spark.opening import open_table
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.comparing import check_history, compare
+from tests.kills.lakes import on_disk
 from tests.kills.processes import Loader, has_file
 
 pytestmark = pytest.mark.timeout(900)
@@ -54,6 +56,6 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
                 time.sleep(0.002)  # leaves the processor to the loader
         finally:
             loader.kill_all()
-    load(spark, str(lake), LoadPlan(broker.address, ("subscribe", topic)))
-    assert compare(broker.address, topic, lake) == RECORDS
-    assert check_history(lake) == documents(lake, "done")
+    load(spark, open_table(spark, str(lake)), LoadPlan(broker.address, ("subscribe", topic)))
+    assert compare(broker.address, topic, on_disk(lake)) == RECORDS
+    assert check_history(on_disk(lake)) == documents(lake, "done")

@@ -14,43 +14,19 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, NewTopic, Producer, TopicPartition
 from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.lake import Commit, Lake
 from pylogd.spark.load import LoadPlan, follow
+from pylogd.spark.opening import open_table
+from pylogd.tables.interface import Committed
+from pylogd.tables.parquet.lake import Lake
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import START_MS, fill, lake_of, log_of
+from tests.integration.spark.lakes import START_MS, Command, documents, fill, lake_of, log_of
 
 pytestmark = pytest.mark.timeout(600)
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def run(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return a function that runs `pylogd COMMAND ...` against the broker, with the shared session."""
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("pylogd.cli.spark.session", lambda *_: spark)
-    monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
-    return lambda *arguments: CliRunner().invoke(pylogd, [str(each) for each in arguments])
-
-
-@pytest.fixture
-def create(broker: Address) -> Callable[..., None]:
-    def made(topic: str, partitions: int = 2) -> None:
-        with Admin(broker.address) as admin:
-            admin.create_topics(
-                [NewTopic(topic, partitions, 1, {"retention.ms": "-1"})]
-            )  # keeps the records, which are of 2023
-
-    return made
-
-
-def documents(result: Result) -> list[dict[str, Any]]:
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def files_below(root: Path) -> list[Path]:
@@ -168,7 +144,7 @@ def test_follow_loads_new_records_until_stopped(
     spark: Any, broker: Address, create: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     create(topic)
-    told: list[Commit] = []
+    told: list[Committed] = []
 
     def wait(_: float) -> bool:
         if len(told) == 3:
@@ -176,8 +152,8 @@ def test_follow_loads_new_records_until_stopped(
         fill(broker.address, topic, range(len(told) * 10, len(told) * 10 + 10))
         return False
 
-    follow(spark, str(tmp_path), LoadPlan(broker.address, ("subscribe", topic)), seconds=1.0, on_commit=told.append,
-           wait=wait)  # fmt: skip
+    plan = LoadPlan(broker.address, ("subscribe", topic))
+    follow(spark, open_table(spark, str(tmp_path)), plan, seconds=1.0, on_commit=told.append, wait=wait)
     assert [commit.rows for commit in told] == [10, 10, 10]
     assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
 
@@ -275,7 +251,6 @@ def test_a_lake_written_before_topic_ids_were_stored_is_continued(
     document = json.loads(path.read_text())
     for name in ("topic_ids", "leader_epochs", "quarantined"):
         del document[name]
-    path.with_name(f".{path.name}.crc").unlink()  # Hadoop's checksum file
     path.write_text(json.dumps({**document, "version": 1}))
     fill(broker.address, topic, range(5), partitions=1)
     assert documents(run("load", topic, "--to", tmp_path, "--json"))[0]["rows"] == 5
@@ -294,8 +269,8 @@ def test_a_lake_written_before_topic_ids_were_stored_is_continued(
         (["load", "TOPIC", "--to", "FILE"], "is a file, where a lake is a directory"),
         (["load", "--pattern", "(", "--to", "LAKE"], "has to be a regular expression"),
         (["load", "--to", "FILE", "--history"], "is a file, where a lake is a directory"),
-        (["load", "--to", "LAKE", "--history"], "is not a lake: it has no commits"),
-        (["load", "--to", "LAKE", "--compact"], "is not a lake: it has no commits"),
+        (["load", "--to", "LAKE", "--history"], "is not a table: it has no commits"),
+        (["load", "--to", "LAKE", "--compact"], "is not a table: it has no commits"),
         (["load", "--to", "GARBAGE", "--compact"], "is not a commit of a pylogd lake"),
         (["load", "--to", "GARBAGE", "--history"], "is not a commit of a pylogd lake"),
     ],
@@ -335,10 +310,11 @@ def test_lake_files_on_hadoops_local_file_system(spark: Any, tmp_path: Path) -> 
     """Check the operations that the unit tests of `lake` replace by a file system in memory."""
     files = HadoopFiles(spark, str(tmp_path / "a lake"))
     assert files.names("x") == [] and not files.exists("x")
-    files.write("x/one", b"1\n")
-    files.write("x/one", b"one\n")
+    assert files.create("x/one", b"one\n")
+    assert not files.create("x/one", b"1\n")
+    assert files.names("x") == ["one"] and files.read("x/one") == b"one\n"
     assert files.move("x/one", "y/z/two")
-    files.write("x/one", b"again")
+    assert files.create("x/one", b"again")
     assert not files.move("x/one", "y/z/two")
     assert files.read("y/z/two") == b"one\n"
     with pytest.raises(FileNotFoundError):

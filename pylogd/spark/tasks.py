@@ -1,0 +1,80 @@
+"""Write the files of a table in Spark's tasks with pyarrow, for formats that need to know what is in their files.
+
+Strategy: each task converts and writes its rows, and returns only the facts of its files. Spark counts one result of
+each task, so files of failed and repeated attempts are never committed.
+Must not know: what a commit is.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from pylogd.tables.interface import DIRECTORIES, DataFile, FileWriter, Layout, Rows, TaskStaging
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_RESULT: Final = "files binary"
+#: Columns to shuffle by, so that each directory gets one file.
+_GATHER: Final = {
+    "topic": "topic",
+    "date": "unix_seconds(timestamp) div 86400",
+    "hour": "unix_seconds(timestamp) div 3600",
+}
+
+
+@dataclass(frozen=True)
+class _Write:
+    """What a task does: a function of batches of rows to batches of results. It is pickled and sent there."""
+
+    staging: TaskStaging
+    rows: Rows
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer, aside = self.staging.writer(), None
+        try:
+            for batch in batches:
+                good, rest = self.rows.convert(batch)
+                writer.write(good)
+                if rest.num_rows:
+                    aside = aside or self.staging.writer(quarantine=True)
+                    aside.write(rest)
+            files = writer.close(), _close(aside)
+        except BaseException:
+            for each in (writer, aside):
+                if each is not None:
+                    each.abort()
+            raise
+        yield pa.RecordBatch.from_pydict({"files": [pickle.dumps(files)]})
+
+
+def _close(writer: FileWriter | None) -> list[DataFile]:
+    return [] if writer is None else writer.close()
+
+
+def write(
+    rows: DataFrame, staging: TaskStaging, convert: Rows, layout: Layout, *, gather: bool
+) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+    """Write the rows of a load. Return the files of the table and those of its quarantine.
+
+    rows: those of the source, with `headers` and `timestampMs`. convert: makes rows of the table of them. gather:
+    whether rows are shuffled so that each directory gets one file.
+    """
+    from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
+
+    if gather:
+        directory = [expr(_GATHER[name]) for name in DIRECTORIES[layout.by]]
+        rows = rows.repartition(*directory).sortWithinPartitions(*directory, "partition", "offset")
+    written = rows.mapInArrow(_Write(staging, convert), _RESULT).collect()
+    added: list[DataFile] = []
+    quarantined: list[DataFile] = []
+    for each in written:
+        files, aside = pickle.loads(bytes(each["files"]))
+        added += files
+        quarantined += aside
+    return added, quarantined

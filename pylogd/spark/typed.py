@@ -1,0 +1,99 @@
+"""Decide the columns of a typed table before a load: the driver's part of `--schema-registry`.
+
+Strategy: read the ends of the topics first (`load`), then the versions of the subject here, so that every record before
+these ends has a schema that the columns were made for. Then the table is made, or gets the new columns, in a commit of
+its own; the load follows. What happens between the two is harmless: the columns are there and empty.
+Must not know: formats of tables.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pylogd.spark.errors import OptionError
+from pylogd.tables.errors import TableError
+from pylogd.tables.interface import Layout, Table
+from pylogd.typed.rows import ColumnsPlan, Registry, TypedRows, plan, table_columns, typed_columns
+
+_log = logging.getLogger(__name__)
+_warned: set[tuple[str, str, int]] = set()  # (table, subject, version)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSource:
+    """Where the columns of a typed table come from.
+
+    registry: the schema registry. subject: "" for `<topic>-value`. message: the full name of a Protobuf message type,
+    "" for the first of the file.
+    """
+
+    registry: Registry
+    subject: str = ""
+    message: str = ""
+
+    @classmethod
+    def at(cls, url: str, settings: Mapping[str, str], subject: str = "", message: str = "") -> SchemaSource:
+        """Return the source at a registry's URL. Raises ValueError for wrong settings.
+
+        settings: TLS and credentials, see `pylogd.schemas.access`.
+        """
+        registry = Registry(url, tuple(sorted(settings.items())))
+        registry.lookup()  # refuses wrong settings
+        return cls(registry, subject, message)
+
+    def subject_of(self, topic: str) -> str:
+        """Return the subject of a topic's values."""
+        return self.subject or f"{topic}-value"
+
+
+def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> tuple[TypedRows, int]:
+    """Make a typed table, or add the columns of new versions to it. Return how its rows are made, and a schema's id.
+
+    The id is that of the subject's newest version. Raises OptionError if the subject has no version that can be
+    columns, SchemaRegistryError and TableError.
+    """
+    existed, before = table.exists, typed_columns(table.columns)
+    subject = source.subject_of(topic)
+    lookup = source.registry.lookup()
+    found = plan(before, lookup, subject, message=source.message)
+    if found.latest is None:
+        raise OptionError(f"the registry has no subject {subject!r}: register a schema, or give --subject")
+    if not found.columns.names:
+        raise OptionError(f"no version of {subject!r} can be columns: {'; '.join(found.conflicts.values())}")
+    table.create(layout, table_columns(found.columns, layout))  # checks the layout of a table that exists
+    if existed and found.columns != before:
+        found = _evolved(table, before, found, source, subject, layout)
+    _warn(table.location, subject, found)
+    assert found.latest is not None
+    return TypedRows(found.columns, source.registry, tuple(found.schemas.items())), found.latest.schema_id
+
+
+def _warn(location: str, subject: str, found: ColumnsPlan) -> None:
+    """Log once in this process which versions a table can't follow."""
+    for version, why in found.conflicts.items():
+        if (location, subject, version) not in _warned:
+            _warned.add((location, subject, version))
+            _log.warning(
+                "Version %d of %s does not fit the table %s: %s. Its records go to the quarantine.",
+                version, subject, location, why,
+            )  # fmt: skip
+
+
+def _evolved(
+    table: Table, before: pa.Schema, found: ColumnsPlan, source: SchemaSource, subject: str, layout: Layout
+) -> ColumnsPlan:
+    """Give a table its new columns. Return the columns that it has then."""
+    try:
+        table.evolve(table_columns(found.columns, layout))
+        return found
+    except TableError:
+        fixed = plan(before, source.registry.lookup(), subject, message=source.message, can_change=False)
+        if fixed.columns == found.columns:
+            raise
+    if fixed.columns != before:  # the format can't change the type of a column
+        table.evolve(table_columns(fixed.columns, layout))
+    return fixed

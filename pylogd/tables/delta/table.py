@@ -1,0 +1,347 @@
+"""A Delta table as a `Table`.
+
+Strategy: each load is one commit of the table's log, with the files, the record of the load as metadata, and the number
+of the load as a transaction of the application `pylogd`. The number is a part of the table's state, so checkpoints keep
+it; the record is looked up in the newest commits, back to the one of that number. Commits of others (optimize, vacuum)
+may lie between.
+
+deltalake repeats a refused commit by itself, after looking for conflicts of files, but not of offsets: that is off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from pylogd.clock import wall_ms
+from pylogd.errors import PylogdError
+from pylogd.tables.columns import of_quarantine, of_records
+from pylogd.tables.delta.staging import DeltaStaging, TableFiles
+from pylogd.tables.errors import TableError
+from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
+from pylogd.tables.position import LoadRange, Position
+from pylogd.tables.recorded import LoadRecord, Quarantine, RecordedTable, Refused, layout_json, layout_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The application of transactions, and the key of a commit's metadata.
+_APP: Final = "pylogd"
+_LAYOUT: Final = "pylogd.layout"
+_SUFFIX: Final = "_quarantine"
+#: How many commits are looked at first, and times as many with each further look.
+_LOOK: Final = 8
+_HOUR_MS: Final = 3_600_000
+
+
+class DeltaLakeTable(RecordedTable):
+    """Implements `interface.Table` on a Delta table."""
+
+    format = "delta"
+
+    def __init__(self, uri: str, options: Mapping[str, str], *, codec: str = "zstd") -> None:
+        """Open a table, which need not exist.
+
+        uri: its directory (a path, s3://...). options: those of its storage. codec: compression of new files.
+        """
+        self._uri = uri.rstrip("/") if "://" in uri else str(Path(uri).resolve())  # tasks have other directories
+        self._options = dict(options)
+        self._codec = codec
+        self._table: DeltaTable | None = None
+        self.refresh()
+
+    @property
+    def location(self) -> str:
+        """The table's directory."""
+        return self._uri
+
+    @property
+    def quarantine(self) -> str:
+        """The directory of the quarantine."""
+        return self._uri + _SUFFIX
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table has been made."""
+        return self._table is not None
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that the table was made with; None if another program made it."""
+        text = None if self._table is None else self._table.metadata().configuration.get(_LAYOUT)
+        return None if text is None else layout_of(text, self.location)
+
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The table's columns."""
+        return None if self._table is None else _columns(self._table)
+
+    def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
+        """Make the table unless it exists; then check its layout."""
+        if self._table is None:
+            made = of_records(layout) if columns is None else columns
+            _create(self._uri, self._options, made, DIRECTORIES[layout.by], {_LAYOUT: layout_json(layout)})
+            self._read()
+        recorded = self.layout
+        if recorded is None:
+            raise TableError(f"the Delta table {self.location} was not made by pylogd: load into another table")
+        layout.check(self.location, recorded)
+
+    def evolve(self, columns: pa.Schema) -> None:
+        """Add columns. Raises TableError if the type of one would have to change."""
+        table = self._made()
+        known = _columns(table)
+        for field in columns:
+            if field.name in known.names and known.field(field.name).type != field.type:
+                raise TableError(
+                    f"column {field.name} of the Delta table {self.location} has the type "
+                    f"{known.field(field.name).type}, which can't be changed to {field.type}"
+                )
+        new = [field.with_nullable(True) for field in columns if field.name not in known.names]
+        if new:
+            with _errors(self.location):
+                table.alter.add_columns(list(_delta_schema(new).fields))
+            self._read()
+
+    def staging(self, expected: Position | None = None, loading: LoadRange | None = None) -> DeltaStaging:
+        """Return a new attempt at a commit."""
+        layout = self.layout
+        assert layout is not None
+        self._quarantine()  # tasks can't write to a directory that does not exist
+        return DeltaStaging(
+            TableFiles(self._uri, self._options, _columns(self._made()), DIRECTORIES[layout.by]),
+            TableFiles(self._uri + _SUFFIX, self._options, of_quarantine(), ("topic",)),
+            self._codec,
+        )
+
+    def history(self) -> Iterator[Committed]:
+        """Return the commits that the log still has, the oldest first."""
+        if self._table is None:
+            return iter(())
+        with _errors(self.location):
+            return map(_committed, reversed(self._table.history()))
+
+    def files(self) -> list[DataFile]:
+        """Return the data files of the table as it is."""
+        return [] if self._table is None else _data_files(self._table)
+
+    def quarantined(self) -> list[DataFile]:
+        """Return the files of the quarantine."""
+        found = _open(self._uri + _SUFFIX, self._options)
+        return [] if found is None else _data_files(found)
+
+    def compact(self, target_bytes: int, rewrite: Rewrite, *, at_ms: int) -> Committed | None:
+        """Merge small files. deltalake does that by itself, in this process."""
+        table = self._made()
+        with _errors(self.location):
+            properties = CommitProperties(custom_metadata={f"{_APP}.kind": "compaction"})
+            found = table.optimize.compact(target_size=target_bytes, commit_properties=properties)
+        self.refresh()
+        if not found["numFilesAdded"]:
+            return None
+        return Committed(
+            self._number(), "compaction", at_ms, LoadRange({}, {}), 0, found["numFilesAdded"],
+            _total(found["filesAdded"]), replaced=found["numFilesRemoved"],
+        )  # fmt: skip
+
+    def clean(self, changed_before_ms: int) -> int:
+        """Delete files that no version of the log names, or only versions before the time, also of the quarantine."""
+        hours = max((wall_ms() - changed_before_ms) // _HOUR_MS, 0)
+        with _errors(self.location):
+            return sum(
+                len(table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+                for table in (self._made(), _open(self._uri + _SUFFIX, self._options))
+                if table is not None
+            )
+
+    def _made(self) -> DeltaTable:
+        if self._table is None:
+            raise TableError(f"the Delta table {self.location} does not exist")
+        return self._table
+
+    def _read(self) -> None:
+        self._table = _open(self._uri, self._options)
+        self._record = LoadRecord() if self._table is None else _last_record(self._table, self.location)
+
+    def _number(self) -> int:
+        return self._made().version()
+
+    def _append(self, record: LoadRecord, added: Sequence[DataFile], at_ms: int) -> int:
+        table = self._made()
+        append(
+            table, [_action(file, at_ms) for file in added], record.number,
+            {_APP: record.as_json(), f"{_APP}.kind": "load", **_added(added)},
+        )  # fmt: skip
+        return table.version()
+
+    def _quarantine(self) -> _DeltaQuarantine:
+        return _DeltaQuarantine(self._uri + _SUFFIX, self._options)
+
+
+class _DeltaQuarantine(Quarantine):
+    """The table beside, with `_quarantine` behind its name."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        self._uri = uri
+        self._options = options
+        if _open(uri, options) is None:
+            _create(uri, options, of_quarantine(), ("topic",), {})
+        self.refresh()
+
+    @property
+    def number(self) -> int:
+        """The number of the last load whose files it has."""
+        return _load_number(self._table)
+
+    def refresh(self) -> None:
+        """See what others have committed."""
+        table = _open(self._uri, self._options)
+        if table is None:
+            raise TableError(f"the quarantine {self._uri} was deleted")
+        self._table = table
+
+    def append(self, number: int, files: Sequence[DataFile]) -> None:
+        """Add the files of a load. Without statistics but the number of rows, which the table's record has."""
+        actions = [
+            AddAction(file.path, file.bytes, file.partition, 0, True, json.dumps({"numRecords": file.rows}))
+            for file in files
+        ]
+        append(self._table, actions, number, {f"{_APP}.kind": "load"})
+
+
+def append(table: DeltaTable, actions: Sequence[AddAction], number: int, metadata: Mapping[str, Any]) -> None:
+    """Add files in one commit with the number of the load. Raises Refused if the table has changed.
+
+    `table` is the table with this commit afterwards. Without repetitions a commit follows the version that was read.
+    """
+    version = table.version() + 1
+    properties = CommitProperties(
+        custom_metadata=dict(metadata), max_commit_retries=0, app_transactions=[Transaction(_APP, number)]
+    )
+    with _errors(table.table_uri):
+        try:
+            table.create_write_transaction(
+                list(actions), "append", table.schema(), table.metadata().partition_columns,
+                commit_properties=properties,
+            )  # fmt: skip
+        except CommitFailedError as error:
+            raise Refused from error
+        table.load_as_version(version)
+
+
+def _open(uri: str, options: Mapping[str, str]) -> DeltaTable | None:
+    with _errors(uri):
+        try:
+            return DeltaTable(uri, storage_options=dict(options) or None)
+        except TableNotFoundError:
+            return None
+
+
+def _create(
+    uri: str, options: Mapping[str, str], columns: pa.Schema, directories: Sequence[str], settings: Mapping[str, str]
+) -> None:
+    """Make a table. If another process makes it meanwhile, that one is used."""
+    with _errors(uri):
+        DeltaTable.create(
+            uri, columns, mode="ignore", partition_by=list(directories), configuration=dict(settings),
+            storage_options=dict(options) or None, raise_if_key_not_exists=False,
+        )  # fmt: skip
+
+
+def _load_number(table: DeltaTable) -> int:
+    return table.transaction_version(_APP) or 0
+
+
+def _last_record(table: DeltaTable, where: str) -> LoadRecord:
+    """Return the record of the last load. Raises TableError if the log does not have its commit any more."""
+    number = _load_number(table)
+    if not number:
+        return LoadRecord()
+    limit = _LOOK
+    while True:
+        with _errors(where):
+            commits = table.history(limit)
+        for commit in commits:
+            if _APP in commit and commit["version"] <= table.version():
+                record = LoadRecord.from_json(commit[_APP], where)
+                if record.number == number:
+                    return record
+        if len(commits) < limit:
+            raise TableError(
+                f"the log of the Delta table {where} does not have the commit of load {number} any more, so it is not "
+                "known up to which offsets it was loaded: load into another table. Raise delta.logRetentionDuration "
+                "above the longest time between two loads"
+            )
+        limit *= _LOOK
+
+
+def _added(added: Sequence[DataFile]) -> dict[str, int]:
+    """Return what a load added, for the commit's metadata."""
+    return {
+        f"{_APP}.rows": sum(file.rows for file in added),
+        f"{_APP}.files": len(added),
+        f"{_APP}.bytes": sum(file.bytes for file in added),
+    }
+
+
+def _action(file: DataFile, at_ms: int) -> AddAction:
+    return AddAction(file.path, file.bytes, file.partition, at_ms, True, file.facts)
+
+
+def _columns(table: DeltaTable) -> pa.Schema:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.schema(table.schema().to_arrow())
+
+
+def _delta_schema(fields: Sequence[pa.Field]) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+    from deltalake import Schema  # noqa: PLC0415
+
+    return Schema.from_arrow(pa.schema(fields))
+
+
+def _data_files(table: DeltaTable) -> list[DataFile]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    with _errors(table.table_uri):
+        found = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+        root = table.table_uri.rstrip("/")
+    return [
+        DataFile(f"{root}/{each['path']}", each["size_bytes"], each["num_records"] or 0) for each in found.to_pylist()
+    ]
+
+
+def _committed(commit: Mapping[str, Any]) -> Committed:
+    version, at_ms = int(commit["version"]), int(commit.get("timestamp", 0))
+    if _APP in commit:
+        record = LoadRecord.from_json(commit[_APP], "the table")
+        rows, files, size = (int(commit.get(f"{_APP}.{name}", 0)) for name in ("rows", "files", "bytes"))
+        aside = sum(file.rows for file in record.quarantined)
+        return Committed(version, "load", at_ms, record.loading, rows, files, size, aside)
+    kind = commit.get(f"{_APP}.kind") or str(commit.get("operation", "other")).lower()
+    return Committed(version, kind, at_ms, LoadRange({}, {}))
+
+
+def _total(said: Any) -> int:
+    """Return the bytes of files that optimize tells of, as a document or as its JSON."""
+    document = json.loads(said) if isinstance(said, str) else said
+    return int(document["totalSize"])
+
+
+@contextmanager
+def _errors(where: str) -> Iterator[None]:
+    """Raise TableError for errors of deltalake and of the storage below it."""
+    try:
+        yield
+    except (PylogdError, Refused):
+        raise
+    except Exception as error:
+        raise TableError(f"the Delta table {where}: {error or type(error).__name__}") from error

@@ -1,0 +1,84 @@
+"""Find the catalog of an Iceberg table: one in a file of its own, or what pyiceberg's properties say.
+
+Must not know: tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pylogd.tables.errors import TableError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+#: The name of a catalog that has no other.
+_NAME = "pylogd"
+_FILE = "catalog.db"
+
+
+class TableName(NamedTuple):
+    """The name of an Iceberg table. warehouse: the directory of the embedded catalog; empty for any other catalog."""
+
+    warehouse: str
+    namespace: str
+    table: str
+
+    def __str__(self) -> str:
+        """Return the name as `parse` reads it."""
+        named = f"{self.namespace}.{self.table}"
+        return f"{self.warehouse.rstrip('/')}/{named}" if self.warehouse else named
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Return the name that `demo.flights`, or `/data/warehouse/demo.flights`, stands for. Raises TableError."""
+        warehouse, _, name = text.rpartition("/")
+        namespace, _, table = name.rpartition(".")
+        if not namespace or not table:
+            raise TableError(
+                f"{text!r} does not name an Iceberg table: give a namespace and a table, such as demo.flights, behind "
+                "the directory of a warehouse (/data/warehouse/demo.flights) unless properties name a catalog"
+            )
+        return cls(warehouse or ("/" if text.startswith("/") else ""), namespace, table)
+
+
+def open_catalog(name: TableName, properties: Mapping[str, str]) -> Catalog:
+    """Return the catalog of a table.
+
+    properties: those of pyiceberg (`type`, `uri`, `warehouse`, `s3.endpoint`, ...); `catalog` is the name of a catalog
+    in `.pyiceberg.yaml`. Of a name with a warehouse the catalog is an SQLite file in it. Raises TableError.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise TableError("Iceberg tables need pyiceberg: pip install 'pylogd-broker[iceberg]'") from error
+    given = dict(properties)
+    called = given.pop("catalog", _NAME)
+    if name.warehouse:
+        given = {**_embedded(name.warehouse, given), **given}
+    elif not given and called == _NAME:
+        raise TableError(
+            f"no catalog is known for the Iceberg table {name.namespace}.{name.table}: put the directory of a "
+            "warehouse in front of its name, or give the catalog's properties, such as type=rest and uri=http://..."
+        )
+    try:
+        return load_catalog(called, **given)
+    except Exception as error:  # of the catalog's own library
+        raise TableError(f"the Iceberg catalog can't be opened: {error}") from error
+
+
+def _embedded(warehouse: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a catalog in an SQLite file, in the directory of the warehouse or else in `uri`."""
+    if "uri" in given or "type" in given:
+        return {"warehouse": warehouse}
+    directory = warehouse.removeprefix("file://")
+    if "://" in directory:
+        raise TableError(
+            f"the warehouse {warehouse} is not a local directory, so its catalog can't be a file in it: give the "
+            "catalog's properties, such as uri=sqlite:////data/catalog.db, or type=rest and uri=http://..."
+        )
+    path = Path(directory).resolve()
+    path.mkdir(parents=True, exist_ok=True)
+    return {"type": "sql", "uri": f"sqlite:///{path / _FILE}", "warehouse": path.as_uri()}

@@ -1,0 +1,347 @@
+"""An Iceberg table as a `Table`.
+
+Strategy: the record of the last load is in the table's properties, and what each load read is also in the summary of
+its snapshot. Snapshots that others make (a compaction by Spark or Trino) have no such summary, and expiry removes old
+ones, so only the properties say where the table is. Each load makes a snapshot, even an empty one: a commit is refused
+if the table has another snapshot than the one it was planned on, and nothing else would refuse a second commit.
+
+pyiceberg repeats a refused commit by itself, which adds the files although another loader has added the same records.
+That is switched off, for our commits only: the property that does it is changed in memory.
+
+With a load every few seconds the metadata, which each commit writes anew, would grow for ever. So manifests are merged
+and old metadata files deleted, as the table's properties say, and every `_EXPIRE_EVERY` loads the snapshots that
+are older than `history.expire.max-snapshot-age-ms` are expired.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table import Table as Loaded
+from pyiceberg.table import TableProperties
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
+from pyiceberg.typedef import Record
+
+from pylogd.errors import PylogdError
+from pylogd.tables.columns import of_quarantine, of_records
+from pylogd.tables.errors import TableError
+from pylogd.tables.iceberg.orphans import delete_orphans
+from pylogd.tables.iceberg.staging import IcebergStaging, TableFiles
+from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
+from pylogd.tables.position import LoadRange, Position
+from pylogd.tables.recorded import (
+    LoadRecord,
+    Quarantine,
+    RecordedTable,
+    Refused,
+    layout_json,
+    layout_of,
+    read_document,
+    read_range,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+
+    from pylogd.tables.iceberg.catalogs import TableName
+
+#: Properties of the table.
+_RECORD: Final = "pylogd.last-load"
+_LAYOUT: Final = "pylogd.layout"
+_NUMBER: Final = "pylogd.load-number"
+#: In the summary of a snapshot.
+_READ: Final = "pylogd.read"
+_KIND: Final = "pylogd.kind"
+_QUARANTINED: Final = "pylogd.quarantined-records"
+_SUFFIX: Final = "_quarantine"
+#: Properties of tables that pylogd makes. They may be changed.
+_SETTINGS: Final = {
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+}
+_EXPIRE_EVERY: Final = 100
+
+
+class IcebergTable(RecordedTable):
+    """Implements `interface.Table` on an Iceberg table."""
+
+    format = "iceberg"
+
+    def __init__(self, catalog: Catalog, name: TableName, *, codec: str = "zstd") -> None:
+        """Open a table, which need not exist. codec: compression of new files. Raises TableError."""
+        self._catalog = catalog
+        self._name = name
+        self._codec = codec
+        self._table: Loaded | None = None
+        self.refresh()
+
+    @property
+    def location(self) -> str:
+        """The names of its namespace and the table, behind the warehouse if the catalog is in that."""
+        return str(self._name)
+
+    @property
+    def quarantine(self) -> str:
+        """The name of the quarantine."""
+        return str(self._name) + _SUFFIX
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table has been made."""
+        return self._table is not None
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that the table was made with; None if another program made it."""
+        text = None if self._table is None else self._table.metadata.properties.get(_LAYOUT)
+        return None if text is None else layout_of(text, self.location)
+
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The table's columns."""
+        return None if self._table is None else schema_to_pyarrow(self._table.schema(), include_field_ids=False)
+
+    def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
+        """Make the table, and its quarantine, unless they exist; then check the layout."""
+        with _errors(self.location):
+            if self._table is None:
+                self._table = _create(
+                    self._catalog, self._identifier(), of_records(layout) if columns is None else columns,
+                    DIRECTORIES[layout.by], {_LAYOUT: layout_json(layout)},
+                )  # fmt: skip
+            self._read()
+        recorded = self.layout
+        if recorded is None:
+            raise TableError(f"the Iceberg table {self.location} was not made by pylogd: load into another table")
+        layout.check(self.location, recorded)
+
+    def evolve(self, columns: pa.Schema) -> None:
+        """Add columns and widen types."""
+        table = self._made()
+        with _errors(self.location), table.update_schema() as update:
+            update.union_by_name(columns)
+        self._read()
+
+    def staging(self, expected: Position | None = None, loading: LoadRange | None = None) -> IcebergStaging:
+        """Return a new attempt at a commit."""
+        layout = self.layout
+        assert layout is not None
+        quarantine = self._quarantine()
+        return IcebergStaging(
+            _files_of(self._made(), DIRECTORIES[layout.by]), _files_of(quarantine.table, ("topic",)), self._codec
+        )
+
+    def history(self) -> Iterator[Committed]:
+        """Return the snapshots that are not expired, the oldest first."""
+        snapshots = [] if self._table is None else self._table.metadata.snapshots
+        return map(_committed, sorted(snapshots, key=lambda each: each.sequence_number or 0))
+
+    def files(self) -> list[DataFile]:
+        """Return the data files of the table as it is."""
+        return [] if self._table is None else _data_files(self._table)
+
+    def quarantined(self) -> list[DataFile]:
+        """Return the files of the quarantine."""
+        return [] if self._table is None else _data_files(self._quarantine().table)
+
+    def compact(self, target_bytes: int, rewrite: Rewrite, *, at_ms: int) -> Committed | None:
+        """Raise TableError: engines for Iceberg compact its tables."""
+        raise TableError(
+            "pylogd does not compact Iceberg tables: use an engine's procedure, such as Spark's rewrite_data_files. It "
+            "may run beside a loader"
+        )
+
+    def clean(self, changed_before_ms: int) -> int:
+        """Delete files of loaders that died, also of the quarantine."""
+        with _errors(self.location):
+            return sum(delete_orphans(each, changed_before_ms) for each in (self._made(), self._quarantine().table))
+
+    def _identifier(self, suffix: str = "") -> tuple[str, ...]:
+        return (*self._name.namespace.split("."), self._name.table + suffix)
+
+    def _made(self) -> Loaded:
+        if self._table is None:
+            raise TableError(f"the Iceberg table {self.location} does not exist")
+        return self._table
+
+    def _read(self) -> None:
+        with _errors(self.location):
+            try:
+                self._table = self._catalog.load_table(self._identifier())
+            except NoSuchTableError:
+                self._table = None
+        text = None if self._table is None else self._table.metadata.properties.get(_RECORD)
+        self._record = LoadRecord() if text is None else LoadRecord.from_json(text, self.location)
+
+    def _number(self) -> int:
+        snapshot = self._made().current_snapshot()
+        return 0 if snapshot is None else snapshot.snapshot_id
+
+    def _append(self, record: LoadRecord, added: Sequence[DataFile], at_ms: int) -> int:
+        summary = {
+            _KIND: "load",
+            _NUMBER: str(record.number),
+            _READ: json.dumps(read_document(record.loading), separators=(",", ":")),
+            _QUARANTINED: str(sum(file.rows for file in record.quarantined)),
+        }
+        self._table = append(self._made(), list(map(_manifest_entry, added)), {_RECORD: record.as_json()}, summary)
+        number = self._number()
+        if record.number % _EXPIRE_EVERY == 0:
+            self._table = expire(self._table, at_ms)
+        return number
+
+    def _quarantine(self) -> _IcebergQuarantine:
+        return _IcebergQuarantine(self._catalog, self._identifier(_SUFFIX))
+
+
+class _IcebergQuarantine(Quarantine):
+    """The table beside, with `_quarantine` behind its name."""
+
+    def __init__(self, catalog: Catalog, identifier: tuple[str, ...]) -> None:
+        self._catalog = catalog
+        self._identifier = identifier
+        with _errors(".".join(identifier)):
+            try:
+                self.table = catalog.load_table(identifier)
+            except NoSuchTableError:
+                self.table = _create(catalog, identifier, of_quarantine(), ("topic",), {})
+
+    @property
+    def number(self) -> int:
+        """The number of the last load whose files it has."""
+        return int(self.table.metadata.properties.get(_NUMBER, "0"))
+
+    def refresh(self) -> None:
+        """See what others have committed."""
+        with _errors(".".join(self._identifier)):
+            self.table = self._catalog.load_table(self._identifier)
+
+    def append(self, number: int, files: Sequence[DataFile]) -> None:
+        """Add the files of a load. Their footers are read, since the table's record has no statistics."""
+        with _errors(".".join(self._identifier)):
+            entries = [parquet_file_to_data_file(self.table.io, self.table.metadata, file.path) for file in files]
+            self.table = append(self.table, entries, {_NUMBER: str(number)}, {_NUMBER: str(number)})
+
+
+def append(
+    table: Loaded, files: Sequence[IcebergFile], properties: Mapping[str, str], summary: Mapping[str, str]
+) -> Loaded:
+    """Add files and set properties in one commit, which makes a snapshot even without files.
+
+    Returns the table with it. Raises Refused if the table's snapshot is another one by now.
+    """
+    # for this object only: to pyiceberg's other users of the table, and other engines, it means something else
+    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+    with _errors(".".join(table.name())):
+        try:
+            transaction = table.transaction()
+            with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as adding:
+                for file in files:
+                    adding.append_data_file(file)
+            transaction.set_properties(dict(properties))
+            return transaction.commit_transaction()
+        except (CommitFailedException, ValidationException) as error:
+            raise Refused from error
+
+
+def expire(table: Loaded, now_ms: int) -> Loaded:
+    """Expire the snapshots that the table's properties allow to. Return the table without them.
+
+    If the table has changed meanwhile, nothing is done: the next time will do.
+    """
+    own = table.metadata.properties
+    age = int(own.get(TableProperties.MAX_SNAPSHOT_AGE_MS, TableProperties.MAX_SNAPSHOT_AGE_MS_DEFAULT))
+    keep = int(own.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP, TableProperties.MIN_SNAPSHOTS_TO_KEEP_DEFAULT))
+    protected = {each.snapshot_id for each in table.metadata.refs.values()}
+    newest_first = sorted(table.metadata.snapshots, key=lambda each: -each.timestamp_ms)
+    old = [each.snapshot_id for each in newest_first[keep:] if each.timestamp_ms < now_ms - age]
+    found = [each for each in old if each not in protected]
+    with _errors(".".join(table.name())):
+        if found:
+            with suppress(CommitFailedException):
+                table.maintenance.expire_snapshots().by_ids(found).commit()
+            table.refresh()
+    return table
+
+
+def _create(
+    catalog: Catalog, identifier: tuple[str, ...], columns: pa.Schema, directories: Sequence[str],
+    properties: Mapping[str, str],
+) -> Loaded:  # fmt: skip
+    """Make a table with its namespace. If another process makes it meanwhile, return that one."""
+    with suppress(NamespaceAlreadyExistsError):
+        catalog.create_namespace(identifier[:-1])
+    with (
+        suppress(TableAlreadyExistsError, CommitFailedException),
+        catalog.create_table_transaction(identifier, schema=columns, properties={**_SETTINGS, **properties}) as making,
+        making.update_spec() as spec,
+    ):
+        spec.add_field("topic", IdentityTransform(), "topic")
+        if "hour" in directories:
+            spec.add_field("timestamp", HourTransform(), "timestamp_hour")
+        elif "date" in directories:
+            spec.add_field("timestamp", DayTransform(), "timestamp_day")
+    return catalog.load_table(identifier)
+
+
+def _files_of(table: Loaded, directories: Sequence[str]) -> TableFiles:
+    own = {name: value for name, value in table.metadata.properties.items() if not name.startswith("pylogd.")}
+    return TableFiles(
+        table.location(), own, dict(table.io.properties), table.schema(), table.spec(), tuple(directories)
+    )
+
+
+def _manifest_entry(file: DataFile) -> IcebergFile:
+    facts = dict(file.facts)
+    return IcebergFile.from_args(
+        content=DataFileContent.DATA, file_path=file.path, file_format=FileFormat.PARQUET,
+        partition=Record(*facts.pop("partition")), file_size_in_bytes=file.bytes, sort_order_id=None, equality_ids=None,
+        key_metadata=None, **facts,
+    )  # fmt: skip
+
+
+def _data_files(table: Loaded) -> list[DataFile]:
+    with _errors(".".join(table.name())):
+        found = [task.file for task in table.scan().plan_files()]
+    return [DataFile(file.file_path, file.file_size_in_bytes, file.record_count) for file in found]
+
+
+def _committed(snapshot: Snapshot) -> Committed:
+    summary = snapshot.summary
+    said: Mapping[str, Any] = {} if summary is None else summary.additional_properties
+
+    def number(name: str) -> int:
+        return int(said.get(name, 0))
+
+    kind = said.get(_KIND) or ("other" if summary is None else str(summary.operation.value))
+    read = read_range(json.loads(said[_READ])) if _READ in said else LoadRange({}, {})
+    return Committed(
+        snapshot.snapshot_id, kind, snapshot.timestamp_ms, read, number("added-records"), number("added-data-files"),
+        number("added-files-size"), number(_QUARANTINED), number("deleted-data-files"),
+    )  # fmt: skip
+
+
+@contextmanager
+def _errors(where: str) -> Iterator[None]:
+    """Raise TableError for errors of pyiceberg and of what is below it: catalogs, file systems, HTTP."""
+    try:
+        yield
+    except (PylogdError, Refused):
+        raise
+    except Exception as error:
+        raise TableError(f"the Iceberg table {where}: {error or type(error).__name__}") from error

@@ -1,0 +1,99 @@
+"""Let old commits of a lake expire: their documents, and the files that compactions have replaced, are deleted.
+
+Strategy: the oldest commit that is kept gets a checkpoint in `floors/`, and is the lake's floor from then on. Only then
+anything is deleted: first the replaced files that no commit from the floor on has, then the documents below the floor,
+the oldest first. Each step may be repeated, so the next expiry completes one that was killed.
+
+The data files of the lake are not deleted, nor its quarantine. Time travel goes back to the floor. A process that has
+last read the lake before commits expired can't commit in their place: `Lake.commit` looks at the floor afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pylogd.tables.parquet import checkpoints
+from pylogd.tables.parquet.checkpoints import CheckpointPath
+from pylogd.tables.parquet.commits import Commit
+from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, DRAFTS, FLOORS, Files, each, numbered, numbers
+from pylogd.tables.parquet.history import History
+from pylogd.tables.parquet.lake import Lake, replaced_path
+
+_BATCH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What an expiry did. floor: the oldest commit that is kept. commits, files: how many were deleted."""
+
+    floor: int
+    commits: int
+    files: int
+
+
+def expire(files: Files, *, older_than_ms: int, keep: int) -> Expired:
+    """Delete the commits that were made before a time, in milliseconds since 1970, but not the last `keep` ones.
+
+    At least the last commit is kept. Raises TableError.
+    """
+    lake = Lake(files)  # completes all commits
+    history = History(files)
+    applied = 0 if lake.last is None else lake.last.number
+    floor = _new_floor(history, older_than_ms, min(history.number - max(keep, 1) + 1, applied))
+    if floor > history.floor:
+        lake.write_checkpoint(CheckpointPath(floor, FLOORS))
+    for name in files.names(DRAFTS):  # of processes that died; others write theirs again
+        files.delete(f"{DRAFTS}/{name}")
+    floor = history.floor
+    return _delete_below(files, floor) if floor > 1 else Expired(floor, 0, 0)
+
+
+def _new_floor(history: History, older_than_ms: int, high: int) -> int:
+    """Return the number of the first commit to keep, at most `high`.
+
+    It is found by bisection, as a long history takes long to read.
+    """
+    low = history.floor
+    while low < high:
+        middle = (low + high) // 2
+        if history.read(middle).at_ms < older_than_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _delete_below(files: Files, floor: int) -> Expired:
+    names = files.names(COMMITS)
+    gone = [number for number in numbers(names, ".json") if number <= floor]
+    replaced = 0
+    for at in range(0, len(gone), _BATCH):
+        batch = gone[at : at + _BATCH]
+        replaced += sum(each(files, lambda number: _delete_replaced(files, number), batch))
+        each(files, lambda number: _delete_documents(files, number), [each for each in batch if each < floor])
+    for number in numbers(names, ".done"):  # those whose documents a killed expiry had deleted
+        if number < floor and number not in gone:
+            files.delete(numbered(COMMITS, number, ".done"))
+    for place in (*checkpoints.found(files, CHECKPOINTS), *checkpoints.found(files, FLOORS)):
+        if place.number < floor:
+            checkpoints.delete(files, place)
+    return Expired(floor, sum(number < floor for number in gone), replaced)
+
+
+def _delete_replaced(files: Files, number: int) -> int:
+    """Delete the files that a commit replaced. Return how many it names."""
+    path = numbered(COMMITS, number, ".json")
+    try:
+        removed: Sequence[str] = Commit.from_bytes(path, files.read(path)).removed
+    except FileNotFoundError:  # another expiry was faster
+        return 0
+    for each_path in removed:
+        files.delete(replaced_path(each_path))
+    return len(removed)
+
+
+def _delete_documents(files: Files, number: int) -> None:
+    files.delete(numbered(COMMITS, number, ".done"))
+    files.delete(numbered(COMMITS, number, ".json"))

@@ -1,0 +1,81 @@
+"""The file systems that a lake can be on: what it needs of them, and the directories that it keeps there.
+
+Paths are relative to the lake's root and separated by `/`.
+Must not know: Spark, formats of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol, TypeVar
+
+META: Final = "_pylogd"
+COMMITS: Final = f"{META}/commits"
+CHECKPOINTS: Final = f"{META}/checkpoints"
+FLOORS: Final = f"{META}/floors"
+ATTEMPTS: Final = f"{META}/attempts"
+STAGING: Final = f"{META}/staging"
+QUARANTINE: Final = f"{META}/quarantine"
+REPLACED: Final = f"{META}/replaced"
+#: Where `create` prepares files on file systems that can't write one at once. Each may be deleted at any time.
+DRAFTS: Final = f"{META}/drafts"
+
+_DIGITS: Final = 20
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Files(Protocol):
+    """The operations of a file system that a lake needs. All but `read` and `create` may be repeated harmlessly.
+
+    They raise TableError if the file system fails. `threads`: how many of them may run at once, each in a thread; 1 for
+    a file system on which that would not be faster.
+    """
+
+    threads: int
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory; nothing if it does not exist."""
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file. Raises FileNotFoundError."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file with this content, durably and at once. Return false, and change nothing, if it exists.
+
+        Of several processes that create the same file at the same time, one gets true. No reader sees a part of it, nor
+        does a crash leave one. After an error the file may exist.
+        """
+
+    def move(self, source: str, target: str) -> bool:
+        """Rename a file, creating directories. Return false if the target exists. Raises FileNotFoundError.
+
+        On an object store it is copied, then deleted: a crash may leave both.
+        """
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or directory exists."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with its content, if it exists."""
+
+
+def each(files: Files, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return the results of a function for each item, in order, computed in as many threads as the files allow."""
+    given = list(items)
+    if files.threads == 1 or len(given) < 2:
+        return [function(item) for item in given]
+    with ThreadPoolExecutor(min(files.threads, len(given))) as pool:
+        return list(pool.map(function, given))
+
+
+def numbered(directory: str, number: int, suffix: str) -> str:
+    """Return the path of the file of a commit's number in a directory."""
+    return f"{directory}/{number:0{_DIGITS}d}{suffix}"
+
+
+def numbers(names: Sequence[str], suffix: str) -> list[int]:
+    """Return the numbers of the files whose names end with this suffix, ascending."""
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isdigit())

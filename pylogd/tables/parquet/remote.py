@@ -1,0 +1,102 @@
+"""A lake's files on any file system of fsspec, such as S3 and its like, without Spark.
+
+Strategy: a file is created by a request that the store refuses if the file exists: on S3 a `PutObject` with
+`If-None-Match: *`. A move is a copy and a deletion, as object stores have no rename.
+
+Rules: the store has to honour such requests. Amazon S3, Google Cloud Storage and Azure do; for others see
+`docs/lake.md`. The file system must not cache listings; its own cache is switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pylogd.tables.errors import TableError
+
+
+class FsspecFiles:
+    """Implements `Files` on a directory of an fsspec file system. Needs the package fsspec, and s3fs for S3.
+
+    filesystem: an `fsspec.AbstractFileSystem`. root: the lake's directory, without scheme, such as `bucket/lake`.
+    """
+
+    threads = 16
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._fs = filesystem
+        if hasattr(filesystem, "dircache"):
+            filesystem.dircache.use_listings_cache = False  # others change the directories
+        self._root = root.rstrip("/")
+
+    @property
+    def root(self) -> str:
+        """The lake's directory, with its scheme."""
+        return str(self._fs.unstrip_protocol(self._root))
+
+    def path(self, relative: str) -> str:
+        """Return the path of a path relative to the root, with its scheme."""
+        return f"{self.root}/{relative}"
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory, sorted; nothing if it does not exist."""
+        try:
+            with _failures(directory):
+                found = self._fs.ls(self._at(directory), detail=False)
+        except FileNotFoundError:
+            return []
+        names = {str(each).rstrip("/").rpartition("/")[2] for each in found if str(each) != self._at(directory)}
+        return sorted(name for name in names if name)
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file. Raises FileNotFoundError."""
+        with _failures(path):
+            return bytes(self._fs.cat_file(self._at(path)))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file by a conditional request. Return false if it exists."""
+        try:
+            with _failures(path):
+                self._fs.pipe_file(self._at(path), data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def move(self, source: str, target: str) -> bool:
+        """Copy a file, then delete it. Return false if the target exists. Raises FileNotFoundError."""
+        with _failures(source):
+            if self._fs.exists(self._at(target)):
+                return False
+            self._fs.cp_file(self._at(source), self._at(target))
+            self._fs.rm_file(self._at(source))
+        return True
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or directory exists."""
+        with _failures(path):
+            return bool(self._fs.exists(self._at(path)))
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with its content, if it exists."""
+        try:
+            with _failures(path):
+                self._fs.rm(self._at(path), recursive=True)
+        except FileNotFoundError:
+            pass
+
+    def _at(self, relative: str) -> str:
+        return f"{self._root}/{relative}" if relative else self._root
+
+
+@contextmanager
+def _failures(path: str) -> Iterator[None]:
+    """Turn a store's errors into TableError, except FileNotFoundError and FileExistsError."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        if "PreconditionFailed" in str(error) or getattr(error, "errno", None) == 17:
+            raise FileExistsError(path) from error
+        raise TableError(f"{path}: {error}") from error

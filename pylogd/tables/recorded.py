@@ -1,0 +1,213 @@
+"""Commits of tables whose format has atomic commits, and a place in them for pylogd's record: Iceberg and Delta.
+
+Strategy: each load's commit contains a `LoadRecord`: the position, the number of the load, and the quarantine's files.
+The commit is conditional on the table being as it was read; the libraries' own retries are off, because they add the
+same files again without looking at the offsets. A refused commit is made anew: read the table, check the offsets, and
+put the record after the one that is there now.
+
+The quarantine is a table of its own, so its files can't be in the same commit of the format. They are named in the
+table's record, and then added to the quarantine, together with the number of the load. Whoever opens the table adds
+them if the quarantine's number is smaller. As that happens before another load can be committed, at most one load's
+files are ever missing there.
+
+Must not know: formats.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from pylogd.tables.errors import CommitConflict, TableError
+from pylogd.tables.interface import Committed, DataFile, Layout
+from pylogd.tables.position import LoadRange, Position, by_partition, nested
+
+#: Attempts at a commit, each after another process has committed something that does not contradict it.
+_ATTEMPTS: Final = 20
+_VERSION: Final = 1
+
+
+class Refused(Exception):
+    """A format's commit was refused because the table has changed since it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRecord:
+    """What the commit of a load says, in the table.
+
+    number: how many loads the table has had. attempt: a unique id of the attempt at this commit. position: where the
+    table is with it. loading: what it read. quarantined: the files of the quarantine, without their facts.
+    """
+
+    number: int = 0
+    attempt: str = ""
+    position: Position = field(default_factory=Position)
+    loading: LoadRange = field(default_factory=lambda: LoadRange({}, {}))
+    quarantined: Sequence[DataFile] = ()
+
+    def as_json(self) -> str:
+        """Return the record as JSON."""
+        return json.dumps(
+            {
+                "version": _VERSION,
+                "number": self.number,
+                "attempt": self.attempt,
+                "position": self.position.as_document(),
+                "read": read_document(self.loading),
+                "quarantined": [[file.path, file.bytes, file.rows, dict(file.partition)] for file in self.quarantined],
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> LoadRecord:
+        """Return the record of its JSON. `where`: the table, for the message of the TableError that it may raise."""
+        try:
+            document = json.loads(text)
+            if document["version"] != _VERSION:
+                raise ValueError(f"version {document['version']} is not supported, only {_VERSION}")
+            return cls(
+                int(document["number"]),
+                str(document["attempt"]),
+                Position.from_document(document["position"]),
+                read_range(document["read"]),
+                tuple(
+                    DataFile(str(path), int(size), int(rows), partition=dict(partition))
+                    for path, size, rows, partition in document["quarantined"]
+                ),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TableError(f"what {where} says about its last load can't be read: {error}") from error
+
+
+def read_document(loading: LoadRange) -> dict[str, Any]:
+    """Return the ranges that a load read as a JSON document, without partitions of which it read nothing."""
+    return {
+        "start": nested({partition: loading.start[partition] for partition in loading.read}),
+        "end": nested({partition: loading.end[partition] for partition in loading.read}),
+    }
+
+
+def read_range(document: Mapping[str, Any]) -> LoadRange:
+    """Return the ranges of a document of `read_document`."""
+    return LoadRange(by_partition(document["start"]), by_partition(document["end"]))
+
+
+def layout_json(layout: Layout) -> str:
+    """Return a layout as JSON."""
+    return json.dumps(asdict(layout), separators=(",", ":"))
+
+
+def layout_of(text: str, where: str) -> Layout:
+    """Return the layout of its JSON. Raises TableError; `where` is for its message."""
+    try:
+        return Layout(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise TableError(f"the layout that {where} records can't be read: {error}") from error
+
+
+class Quarantine(ABC):
+    """A table of the quarantine."""
+
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """The number of the last load whose files it has; 0 before the first."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """See what others have committed."""
+
+    @abstractmethod
+    def append(self, number: int, files: Sequence[DataFile]) -> None:
+        """Add the files of the load of this number, atomically with the number. Raises Refused."""
+
+    def complete(self, record: LoadRecord) -> None:
+        """Add the files of a load unless they are there."""
+        for _ in range(_ATTEMPTS):
+            if self.number >= record.number:
+                return
+            try:
+                self.append(record.number, record.quarantined)
+            except Refused:
+                self.refresh()
+        raise CommitConflict("the quarantine is changed too often by other processes: run the command again")
+
+
+class RecordedTable(ABC):
+    """The part of `interface.Table` that formats with a `LoadRecord` have in common."""
+
+    _record: LoadRecord
+
+    @property
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the table has been made."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where the table is."""
+        return self._record.position
+
+    def refresh(self) -> None:
+        """See what others have committed, and complete a commit that a process left when it died."""
+        self._read()
+        self._complete()
+
+    def commit(
+        self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
+        quarantined: Sequence[DataFile] = (), *, at_ms: int,
+    ) -> Committed:  # fmt: skip
+        """Add the files of a load. Raises OffsetsMoved, or CommitConflict if others commit all the time."""
+        if not self.exists:
+            raise TableError("the table was not created before the commit")
+        attempt = uuid.uuid4().hex
+        for _ in range(_ATTEMPTS):
+            self._record.position.check(expected, loading)
+            record = LoadRecord(
+                self._record.number + 1, attempt, self.position.after(loading), loading, tuple(quarantined)
+            )
+            try:
+                number = self._append(record, added, at_ms)
+            except Refused:
+                self.refresh()
+                if self._record.attempt != attempt:  # else it took effect, and only the answer was lost
+                    continue
+                number = self._number()
+            self._record = record
+            self._complete()
+            return committed(number, "load", at_ms, record, added)
+        raise CommitConflict("the table is changed too often by other processes: run the loader again")
+
+    def _complete(self) -> None:
+        if self._record.quarantined:
+            self._quarantine().complete(self._record)
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Read the table as it is, and set `_record`."""
+
+    @abstractmethod
+    def _number(self) -> int:
+        """Return the number, in the format's history, of the commit that was read last."""
+
+    @abstractmethod
+    def _append(self, record: LoadRecord, added: Sequence[DataFile], at_ms: int) -> int:
+        """Commit files and record to the table as it was read. Return the commit's number. Raises Refused."""
+
+    @abstractmethod
+    def _quarantine(self) -> Quarantine:
+        """Open the quarantine; make it if it does not exist."""
+
+
+def committed(number: int, kind: str, at_ms: int, record: LoadRecord, added: Sequence[DataFile]) -> Committed:
+    """Return the entry of the history for a load."""
+    return Committed(
+        number, kind, at_ms, replace(record.loading),
+        sum(file.rows for file in added), len(added), sum(file.bytes for file in added),
+        sum(file.rows for file in record.quarantined),
+    )  # fmt: skip

@@ -1,0 +1,17 @@
+"""Why messages can't be put into a table's columns."""
+
+from __future__ import annotations
+
+from pylogd.errors import PylogdError
+
+
+class NotColumns(PylogdError):
+    """A registered schema can't be the columns of a table: all its messages go to the quarantine."""
+
+
+class UnknownSchema(PylogdError):
+    """The registry has no schema with the id that a message names."""
+
+
+class Misfit(PylogdError, ValueError):
+    """A message does not match its schema, or one of its values does not fit its column."""
