@@ -101,7 +101,7 @@ def test_avro_with_a_reference(broker: BrokerProcess, url: str) -> None:
 def test_a_guid_in_a_header(url: str) -> None:
     client = SchemaRegistryClient({"url": url})
     settings = {"schema.id.serializer": header_schema_id_serializer}
-    headers: list[tuple[str, bytes]] = []
+    headers: list[tuple[str, str | bytes | None]] = []
     context = SerializationContext("guid", MessageField.VALUE, headers=headers)
     message = AvroSerializer(client, Schema(CARRIER, "AVRO"), conf=settings)({"code": "UA"}, context)
     assert message == b"\x04UA", "nothing but the value"
