@@ -23,6 +23,7 @@ from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DIRECTORIES, DataFile, Layout, SparkStaging
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _SETTINGS: Final = {
@@ -65,11 +66,20 @@ def write(
 
 
 def merge(
-    spark: SparkSession, staging: SparkStaging, files: Sequence[DataFile], *, target_bytes: int, codec: str
-) -> list[DataFile]:
-    """Write the rows of `files` to larger files, sorted by partition and offset. Return the new files."""
+    spark: SparkSession, staging: SparkStaging, files: Sequence[DataFile], *, target_bytes: int, codec: str,
+    columns: pa.Schema | None = None,
+) -> list[DataFile]:  # fmt: skip
+    """Write the rows of `files` to larger files, sorted by partition and offset. Return the new files.
+
+    columns: those of a typed table, without its directories'; older files have fewer, or narrower ones.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - needs a session
+
     pieces = max(sum(file.bytes for file in files) // target_bytes, 1)
-    rows = spark.read.parquet(*(file.path for file in files))
+    reader = spark.read
+    if columns is not None:
+        reader = reader.schema(from_arrow_schema(columns, prefer_timestamp_ntz=True))
+    rows = reader.parquet(*(file.path for file in files))
     rows = rows.repartitionByRange(pieces, "partition", "offset").sortWithinPartitions("partition", "offset")
     with set_for(spark, _SETTINGS):
         rows.write.options(compression=codec, **PARQUET).parquet(staging.directory)

@@ -17,7 +17,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from pylogd.clock import wall_ms
 from pylogd.spark import converted, files, tasks
@@ -223,12 +226,28 @@ def compact(
     Returns the commit, or None if there was nothing to compact. Raises PylogdError.
     """
 
+    lock = Lock()
+
     def rewrite(staging: TaskStaging | SparkStaging, small: Sequence[DataFile]) -> list[DataFile]:
         assert spark is not None and isinstance(staging, SparkStaging), "other formats compact by themselves"
-        return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec)
+        columns = _columns_of_files(table, lock)
+        return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec, columns=columns)
 
     with nullcontext() if spark is None else files.settings(spark):  # for all threads: they share the session
         return table.compact(target_bytes, rewrite, at_ms=now_ms())
+
+
+def _columns_of_files(table: Table, lock: Lock) -> pa.Schema | None:
+    """Return the columns that the files of a typed table may have by now; None of a table of records.
+
+    Files that others add meanwhile may be among those that are merged, and have columns that were added for them.
+    """
+    if table.columns is None:
+        return None
+    with lock:
+        table.refresh()
+        assert table.layout is not None
+        return pa.schema([each for each in table.columns if each.name not in DIRECTORIES[table.layout.by]])
 
 
 def _what_is_new(before: Position, plan: LoadPlan) -> LoadRange:

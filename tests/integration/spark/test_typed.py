@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pylogd.client import Admin, NewTopic, Producer
 from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.spark.errors import OptionError
-from pylogd.spark.load import LoadPlan, load
+from pylogd.spark.load import LoadPlan, compact, load
 from pylogd.spark.opening import open_table
 from pylogd.spark.typed import SchemaSource
 from pylogd.tables.errors import LayoutChanged
@@ -98,6 +98,8 @@ def test_a_typed_table_follows_its_schemas_and_quarantines_the_rest(
     ]  # fmt: skip
     assert [row.value_timestamp and row.value_timestamp.microsecond for row in found] == [5000, None, 6000, 7000]
     assert {row.headers[0].key for row in found} == {"h"}
+    assert compact(spark, table) is not None
+    assert rows_of(spark, table) == found
     kept = quarantine_of(spark, table)
     assert [(row.partition, row.offset, row.reason[:30]) for row in kept] == [
         (0, 2, "schema 3 does not fit the tabl"),
