@@ -11,7 +11,7 @@ import click
 from pylogd.cli.common import bootstrap_option, format_time, json_option, kafka_options
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
-from pylogd.client.blocking.audit import AUDIT_TOPIC
+from pylogd.client.core.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record, TopicPartition
-from pylogd.client.blocking.audit import HEADER, Report, Stamp
+from pylogd.client.core.audit import HEADER, Report, Stamp
 from tests.integration.conftest import Address, StartBroker
 
 pytestmark = pytest.mark.timeout(600)

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from pylogd.client.blocking.audit import HEADER, AuditedProducer, NotStamped, Stamp
+from pylogd.client.blocking.audit import AuditedProducer
+from pylogd.client.core.audit import HEADER, NotStamped, Stamp
 from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.errors import BufferFull
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
@@ -80,7 +81,12 @@ class Fixture:
         self.now -= self.now % 1000
         self.producer = ListProducer(batch_records)
         self.audited = AuditedProducer(
-            self.producer, topic="audit", window_ms=1000, server="here/7", now_ms=lambda: self.now
+            self.producer,
+            topic="audit",
+            window_ms=1000,
+            server="here/7",
+            now_ms=lambda: self.now,
+            report_interval=None,
         )
 
     def counts(self) -> list[tuple[str, int, int]]:
