@@ -35,6 +35,7 @@ from conformance.spark_source import jars
 from pylogd.client import Admin, Producer
 from pylogd.local.broker import BrokerProcess
 from pylogd.spark.load import LoadPlan, load
+from pylogd.spark.opening import open_table
 from tests.sparks import running_spark
 
 HERE = Path(__file__).resolve().parent
@@ -183,10 +184,11 @@ class Bench:
 
             def once(lake: Path = lake) -> int:
                 nonlocal written
-                commit = load(self._spark, str(lake), LoadPlan(self._address, ("subscribe", TOPIC)))
+                table = open_table(self._spark, str(lake))
+                commit = load(self._spark, table, LoadPlan(self._address, ("subscribe", TOPIC)))
                 if commit is None:
                     return 0
-                written = commit.size
+                written = commit.bytes
                 return commit.rows
 
             self._timed(rounds, "load", self._rows, turn + WARM_UPS - 1, once)

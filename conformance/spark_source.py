@@ -24,8 +24,9 @@ from conformance import checks
 from conformance.checks import CACHE, HERE, Missing
 from pylogd.client import Admin, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
-from pylogd.spark.options import by_partition, offsets_json
+from pylogd.spark.options import offsets_json
 from pylogd.spark.stream_offsets import topics_of
+from pylogd.tables.positions import by_partition
 from tests.sparks import running_spark, traffic
 
 POM = HERE / "spark" / "pom.xml"

@@ -108,13 +108,14 @@ RULES: Mapping[str, Rule] = {
         ("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
     ),
     "schemas": Rule(("client", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
-    "spark": Rule(("client", "schemas.avro"), _NEVER),
+    "tables": Rule(twisted=_NEVER),
+    "spark": Rule(("client", "schemas.avro", "tables"), _NEVER),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(
         (
             "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "process", "schemas",
-            "security.sasl", "spark",
+            "security.sasl", "spark", "tables",
         ),
         _NEVER,
         reactor=("cli.schemas",),

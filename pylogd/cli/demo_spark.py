@@ -95,12 +95,13 @@ def explore(address: str, topic: str, directory: Path, picture: Path | None, say
 def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | None, clock: _Clock) -> Findings:
     from pylogd.spark.audit import Stage, compare
     from pylogd.spark.load import LoadPlan, load
+    from pylogd.spark.opening import open_table
 
     plan = LoadPlan(address, ("subscribe", topic), by="topic")  # a year of hours would be thousands of files
-    commit = load(spark, str(root), plan)
+    commit = load(spark, open_table(spark, str(root)), plan)
     if commit is None:
         raise click.ClickException("Spark found nothing to load")
-    clock.report(f"loaded {commit.rows:,} rows into {len(commit.added)} Parquet files")
+    clock.report(f"loaded {commit.rows:,} rows into {commit.files} Parquet files")
     lake = spark.read.parquet(str(root))
     counts = _count(lake)
     clock.report("counted delays by carrier and hour in the lake")

@@ -14,7 +14,7 @@ from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
 
 if TYPE_CHECKING:
-    from pylogd.spark.lake import Commit
+    from pylogd.tables.interface import Committed
 
 _MEGABYTE = 1 << 20
 
@@ -73,18 +73,17 @@ def load(
 
 def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: Mapping[str, Any]) -> None:
     from pylogd.spark import load as loading
-    from pylogd.spark.hadoop import HadoopFiles
-    from pylogd.spark.lake import Lake
+    from pylogd.spark.opening import open_table
 
+    table = open_table(spark, root)
     if given["history"] or given["compact"]:
-        lake = Lake(HadoopFiles(spark, root))
-        if lake.last is None:
+        if not table.exists:
             raise click.ClickException(f"{root} is not a lake: it has no commits")
         if given["history"]:
-            _tell(list(lake.history()), as_json)
+            _tell(list(table.history()), as_json)
             return
     if given["compact"]:
-        done = loading.compact(spark, root, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
+        done = loading.compact(spark, table, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
     else:
         plan = loading.LoadPlan(
             given["bootstrap"],
@@ -101,29 +100,27 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
         )
         if given["follow"]:
             loading.follow(
-                spark, root, plan, seconds=given["interval"],
+                spark, table, plan, seconds=given["interval"],
                 on_commit=lambda commit: _tell_loaded(root, commit, as_json), wait=threading.Event().wait,
             )  # fmt: skip
-        done = loading.load(spark, root, plan)
+        done = loading.load(spark, table, plan)
     if done is None:
         note("nothing to do: the lake is up to date")
     else:
         _tell_loaded(root, done, as_json)
 
 
-def _tell_loaded(root: str, commit: Commit, as_json: bool) -> None:
+def _tell_loaded(root: str, commit: Committed, as_json: bool) -> None:
     _tell([commit], as_json)
-    if quarantined := sum(file.rows for file in commit.quarantined):
+    if commit.quarantined:
         note(
-            f"{quarantined} records were not loaded, but written to {root.rstrip('/')}/_pylogd/quarantine with the "
-            "reason"
+            f"{commit.quarantined} records were not loaded, but written to {root.rstrip('/')}/_pylogd/quarantine with "
+            "the reason"
         )
 
 
-def _tell(commits: list[Commit], as_json: bool) -> None:
-    from pylogd.spark.lake import as_table
-
-    rows = as_table(commits)
+def _tell(commits: list[Committed], as_json: bool) -> None:
+    rows = [commit.as_row() for commit in commits]
     if as_json:
         for row in rows:
             print_json(row)

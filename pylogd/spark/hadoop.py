@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from pylogd.spark.lake import LakeError
+from pylogd.tables.errors import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class HadoopFiles:
-    """Implements `lake.Files` on a Hadoop path. Methods raise LakeError with Hadoop's message."""
+    """Implements `tables.parquet.table.SparkFiles` on a Hadoop path. Methods raise TableError with Hadoop's message."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
@@ -34,7 +34,7 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise _reason(root, error) from error
         if is_file:
-            raise LakeError(f"{root} is a file, where a lake is a directory")
+            raise TableError(f"{root} is a file, where a lake is a directory")
 
         options = jvm.org.apache.hadoop.fs.Options.Rename
         self._no_overwrite: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
@@ -152,5 +152,5 @@ def _is_missing(error: Py4JJavaError) -> bool:
     return "FileNotFoundException" in str(error.java_exception.getClass().getName())
 
 
-def _reason(path: str, error: Py4JJavaError) -> LakeError:
-    return LakeError(f"{path}: {error.java_exception.toString()}")
+def _reason(path: str, error: Py4JJavaError) -> TableError:
+    return TableError(f"{path}: {error.java_exception.toString()}")

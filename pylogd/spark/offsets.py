@@ -19,12 +19,12 @@ from pylogd.spark.errors import DataLoss, OptionError, PlanError
 from pylogd.spark.options import (
     EARLIEST,
     LATEST,
-    ByPartition,
     OffsetBound,
     SourceOptions,
     admin_arguments,
     offsets_json,
 )
+from pylogd.tables.positions import ByPartition
 
 _log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from pylogd.client.properties import is_security, security_from
 from pylogd.spark.errors import OptionError
+from pylogd.tables.positions import ByPartition, nested
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +28,6 @@ _log = logging.getLogger(__name__)
 LATEST: Final = -1
 EARLIEST: Final = -2
 
-#: An offset or a time stamp by (topic, partition).
-ByPartition = dict[tuple[str, int], int]
 T = TypeVar("T")
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
@@ -213,23 +212,6 @@ def parse_offsets(text: str, option: str) -> ByPartition:
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:
     """Return offsets as JSON that `parse_offsets` reads, sorted."""
     return json.dumps(nested(offsets), separators=(",", ":"))
-
-
-def nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
-    """Return offsets by topic, then by partition as a string, sorted."""
-    found: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def by_partition(document: Mapping[str, Mapping[str, Any]]) -> ByPartition:
-    """Return the offsets of a document of `nested`. Raises AttributeError, TypeError or ValueError."""
-    return {
-        (topic, int(partition)): int(offset)
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
-    }
 
 
 class RawOptions:

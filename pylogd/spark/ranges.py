@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pylogd.spark.errors import PlanError
-from pylogd.spark.options import ByPartition
+from pylogd.tables.positions import ByPartition
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -97,8 +97,3 @@ def _cut(piece: OffsetRange, count: int) -> list[OffsetRange]:
 def lag(consumed: ByPartition, latest: ByPartition) -> ByPartition:
     """Return how many offsets lie between what was consumed of each partition and its end."""
     return {partition: max(end - consumed.get(partition, 0), 0) for partition, end in latest.items()}
-
-
-def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the topics whose id has changed, sorted. A topic whose id is unknown is not among them."""
-    return sorted(topic for topic, known in before.items() if now.get(topic, known) != known)

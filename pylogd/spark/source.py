@@ -45,9 +45,10 @@ from pyspark.sql.types import StructType
 from pylogd.spark import reading, sink
 from pylogd.spark.errors import PlanError, TopicRecreated, WriteError
 from pylogd.spark.offsets import OffsetLookup, PartitionId
-from pylogd.spark.options import ByPartition, SourceOptions
+from pylogd.spark.options import SourceOptions
 from pylogd.spark.ranges import OffsetRange, limit_records, ranges_between, split
 from pylogd.spark.stream_offsets import Document, StreamOffset
+from pylogd.tables.positions import ByPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pylogd.spark.audit import Stage
 from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.lake import Lake, LakeError
 from pylogd.spark.offsets import OffsetLookup, PartitionId
-from pylogd.spark.options import ByPartition, SourceOptions, offsets_json
+from pylogd.spark.options import SourceOptions, offsets_json
+from pylogd.tables.errors import TableError
+from pylogd.tables.parquet.lake import Lake
+from pylogd.tables.positions import ByPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +39,7 @@ def of_lake(
 ) -> Stage:
     """Return a stage with all records of a lake that was loaded from the topics of a cluster, and of its quarantine.
 
-    Records of the topics after the lake's offsets are `unloaded`. client: as for `of_topics`. Raises LakeError if the
+    Records of the topics after the lake's offsets are `unloaded`. client: as for `of_topics`. Raises TableError if the
     lake is empty.
     """
     files = HadoopFiles(spark, root)
@@ -46,7 +48,7 @@ def of_lake(
     paths = [files.path(path) for path in sorted(lake.files())]
     aside = [files.path(file.path) for file in lake.quarantined()]
     if not paths and not aside:
-        raise LakeError(f"the lake {root} is empty")
+        raise TableError(f"the lake {root} is empty")
     columns = ("topic", "partition", "offset", "headers")
     parts = [
         spark.read.option("basePath", base).parquet(*found).select(*columns)
@@ -89,7 +91,7 @@ def _not_loaded(
     for topic in topics:
         with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, [topic], client))) as offsets:
             partitions = offsets.existing()
-            same = offsets.topic_ids(partitions).get(topic) in (None, lake.topic_ids.get(topic))
+            same = offsets.topic_ids(partitions).get(topic) in (None, lake.position.topic_ids.get(topic))
             if not partitions or not same or not any(partition in read for partition in partitions):
                 unknown_topics.append(topic)
                 continue

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pylogd.client import Consumer
-from pylogd.spark.lake import Lake
+from pylogd.tables.parquet.lake import Lake
 
 _COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 _SHOWN = 5

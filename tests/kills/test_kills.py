@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylogd.spark.lake import Commit, DataFile
+from pylogd.tables.parquet.lake import Commit, DataFile
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes.broker import FakeBroker
 from tests.kills.__main__ import settings

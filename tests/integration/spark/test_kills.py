@@ -14,6 +14,7 @@ import pytest
 
 from pylogd.client import Admin, NewTopic
 from pylogd.spark.load import LoadPlan, load
+from pylogd.spark.opening import open_table
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.comparing import check_history, compare
@@ -54,6 +55,6 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
                 time.sleep(0.002)  # leaves the processor to the loader
         finally:
             loader.kill_all()
-    load(spark, str(lake), LoadPlan(broker.address, ("subscribe", topic)))
+    load(spark, open_table(spark, str(lake)), LoadPlan(broker.address, ("subscribe", topic)))
     assert compare(broker.address, topic, lake) == RECORDS
     assert check_history(lake) == documents(lake, "done")

@@ -19,8 +19,10 @@ from click.testing import CliRunner, Result
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, NewTopic, Producer, TopicPartition
 from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.lake import Commit, Lake
 from pylogd.spark.load import LoadPlan, follow
+from pylogd.spark.opening import open_table
+from pylogd.tables.interface import Committed
+from pylogd.tables.parquet.lake import Lake
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import START_MS, fill, lake_of, log_of
 
@@ -168,7 +170,7 @@ def test_follow_loads_new_records_until_stopped(
     spark: Any, broker: Address, create: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     create(topic)
-    told: list[Commit] = []
+    told: list[Committed] = []
 
     def wait(_: float) -> bool:
         if len(told) == 3:
@@ -176,8 +178,8 @@ def test_follow_loads_new_records_until_stopped(
         fill(broker.address, topic, range(len(told) * 10, len(told) * 10 + 10))
         return False
 
-    follow(spark, str(tmp_path), LoadPlan(broker.address, ("subscribe", topic)), seconds=1.0, on_commit=told.append,
-           wait=wait)  # fmt: skip
+    plan = LoadPlan(broker.address, ("subscribe", topic))
+    follow(spark, open_table(spark, str(tmp_path)), plan, seconds=1.0, on_commit=told.append, wait=wait)
     assert [commit.rows for commit in told] == [10, 10, 10]
     assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
 

@@ -24,8 +24,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pylogd.spark import source
 from pylogd.spark.errors import DataLoss, PlanError, TopicRecreated
 from pylogd.spark.offsets import report_loss
-from pylogd.spark.options import ByPartition, SourceOptions
+from pylogd.spark.options import SourceOptions
 from pylogd.spark.source import PylogdReader, PylogdStreamReader
+from pylogd.tables.positions import ByPartition
 
 BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 

@@ -29,11 +29,10 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from pylogd.errors import PylogdError
-from pylogd.spark.options import ByPartition, by_partition
-from pylogd.spark.ranges import recreated
+from pylogd.tables.errors import CommitConflict, TableError
+from pylogd.tables.positions import ByPartition, LoadRange, Position, by_partition, nested
 
 _META: Final = "_pylogd"
 _COMMITS: Final = f"{_META}/commits"
@@ -42,14 +41,6 @@ _QUARANTINE: Final = f"{_META}/quarantine"
 _DIGITS: Final = 20
 _VERSION: Final = 2
 _VERSIONS: Final = (1, _VERSION)  # version 1 has no topic ids, leader epochs and quarantine
-
-
-class LakeError(PylogdError):
-    """The lake is damaged, or its file system failed."""
-
-
-class CommitConflict(LakeError):
-    """Another loader has committed meanwhile. Nothing was added; run the loader again."""
 
 
 class Files(Protocol):
@@ -124,7 +115,7 @@ class Commit:
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Commit:
-        """Return the commit that a document describes. Raises LakeError; `path` is for its message."""
+        """Return the commit that a document describes. Raises TableError; `path` is for its message."""
         try:
             document = json.loads(data)
             if document["version"] not in _VERSIONS:
@@ -133,17 +124,7 @@ class Commit:
                 document[files] = tuple(DataFile(**each) for each in document.get(files, ()))
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:
-            raise LakeError(f"{path} is not a commit of a pylogd lake: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRange:
-    """What a load reads: the offsets from `start` up to, not including, `end`, with topic ids and leader epochs."""
-
-    start: ByPartition
-    end: ByPartition
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    leader_epochs: ByPartition = field(default_factory=dict)
+            raise TableError(f"{path} is not a commit of a pylogd lake: {error}") from error
 
 
 class Lake:
@@ -166,19 +147,14 @@ class Lake:
         return Commit.from_bytes(path, self._files.read(path))
 
     @property
+    def position(self) -> Position:
+        """Up to where each partition is in the lake, and which logs these offsets belong to."""
+        return position_of(self.last)
+
+    @property
     def offsets(self) -> ByPartition:
         """The offset up to which each partition is in the lake."""
-        return {} if self.last is None else by_partition(self.last.offsets)
-
-    @property
-    def leader_epochs(self) -> ByPartition:
-        """The leader epoch of each partition's offset, where it is known."""
-        return {} if self.last is None else by_partition(self.last.leader_epochs)
-
-    @property
-    def topic_ids(self) -> Mapping[str, str]:
-        """The ids of the topics that the offsets belong to, where they are known."""
-        return {} if self.last is None else self.last.topic_ids
+        return self.position.offsets
 
     def files(self) -> dict[str, DataFile]:
         """Return the data files of all commits, by path, without replaced ones: what a reader should read."""
@@ -245,9 +221,9 @@ class Lake:
     def _move_file(self, commit: Commit, file: DataFile) -> None:
         try:
             self._files.move(file.staged, file.path)
-        except (FileNotFoundError, LakeError):
+        except (FileNotFoundError, TableError):
             if not self._files.exists(file.path):  # else it was moved before, or by another process
-                raise LakeError(
+                raise TableError(
                     f"{file.path} of commit {commit.number} is missing, and can't be moved from {file.staged}"
                 ) from None
 
@@ -257,28 +233,18 @@ def load_commit(
     quarantined: Sequence[DataFile] = (),
 ) -> Commit:  # fmt: skip
     """Return the commit of a load. Entries of partitions that it did not read stay, unless the topic was recreated."""
-    replaced = recreated(last.topic_ids, loading.topic_ids) if last else []
-    offsets = _kept(last.offsets if last else {}, replaced)
-    epochs = _kept(last.leader_epochs if last else {}, replaced)
-    read: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(loading.end.items()):
-        offsets.setdefault(topic, {})[str(partition)] = offset
-        epoch = loading.leader_epochs.get((topic, partition))
-        if epoch is None:
-            epochs.get(topic, {}).pop(str(partition), None)
-        else:
-            epochs.setdefault(topic, {})[str(partition)] = epoch
-        count = offset - loading.start[topic, partition]
-        if count:
-            read.setdefault(topic, {})[str(partition)] = count
+    position = position_of(last).after(loading)
     return Commit(
-        number, "load", at_ms, offsets, read, tuple(added), quarantined=tuple(quarantined),
-        topic_ids={**(last.topic_ids if last else {}), **loading.topic_ids}, leader_epochs=epochs,
+        number, "load", at_ms, nested(position.offsets), nested(loading.read), tuple(added),
+        quarantined=tuple(quarantined), topic_ids=position.topic_ids, leader_epochs=nested(position.leader_epochs),
     )  # fmt: skip
 
 
-def _kept(document: Mapping[str, Mapping[str, int]], replaced: Sequence[str]) -> dict[str, dict[str, int]]:
-    return {topic: dict(partitions) for topic, partitions in document.items() if topic not in replaced}
+def position_of(commit: Commit | None) -> Position:
+    """Return the position of a lake whose last commit is `commit`; None if it has no commits."""
+    if commit is None:
+        return Position()
+    return Position(by_partition(commit.offsets), commit.topic_ids, by_partition(commit.leader_epochs))
 
 
 def compaction_commit(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequence[str]) -> Commit:
@@ -313,21 +279,3 @@ def _numbers(names: Sequence[str], suffix: str) -> list[int]:
     """Return the numbers of the commits that have a file with this suffix, ascending."""
     stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isdigit())
-
-
-def as_table(commits: Sequence[Commit]) -> list[dict[str, Any]]:
-    """Return a row for each commit, for `pylogd load --history`."""
-    return [
-        {
-            "commit": commit.number,
-            "kind": commit.kind,
-            "at_ms": commit.at_ms,
-            "offsets": sum(sum(partitions.values()) for partitions in commit.read.values()),
-            "rows": commit.rows,
-            "quarantined": sum(file.rows for file in commit.quarantined),
-            "files": len(commit.added),
-            "bytes": commit.size,
-            "replaced": len(commit.removed),
-        }
-        for commit in commits
-    ]

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from pylogd.spark.lake import (
+from pylogd.tables.errors import CommitConflict, TableError
+from pylogd.tables.parquet.lake import (
     Commit,
-    CommitConflict,
     DataFile,
     Lake,
-    LakeError,
-    LoadRange,
-    as_table,
     compaction_commit,
     load_commit,
     small_files,
 )
+from pylogd.tables.parquet.table import committed
+from pylogd.tables.positions import LoadRange, Position
 
 
 class Crash(BaseException):
@@ -134,7 +133,7 @@ def test_the_history_of_a_lake() -> None:
     assert len(files.data()) == 1
     last = Lake(files).last
     assert last is not None and last.kind == "compaction" and Lake(files).offsets == {("t", 0): 5}
-    rows = as_table(list(Lake(files).history()))
+    rows = [committed(commit).as_row() for commit in Lake(files).history()]
     assert [row["kind"] for row in rows] == ["load", "load", "compaction"]
     assert [row["replaced"] for row in rows] == [0, 0, 5]
     assert not files.names("_pylogd/staging")
@@ -244,7 +243,7 @@ def test_an_invalid_document_is_refused(garbage: bytes) -> None:
     files = MemoryFiles()
     load_once(files, 2)
     files.content["_pylogd/commits/" + "2".zfill(20) + ".json"] = garbage
-    with pytest.raises(LakeError, match="is not a commit"):
+    with pytest.raises(TableError, match="is not a commit"):
         Lake(files)
 
 
@@ -253,7 +252,7 @@ def test_a_file_missing_from_staging_is_reported() -> None:
     lake = Lake(files)
     added = stage(files, lake, "topic=t", b"0")
     files.delete(added[0].staged)
-    with pytest.raises(LakeError, match="is missing, and can't be moved from"):
+    with pytest.raises(TableError, match="is missing, and can't be moved from"):
         lake.commit(load_commit(None, 1, 1, LoadRange({("t", 0): 0}, {("t", 0): 1}), added))
 
 
@@ -278,11 +277,11 @@ def test_a_recreated_topic_replaces_the_old_one() -> None:
     put(files, LoadRange(begin, {t0: 5, t1: 6, u0: 7}, {"t": "aa", "u": "bb"}, {t0: 1, t1: 2, u0: 3}))
     lake = put(files, LoadRange({t0: 0}, {t0: 2}, {"t": "cc"}, {t0: 9}))
     assert lake.offsets == {t0: 2, u0: 7}
-    assert lake.leader_epochs == {t0: 9, u0: 3}
-    assert lake.topic_ids == {"t": "cc", "u": "bb"}
+    assert lake.position.leader_epochs == {t0: 9, u0: 3}
+    assert lake.position.topic_ids == {"t": "cc", "u": "bb"}
     assert lake.last is not None and lake.last.read == {"t": {"0": 2}}
     lake = put(files, LoadRange({t0: 2, t1: 0}, {t0: 4, t1: 1}, {"t": "cc"}, {t1: 1}))
-    assert (lake.offsets, lake.leader_epochs) == ({t0: 4, t1: 1, u0: 7}, {t1: 1, u0: 3})
+    assert (lake.offsets, lake.position.leader_epochs) == ({t0: 4, t1: 1, u0: 7}, {t1: 1, u0: 3})
 
 
 def test_a_commit_of_version_1_is_read() -> None:
@@ -295,11 +294,11 @@ def test_a_commit_of_version_1_is_read() -> None:
         del document[name]
     files.content[path] = json.dumps(document | {"version": 1}).encode()
     lake = Lake(files)
-    assert (lake.offsets, lake.topic_ids, lake.leader_epochs, lake.quarantined()) == ({("t", 0): 3}, {}, {}, [])
+    assert (lake.position, lake.quarantined()) == (Position({("t", 0): 3}), [])
     compact_once(files)
     assert json.loads(files.content[f"_pylogd/commits/{2:020}.json"])["version"] == 2
     files.content[path] = json.dumps(document | {"version": 3}).encode()
-    with pytest.raises(LakeError, match="version 3 is not supported, only up to 2"):
+    with pytest.raises(TableError, match="version 3 is not supported, only up to 2"):
         list(Lake(files).history())
 
 
@@ -311,7 +310,7 @@ def test_quarantined_files_are_committed_with_the_rest() -> None:
     ]
     assert all(files.content[file.path] == b"bad" for file in lake.quarantined())
     assert (lake.files(), files.data()) == ({}, {})
-    assert [row["quarantined"] for row in as_table(list(lake.history()))] == [2]
+    assert [row["quarantined"] for row in [committed(commit).as_row() for commit in lake.history()]] == [2]
     assert lake.last is not None
     again = compaction_commit(lake.last, 5, (), ())
     assert again.quarantined == ()

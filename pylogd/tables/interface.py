@@ -1,0 +1,235 @@
+"""What a table of any format does: `Table`, and what passes through it.
+
+A load has three steps, each of which may be the last one of its process:
+
+1. On the driver: `position` says up to where the table is. The load is planned from there: a `LoadRange`.
+2. In tasks: the rows are written to new files, each with a unique name. Nothing refers to them yet. `staging` is the
+   attempt that the files belong to; of a table whose files are written by tasks in Python it is a `TaskStaging`, which
+   is pickled, sent to the tasks, and returns a `DataFile` for each file. Files of failed tasks, and of the repeated
+   attempts that Spark makes, are never committed; each format deletes them by age.
+3. On the driver: `commit` adds the files and moves the position, both or neither.
+
+What every format promises, and `tests/unit/tables/contract.py` checks:
+
+- A commit is atomic. It names the position that the load was planned at. If the table has moved since, for a partition
+  that the load read, or to another topic of the same name, `commit` raises OffsetsMoved and adds nothing. If others
+  changed anything else (a compaction, loads of other partitions), it is repeated on the table as it is then.
+- So the same load can be committed once only: a load that was committed by a process that died before it knew, or by
+  another process, is refused by its offsets. After `CommitConflict` read `position` again, and plan anew.
+- Any other error in `commit` (a network that fails) leaves open whether the commit took effect. `refresh`, then
+  `position`, tells. Nothing needs to be repaired by hand.
+- A commit may have files of two tables: those of the table itself and those of its quarantine. They are committed
+  together: the quarantine's files are named in the table's commit, and whoever opens the table next completes what a
+  crash left. So a reader may see the rows of the quarantine a moment later, but never lose them or see them twice.
+- A commit may bring new columns (`columns`), in the same atomic commit. Columns are added, or their types widened;
+  what the format can't do raises TableError. Older files stay as they are, and have nulls there.
+- An empty commit (no files; offsets that moved over compacted or aborted records) moves the position.
+- The layout is recorded when the table is made. Opening the table with another one raises LayoutChanged.
+- Readers see whole commits only. `files` names the files of the table as it is, for readers without the format.
+
+Must not know: Spark, brokers. The tables' packages import their libraries only when a table is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pylogd.tables.errors import LayoutChanged
+from pylogd.tables.positions import LoadRange, Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How files are partitioned -> the columns whose values all rows of a file have in common.
+DIRECTORIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "hour": ("topic", "date", "hour"),
+    "day": ("topic", "date"),
+    "topic": ("topic",),
+}
+#: Types of the column `value` of tables without a schema.
+VALUE_KINDS: Final = ("binary", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the rows of a table are stored. It is recorded in the table and does not change.
+
+    by: a key of `DIRECTORIES`. value: the type of the column `value`, "binary" or "string"; "columns" in a table whose
+    columns come from a registered schema.
+    """
+
+    by: str = "hour"
+    value: str = "binary"
+
+    def check(self, location: str, recorded: Layout) -> None:
+        """Check that a table that was made with the layout `recorded` can be used with this one.
+
+        Raises LayoutChanged.
+        """
+        for setting, given, before in (("by", self.by, recorded.by), ("value", self.value, recorded.value)):
+            if given != before:
+                raise LayoutChanged(location, setting, before, given)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """What Parquet's footers say about a column of a file.
+
+    bytes: its size, compressed. values, nulls: how many there are; nulls is None where unknown. least, greatest: bounds
+    of the values, None where unknown; strings and bytes may be cut short.
+    """
+
+    bytes: int
+    values: int
+    nulls: int | None = None
+    least: Any = None
+    greatest: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file with rows of a table.
+
+    path: where it is after the commit, absolute with its scheme if it has one. staged: the same of where it was
+    written, if the commit moves it; else empty.
+    partition: the values that all its rows have in common, of the columns in `DIRECTORIES`.
+    columns: facts on each column, by the column's path (`headers.list.element.key`). Empty where files are written by
+    Spark itself. splits: the offsets of its row groups in bytes.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    staged: str = ""
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
+    splits: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An entry of a table's history.
+
+    number: the number of the commit, or the id that the format gave it. kind: "load", "compaction", or what else the
+    format calls a change that was not made by pylogd. at_ms: when, in milliseconds since 1970.
+    read: of a load, the ranges of offsets that it read. rows, files, bytes: what it added. quarantined: rows that it
+    added to the quarantine. replaced: how many files it removed.
+    """
+
+    number: int
+    kind: str
+    at_ms: int
+    read: LoadRange
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+    replaced: int = 0
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the row of `pylogd load --history`."""
+        return {
+            "commit": self.number,
+            "kind": self.kind,
+            "at_ms": self.at_ms,
+            "offsets": sum(self.read.read.values()),
+            "rows": self.rows,
+            "quarantined": self.quarantined,
+            "files": self.files,
+            "bytes": self.bytes,
+            "replaced": self.replaced,
+        }
+
+
+class TaskStaging(Protocol):
+    """The files of one attempt at a commit, as tasks see it. It is pickled and sent to them."""
+
+    def write(self, rows: Iterable[pa.RecordBatch], *, quarantine: bool = False) -> Iterator[DataFile]:
+        """Write rows to new files of the table, or of its quarantine, and yield the facts of each finished file.
+
+        rows: batches with the table's columns, also those of `DIRECTORIES`. Called in tasks, several times at once, and
+        again for the same rows; each call writes files of its own. If it raises, its files are garbage.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStaging:
+    """The files of one attempt at a commit, as Spark's own Parquet writer writes them: all below one directory.
+
+    directory: where Spark writes, absolute with its scheme. found: called on the driver when the job has succeeded;
+    returns the files below a directory inside of it. Arguments: that directory, and whether the files are for the
+    quarantine. The names of the directories between, such as `topic=flights`, stay in the files' paths.
+    """
+
+    directory: str
+    found: Callable[[str, bool], list[DataFile]]
+
+
+#: How a compaction writes: called with a staging and the files to merge, returns the new files. It runs the tasks.
+Rewrite = Callable[[TaskStaging | SparkStaging, Sequence[DataFile]], list[DataFile]]
+
+
+class Table(Protocol):
+    """A table of any format. Methods wait for the file system or catalog, and raise TableError. Not threadsafe.
+
+    An object sees the table as it was when it was opened, or at its last `refresh` or `commit`.
+    """
+
+    @property
+    def format(self) -> str:
+        """The format's name: "parquet", "iceberg" or "delta"."""
+
+    @property
+    def location(self) -> str:
+        """Where the table is, as users name it."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table has been made."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where the table is; empty if it does not exist."""
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that the table was made with; None if it does not exist, or is older than this record."""
+
+    def refresh(self) -> None:
+        """See what others have committed, and complete a commit that a process left when it died."""
+
+    def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
+        """Make the table unless it exists; then check its layout. Raises LayoutChanged.
+
+        columns: the columns of a typed table; None for those of records, `pylogd.tables.columns.of_records`.
+        """
+
+    def staging(self) -> TaskStaging | SparkStaging:
+        """Return a new attempt at a commit. Attempts do not disturb each other."""
+
+    def commit(
+        self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
+        quarantined: Sequence[DataFile] = (), *, at_ms: int, columns: pa.Schema | None = None,
+    ) -> Committed:  # fmt: skip
+        """Add the files of a load that was planned at the position `expected`, and move the position to its end.
+
+        columns: the columns that the table has from this commit on; None if they stay. Raises OffsetsMoved,
+        CommitConflict.
+        """
+
+    def history(self) -> Iterator[Committed]:
+        """Return the commits, the oldest first, as far back as the table keeps them."""
+
+    def files(self) -> list[DataFile]:
+        """Return the data files of the table as it is."""
+
+    def quarantined(self) -> list[DataFile]:
+        """Return the files of the quarantine."""
+
+    def compact(self, target_bytes: int, rewrite: Rewrite, *, at_ms: int) -> Committed | None:
+        """Replace small files by files of about `target_bytes`. Return the commit; None if there was nothing to do.
+
+        Loads may go on meanwhile. Raises CommitConflict if another process replaced one of the same files.
+        """

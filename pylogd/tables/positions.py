@@ -1,0 +1,128 @@
+"""Where a table is in its topics: the offset up to which it has each partition, and which logs the offsets are of.
+
+Strategy: a load reads from the position of the table to a later one. The commit that adds its files names both, so a
+commit whose beginning is not the table's position any more is refused instead of adding records twice.
+Must not know: formats, Spark, brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pylogd.tables.errors import OffsetsMoved
+
+#: An offset, a leader epoch or a time stamp by (topic, partition).
+ByPartition = dict[tuple[str, int], int]
+#: The same in documents: topic -> partition in digits -> number.
+Nested = Mapping[str, Mapping[str, int]]
+
+
+def by_partition(document: Mapping[str, Mapping[str, Any]]) -> ByPartition:
+    """Return the offsets of a document of `nested`. Raises AttributeError, TypeError or ValueError."""
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in document.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
+    """Return offsets as a JSON document, `{"topic": {"0": 23}}`, sorted by topic and partition."""
+    document: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        document.setdefault(topic, {})[str(partition)] = offset
+    return document
+
+
+def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the topics whose id has changed, sorted. A topic whose id is unknown is not among them."""
+    return sorted(topic for topic, known in before.items() if now.get(topic, known) != known)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRange:
+    """What a load reads: the offsets from `start` up to, not including, `end`.
+
+    topic_ids: the ids of the topics that were read, as hexadecimal digits, where they are known.
+    leader_epochs: the leader epoch at which each end was looked up, where it is known.
+    schema_ids: typed tables: the registry's id of the schema that each topic's columns come from.
+    """
+
+    start: ByPartition
+    end: ByPartition
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: ByPartition = field(default_factory=dict)
+    schema_ids: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def read(self) -> ByPartition:
+        """How many offsets of each partition it reads; partitions of which it reads nothing are left out."""
+        counts = {partition: end - self.start[partition] for partition, end in self.end.items()}
+        return {partition: count for partition, count in counts.items() if count}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a table is: for each partition ever loaded, the offset after the last one that the table has.
+
+    Fields: as those of `LoadRange`, for all topics of the table.
+    """
+
+    offsets: ByPartition = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: ByPartition = field(default_factory=dict)
+    schema_ids: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, loading: LoadRange) -> Position:
+        """Return the position after a load. What it did not read stays, unless its topic was recreated."""
+        replaced = recreated(self.topic_ids, loading.topic_ids)
+        offsets, epochs = _without(self.offsets, replaced), _without(self.leader_epochs, replaced)
+        offsets.update(loading.end)
+        for partition in loading.end:
+            epochs.pop(partition, None)
+        epochs.update({each: epoch for each, epoch in loading.leader_epochs.items() if each in loading.end})
+        return Position(
+            offsets,
+            {**self.topic_ids, **loading.topic_ids},
+            epochs,
+            {**self.schema_ids, **loading.schema_ids},
+        )
+
+    def check(self, expected: Position, loading: LoadRange) -> None:
+        """Check that a load that was planned at the position `expected` can be added at this one.
+
+        Raises OffsetsMoved if a partition that it reads, or the id of its topic, is another one by now. What other
+        loads did to other partitions does not matter.
+        """
+        for partition in sorted(loading.end):
+            planned, now = expected.offsets.get(partition), self.offsets.get(partition)
+            if planned != now:
+                raise OffsetsMoved(partition, planned, now)
+        for topic in sorted({topic for topic, _ in loading.end}):
+            if expected.topic_ids.get(topic) != self.topic_ids.get(topic):
+                raise OffsetsMoved((topic, None), expected.topic_ids.get(topic), self.topic_ids.get(topic))
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the position as a JSON document."""
+        return {
+            "offsets": nested(self.offsets),
+            "topic_ids": dict(self.topic_ids),
+            "leader_epochs": nested(self.leader_epochs),
+            "schema_ids": dict(self.schema_ids),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Position:
+        """Return the position of a document; missing entries are empty. Raises ValueError or TypeError."""
+        return cls(
+            by_partition(document.get("offsets", {})),
+            dict(document.get("topic_ids", {})),
+            by_partition(document.get("leader_epochs", {})),
+            dict(document.get("schema_ids", {})),
+        )
+
+
+def _without(offsets: Mapping[tuple[str, int], int], topics: Sequence[str] | Collection[str]) -> ByPartition:
+    return {partition: offset for partition, offset in offsets.items() if partition[0] not in topics}
