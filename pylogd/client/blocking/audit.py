@@ -155,15 +155,18 @@ class AuditedProducer:
         self._sender = producer._sender
         self._accumulator = producer._accumulator
         self._partitions = producer._partitions
-        self._begun = False  # whether a window has begun, so that there may be another one to report
         self._topics: dict[str, _Topic] = {}
         self._windows: list[_Window] = []  # that are not reported yet
         self._reports = 0
-        self._journal = None if journal is None else Journal(journal, fsync=journal_fsync)
-        self._recovered = [] if self._journal is None else [*self._journal.recovered]
-        self._begun = bool(self._recovered)
         self._stopped = threading.Event()
-        intervals = [_JOURNAL_SECONDS] if journal is not None else []
+        self._journal = None if journal is None else Journal(journal, fsync=journal_fsync)
+        self._begin(report_interval)
+
+    def _begin(self, report_interval: float | None) -> None:
+        """Take what an earlier producer left, and start the thread that looks after windows and the journal."""
+        self._recovered = [] if self._journal is None else [*self._journal.recovered]
+        self._begun = bool(self._recovered)  # whether there may be a window to report
+        intervals = [_JOURNAL_SECONDS] if self._journal is not None else []
         intervals += [report_interval] if report_interval is not None else []
         if intervals:
             work = (weakref.ref(self), self._stopped, min(intervals), report_interval is not None)
@@ -336,7 +339,7 @@ class AuditedProducer:
         """Send a report. Once it has arrived its window is done with in the journal."""
         self._producer.send(
             self._topic, report.encode(), key=report.producer.encode(), timestamp=report.window_start_ms,
-            on_delivery=lambda delivery: self._arrived(delivery, journal) if journal else None,
+            on_delivery=(lambda delivery: self._arrived(delivery, journal)) if journal else None,
         )  # fmt: skip
 
     def _arrived(self, delivery: Delivery, journal: int) -> None:

@@ -89,14 +89,12 @@ class Report:
         """The inverse. Fields that this version does not know are ignored. Raises InvalidReport."""
         try:
             document = json.loads(value or b"")
-            report = cls(
-                *(_checked(document[name], str) for name in ("producer", "server", "topic")),
-                *(_checked(document[name], int) for name in ("window_start_ms", "window_ms", "count", "number")),
-                _checked(document.get("first", -1), int, -1),
-                _checked(document.get("last", -1), int, -1),
-                tuple(_ranges_of(document.get("failed") or ())),
-                bool(document.get("recovered", False)),
-            )
+            texts = {name: _checked(document[name], str) for name in ("producer", "server", "topic")}
+            names = ("window_start_ms", "window_ms", "count", "number")
+            numbers = {name: _checked(document[name], int) for name in names}
+            numbers |= {name: _checked(document.get(name, -1), int, -1) for name in ("first", "last")}
+            failed = tuple(_ranges_of(document.get("failed") or ()))
+            report = cls(**texts, **numbers, failed=failed, recovered=bool(document.get("recovered", False)))
             if report.window_ms < 1 or report.last - report.first >= _MOST_NUMBERS or report.last < report.first:
                 raise ValueError("its window or its numbers are impossible")
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -105,7 +103,7 @@ class Report:
 
 
 def _checked(value: Any, kind: type, least: int = 0) -> Any:
-    if type(value) is not kind or (kind is int and not least <= value <= _MOST):
+    if type(value) is not kind or (isinstance(value, int) and not least <= value <= _MOST):
         raise ValueError(f"{value!r} is not what a report has there")
     return value
 
