@@ -91,13 +91,14 @@ def test_a_killed_producer_s_messages_are_lost_and_said_to_be(
 def test_complete_periods_have_markers_that_jobs_wait_for(
     broker: Address, audited_topic: str, service: ServedAudit, tmp_path: Path
 ) -> None:
+    folder = tmp_path / "markers" / "serving" / audited_topic
+    until(lambda: list(folder.glob("*.json")), service.log)  # the first period, in which it began, has no marker
     with Producer(broker.address) as producer, AuditedProducer(
         producer, topic=f"{audited_topic}-audit", window_ms=1000
     ) as audited:  # fmt: skip
         for number in range(300):
             audited.send(audited_topic, b"%d" % number, key=b"%d" % number)
     last = wall_ms() // 2000 * 2000
-    folder = tmp_path / "markers" / "serving" / audited_topic
 
     def decided() -> bool:
         documents = [json.loads(path.read_text()) for path in folder.glob("*.json")]
