@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once transactions conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held stores strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once transactions conformance conformance-spark bench bench-spark bench-end-to-end bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -154,6 +154,9 @@ conformance-spark: install java ## compare Spark's own Kafka source with pylogd'
 
 bench-spark: install java ## time Spark reading through both sources; writes bench/SPARK.md and bench/spark.json
 	$(BIN)/python -m bench.spark $(BENCH_ARGS)
+
+bench-end-to-end: $(VENV)/.bench java ## time events from a producer's send to a row that a query sees; writes bench/END_TO_END.md (25 minutes; BENCH_ARGS="--rates 1000 --loaders follow": 4)
+	$(BIN)/python -m bench.end_to_end --write $(BENCH_ARGS)
 
 bench-smoke: $(VENV)/.bench ## compare with the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)

@@ -111,11 +111,12 @@ RULES: Mapping[str, Rule] = {
     "tables": Rule(twisted=_NEVER),
     "typed": Rule(("schemas.api_client", "tables"), _NEVER),
     "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
+    "audit": Rule(("client", "tables", "threads", "wire.records"), Twisted.ALL),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(
         (
-            "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "process", "schemas",
+            "audit", "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "process", "schemas",
             "security.sasl", "spark", "tables",
         ),
         _NEVER,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pylogd.cli.audit_service import report, serve, wait
 from pylogd.cli.common import bootstrap_option, format_time, json_option, kafka_options
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
-from pylogd.client.blocking.audit import AUDIT_TOPIC
+from pylogd.client.core.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -22,7 +23,36 @@ EXIT_INCOMPLETE = 1
 EXIT_UNKNOWN = 3
 
 
-@click.command()
+class _AuditGroup(click.Group):
+    """A group of commands, of which `check` need not be named: `pylogd audit TOPIC...` is `pylogd audit check ...`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Name the command, if there is none."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_AuditGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def audit() -> None:
+    """Verify that every record that producers reported arrived.
+
+    Producers report to the audit topic if they are audited (`pylogd.client.AuditedProducer`).
+
+    \b
+    pylogd audit flights --lake /data/lake            check once, with Spark
+    pylogd audit serve flights                        check continuously
+    pylogd audit report flights                       what that found
+    pylogd audit wait flights 2026-11-23T07           wait until an hour is complete
+    """
+
+
+audit.add_command(serve)
+audit.add_command(report)
+audit.add_command(wait)
+
+
+@audit.command()
 @click.argument("topics", nargs=-1, required=True)
 @bootstrap_option
 @click.option(
@@ -50,16 +80,16 @@ EXIT_UNKNOWN = 3
 @spark_options
 @json_option
 @click.pass_context
-def audit(
+def check(
     ctx: click.Context, topics: tuple[str, ...], bootstrap: str, reports: str, received: str | None, lake: str | None,
     grace: float, picture: Path | None, master: str, confs: dict[str, str], as_json: bool,
 ) -> None:  # fmt: skip
     """Compare what producers delivered to TOPICS with what was received, window by window.
 
-    Producers report to the audit topic if they are audited (`pylogd.client.AuditedProducer`). A window is complete if
-    every delivered record was received exactly once, and incomplete otherwise. It is unknown if the number of delivered
-    records is unknown (a producer died before its report, or the report has expired), or if missing records may have
-    been deleted by retention or are not loaded yet. A lake is judged up to its committed offsets.
+    This command may be left out: `pylogd audit TOPICS`. A window is complete if every delivered record was received
+    exactly once, and incomplete otherwise. It is unknown if the number of delivered records is unknown (a producer died
+    before its report, or the report has expired), or if missing records may have been deleted by retention or are not
+    loaded yet. A lake is judged up to its committed offsets.
 
     Exit status: 0 all windows are complete, 1 a window is incomplete, or an error, 3 no window is incomplete but one is
     unknown, or there are no windows. Needs the extra `pylogd-broker[spark]`, and Java.

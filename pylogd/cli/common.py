@@ -128,6 +128,14 @@ def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, text: str
     return text
 
 
+def http_endpoint(listen: str) -> str:
+    """Return HOST:PORT as a Twisted server endpoint; other texts are one already."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or not host or "=" in host:
+        return listen
+    return f"tcp:{port}:interface={host.strip('[]').replace(':', chr(92) + ':')}"
+
+
 def json_option(function: Function) -> Function:
     """Add the option `--json` to a command."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)

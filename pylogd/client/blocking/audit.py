@@ -14,6 +14,12 @@ nothing to do for it. The header is encoded once a millisecond, but for the numb
 beforehand. `send` takes a plain record by itself; all others go through the producer's own `send`, with a step that
 stamps and counts in front of the accumulator's `add`.
 
+A producer that ends without `close` has windows that nobody reported. With a `journal` (`audit_journal`) the next
+producer with the same file reports them, as messages that were given to `send` and may be lost. Without, a message that
+never arrived is seen as a gap at most, if a later one arrived.
+
+A thread looks every `report_interval` seconds whether a window is over, for a producer that sends nothing more.
+
 Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
 lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
 and reports all. One thread or many may send.
@@ -22,82 +28,36 @@ Source: the Kafka paper (NetDB 2011), section 3.3, "auditing".
 
 from __future__ import annotations
 
-import json
+import logging
+import os
 import socket
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+import weakref
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
+from pylogd.client.blocking.audit_journal import Journal
 from pylogd.client.blocking.producer import Delivery, Producer
+from pylogd.client.core.audit import AUDIT_TOPIC, HEADER, WINDOW_MS, Report, Stamp, ranges
+from pylogd.client.core.errors import Closed
 from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Header, encode_headers
 
-HEADER: Final = "pylogd.audit"
-AUDIT_TOPIC: Final = "pylogd-audit"
-WINDOW_MS: Final = 60_000
 _SETTLE_BATCHES: Final = 1000  # a window with more batches looks for those that have their result
 _MOST_RANGES: Final = 10_000  # of numbers in a report, which has to fit into a message
 _MOST_DIGITS: Final = 3  # the last ones of numbers, encoded beforehand
-
-
-class NotStamped(PylogdError):
-    """A header that is not the stamp of an audited producer."""
-
-
-class Stamp(NamedTuple):
-    """When, where and by whom a message was sent; `number` counts a producer's messages to a topic from 0."""
-
-    time_ms: int
-    server: str
-    producer: str
-    number: int
-
-    def encode(self) -> bytes:
-        """The header's value."""
-        return f"{self.time_ms}/{self.producer}/{self.number}/{self.server}".encode()
-
-    @classmethod
-    def decode(cls, value: bytes) -> Stamp:
-        """The inverse; `NotStamped`."""
-        try:
-            moment, producer, number, server = value.decode().split("/", 3)
-            return cls(int(moment), server, producer, int(number))
-        except ValueError as error:
-            raise NotStamped(f"{value!r} is not the stamp of an audited producer") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How many messages a producer delivered to a topic in a window, beyond its reports before this one.
-
-    first, last: the numbers that it gave to messages of the window, -1 for both where they are not known. failed: of
-    these the ranges, from the first to the last number, that were not delivered, or not known to be.
-    """
-
-    producer: str
-    server: str
-    topic: str
-    window_start_ms: int
-    window_ms: int
-    count: int
-    number: int
-    first: int = -1
-    last: int = -1
-    failed: Sequence[tuple[int, int]] = ()
-
-    def encode(self) -> bytes:
-        """The message in the audit topic."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+_JOURNAL_SECONDS: Final = 0.1  # how often the thread writes the last numbers to the journal
+_log = logging.getLogger(__name__)
 
 
 class _Window:
     """The messages that were sent to a topic in one go within a window: `first` is the number of the first of them."""
 
-    __slots__ = ("batches", "behind", "delivered", "end", "failed", "first", "settle_at", "start", "topic")
+    __slots__ = ("batches", "behind", "delivered", "end", "failed", "first", "journal", "settle_at", "start", "topic")
 
     def __init__(self, topic: str, start: int, end: int, first: int) -> None:
         self.topic = topic
@@ -109,6 +69,7 @@ class _Window:
         self.delivered = 0
         self.failed: list[int] = []
         self.settle_at = _SETTLE_BATCHES
+        self.journal = 0  # its number in the journal, if there is one
 
     def settle(self) -> bool:
         """Count what has its result; return whether all of it has."""
@@ -163,8 +124,17 @@ class AuditedProducer:
         window_ms: int = WINDOW_MS,
         server: str | None = None,
         now_ms: Callable[[], int] = wall_ms,
+        journal: str | os.PathLike[str] | None = None,
+        journal_fsync: float | None = 1.0,
+        report_interval: float | None = 1.0,
     ) -> None:
-        """`topic` takes the reports. `server` is this machine's name. `now_ms` is the wall clock."""
+        """`topic` takes the reports. `server` is this machine's name. `now_ms` is the wall clock.
+
+        journal: a local file, one for each producer, from which the next one reports what this one could not.
+        journal_fsync: the seconds after which a line of it is on the disk; 0: at once; None: whenever the system does.
+        report_interval: how often a thread looks for windows that are over, in seconds; None: only `send` looks.
+        Raises JournalInUse, and OSError if the journal can't be read or created.
+        """
         if window_ms < 1:
             raise ValueError(f"a window takes at least a millisecond, not {window_ms}")
         self._producer = producer
@@ -185,10 +155,22 @@ class AuditedProducer:
         self._sender = producer._sender
         self._accumulator = producer._accumulator
         self._partitions = producer._partitions
-        self._begun = False  # whether a window has begun, so that there may be another one to report
         self._topics: dict[str, _Topic] = {}
         self._windows: list[_Window] = []  # that are not reported yet
         self._reports = 0
+        self._stopped = threading.Event()
+        self._journal = None if journal is None else Journal(journal, fsync=journal_fsync)
+        self._begin(report_interval)
+
+    def _begin(self, report_interval: float | None) -> None:
+        """Take what an earlier producer left, and start the thread that looks after windows and the journal."""
+        self._recovered = [] if self._journal is None else [*self._journal.recovered]
+        self._begun = bool(self._recovered)  # whether there may be a window to report
+        intervals = [_JOURNAL_SECONDS] if self._journal is not None else []
+        intervals += [report_interval] if report_interval is not None else []
+        if intervals:
+            work = (weakref.ref(self), self._stopped, min(intervals), report_interval is not None)
+            threading.Thread(target=_work, args=work, name="pylogd-audit", daemon=True).start()
 
     def __enter__(self) -> AuditedProducer:
         return self
@@ -283,6 +265,8 @@ class AuditedProducer:
         state.now = now
         if not state.window.start <= now < state.window.end:
             self._open(topic, state, now)
+        if self._journal is not None:
+            self._journal.given(state.window.journal, number)
 
     def _open(self, topic: str, state: _Topic, now: int) -> None:
         state.end_run(state.number)
@@ -291,6 +275,10 @@ class AuditedProducer:
         state.window = window = _Window(topic, start, start + self._window_ms, state.number)
         self._windows.append(window)
         self._begun = True
+        if self._journal is not None:
+            window.journal = self._journal.begin(
+                self._id, self._server, topic, start, self._window_ms, state.number
+            )  # fmt: skip
 
     def _join(self, state: _Topic, batch: Batch, number: int) -> None:
         """The message of this number went to another batch than the one before it."""
@@ -310,6 +298,7 @@ class AuditedProducer:
 
     def report(self, *, everything: bool = False) -> None:
         """Send the reports of windows that are over; with `everything` those of the present one too."""
+        self._report_recovered()
         with self._lock:
             now = self._now_ms()
             for state in self._topics.values():
@@ -329,9 +318,50 @@ class AuditedProducer:
                 raise
             del due[0]
 
+    def _report_recovered(self) -> None:
+        """Report the windows that an earlier producer left in the journal."""
+        while True:
+            with self._lock:
+                if not self._recovered:
+                    return
+                window = self._recovered.pop()
+            try:
+                if window.last >= window.first:
+                    self._send_report(window.report(), window.id)
+                elif self._journal is not None:
+                    self._journal.done(window.id)
+            except BaseException:
+                with self._lock:
+                    self._recovered.append(window)
+                raise
+
+    def _send_report(self, report: Report, journal: int) -> None:
+        """Send a report. Once it has arrived its window is done with in the journal."""
+        self._producer.send(
+            self._topic, report.encode(), key=report.producer.encode(), timestamp=report.window_start_ms,
+            on_delivery=(lambda delivery: self._arrived(delivery, journal)) if journal else None,
+        )  # fmt: skip
+
+    def _arrived(self, delivery: Delivery, journal: int) -> None:
+        if delivery.error is None and self._journal is not None:
+            self._journal.done(journal)
+
+    def _note_given(self) -> None:
+        """Write the number of the last message of each topic to the journal."""
+        assert self._journal is not None
+        with self._lock:
+            for state in self._topics.values():
+                if state.window is not _CLOSED:
+                    self._journal.given(state.window.journal, state.number - 1)
+
     def _report(self, window: _Window) -> None:
-        failed = _ranges(window.failed)
+        failed = ranges(window.failed)
         delivered = window.delivered
+        if self._journal is not None:
+            self._journal.given(window.journal, window.behind - 1)
+            self._journal.failed(window.journal, failed)
+            if not delivered and not failed:
+                self._journal.done(window.journal)
         while delivered or failed:
             with self._lock:
                 self._reports += 1
@@ -340,26 +370,38 @@ class AuditedProducer:
                 self._id, self._server, window.topic, window.start, self._window_ms, delivered, number,
                 window.first, window.behind - 1, failed[:_MOST_RANGES],
             )  # fmt: skip
-            self._producer.send(self._topic, report.encode(), key=self._id.encode(), timestamp=window.start)
+            self._send_report(report, window.journal if len(failed) <= _MOST_RANGES else 0)
             window.delivered = delivered = 0
             failed = failed[_MOST_RANGES:]
             window.failed = [number for first, last in failed for number in range(first, last + 1)]
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for what is under way, then report all; raises as `Producer.flush`."""
+        self._stopped.set()
         try:
             self._producer.flush(timeout)
         finally:
-            self.report(everything=True)
-            self._producer.flush(timeout)
+            try:
+                self.report(everything=True)
+                self._producer.flush(timeout)
+            finally:
+                if self._journal is not None:
+                    self._journal.close()
 
 
-def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """First and last of each run of numbers, in order."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
+def _work(audited: weakref.ref[AuditedProducer], stopped: threading.Event, seconds: float, reports: bool) -> None:
+    """Note what was given, and report windows that are over, until the producer is closed or dropped."""
+    while not stopped.wait(seconds):
+        producer = audited()
+        if producer is None:
+            return
+        try:
+            if producer._journal is not None:
+                producer._note_given()
+            if reports:
+                producer.report()
+        except Closed:
+            return
+        except PylogdError as error:
+            _log.warning("can't report to the audit topic %s, trying again: %s", producer._topic, error)
+        del producer

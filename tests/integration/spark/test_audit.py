@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record, TopicPartition
-from pylogd.client.blocking.audit import HEADER, Report, Stamp
+from pylogd.client.core.audit import HEADER, Report, Stamp
+from tests.audits import ServedAudit, sums, until
 from tests.integration.conftest import Address, StartBroker
 
 pytestmark = pytest.mark.timeout(600)
@@ -187,6 +189,29 @@ def test_failed_deliveries_are_not_missing(audit: Any, broker: Address, sent: st
         producer.send(f"{sent}-audit", report.encode())
     found = audit("audit", topic, "--reports", f"{sent}-audit")
     assert (found.exit_code, counts(found), verdicts(found)) == (0, [(7, 8, 0, 0, 0)], ["complete"]), found.output
+
+
+def test_the_service_judges_a_lake_up_to_its_commits(audit: Any, broker: Address, sent: str, tmp_path: Path) -> None:
+    """Its windows are pending until they are loaded, and a compaction doubles nothing."""
+    lake = str(tmp_path / "lake")
+    load = ("load", sent, "--to", lake)
+    assert audit(*load, "--max-offsets", "31").exit_code == 0
+    options = ("--stage", f"lake=table:{lake}", "--since", "beginning", "--grace", "0", "--interval", "0.2")
+    with ServedAudit(broker.address, sent, tmp_path, *options) as service:
+        names = ("reported", "received", "missing", "duplicates")
+        until(lambda: sums(service.windows(), *names) == (60, 60, 0, 0), service.windows)
+        until(lambda: service.windows("lake"), service.log)
+        received, pending = sums(service.windows("lake"), "received", "pending")
+        assert (0 < received < 60, received + pending) == (True, 60)
+        while "nothing to do" not in audit(*load).stderr:
+            pass
+        until(lambda: sums(service.windows("lake"), *names, "pending") == (60, 60, 0, 0, 0), service.log)
+        assert audit("load", "--to", lake, "--compact").exit_code == 0
+        assert audit("load", sent, "--to", lake).exit_code == 0
+        service.end(signal.SIGKILL)
+        service.start()
+        until(lambda: sums(service.windows("lake"), *names) == (60, 60, 0, 0), service.windows)
+        assert {row["verdict"] for row in service.windows("lake")} == {"complete"}
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from pylogd.client.blocking.audit import HEADER, AuditedProducer, NotStamped, Stamp
+from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.producer import Producer
+from pylogd.client.core.audit import HEADER, NotStamped, Stamp
 from pylogd.client.core.errors import BufferFull
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
 from pylogd.errors import PylogdError
@@ -40,6 +43,8 @@ class ListProducer(Producer):
         self.reports: list[dict[str, Any]] = []
         self._add = self.add
         self.sent: list[tuple[str, Any, Any, Any, Sent]] = []
+        self.report_batches: set[Batch] = set()
+        self.on_report: Callable[[], object] = lambda: None
         self.on_add: Callable[[Sent], None] = lambda _sent: None
 
     def fill(self) -> None:
@@ -62,6 +67,8 @@ class ListProducer(Producer):
         if topic == "audit":
             self.reports.append(json.loads(value or b""))
             assert timestamp == self.reports[-1]["window_start_ms"] and not headers
+            self.report_batches.add(batch)
+            self.on_report()
             return batch
         ((*_, headers),) = decode_records(encode_records([(key, value, timestamp, headers)], 0), 1)
         self.sent.append((topic, value, key, headers, Sent(batch)))
@@ -72,6 +79,15 @@ class ListProducer(Producer):
         for *_, sent in self.sent:
             if sent.batch.result is None:
                 sent.done()
+        self.deliver_reports()
+
+    def deliver_reports(self) -> None:
+        """Complete the deliveries of all reports."""
+        while self.report_batches:
+            batch = self.report_batches.pop()
+            Sent(batch).done()
+            for delivery, call in batch.calls():
+                call(delivery)
 
 
 class Fixture:
@@ -80,7 +96,12 @@ class Fixture:
         self.now -= self.now % 1000
         self.producer = ListProducer(batch_records)
         self.audited = AuditedProducer(
-            self.producer, topic="audit", window_ms=1000, server="here/7", now_ms=lambda: self.now
+            self.producer,
+            topic="audit",
+            window_ms=1000,
+            server="here/7",
+            now_ms=lambda: self.now,
+            report_interval=None,
         )
 
     def counts(self) -> list[tuple[str, int, int]]:
@@ -270,3 +291,75 @@ def test_the_producer_itself_stamps_nothing() -> None:
 def test_a_window_of_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="millisecond"):
         AuditedProducer(ListProducer(), window_ms=0)
+
+
+def journaled(path: Path, now: int) -> Fixture:
+    fixture = Fixture(batch_records=10)
+    fixture.now = now
+    fixture.audited = AuditedProducer(
+        fixture.producer, topic="audit", window_ms=1000, server="here", now_ms=lambda: fixture.now,
+        journal=path, journal_fsync=None, report_interval=None,
+    )  # fmt: skip
+    return fixture
+
+
+def die(fixture: Fixture) -> None:
+    """End a producer as `kill -9` does: only what was written stays."""
+    fixture.audited._stopped.set()
+    journal = fixture.audited._journal
+    assert journal is not None
+    os.close(journal._lock_file)
+
+
+def test_the_next_producer_reports_what_a_dead_one_was_given(tmp_path: Path) -> None:
+    first = journaled(tmp_path / "journal", 1_700_000_000_000)
+    for number in range(25):
+        first.now += 1
+        first.audited.send("t", b"%d" % number)
+    first.now += 1000
+    first.audited.send("t", b"in the next window")
+    dead = Stamp.decode(first.producer.sent[0][3][0][1]).producer
+    die(first)
+    second = journaled(tmp_path / "journal", first.now + 5000)
+    second.audited.report()
+    told = sorted((each["window_start_ms"], each["first"], each["last"]) for each in second.producer.reports)
+    assert told == [(1_700_000_000_000, 0, 24), (1_700_000_001_000, 25, 25)]
+    assert {(each["producer"], each["count"], each["recovered"]) for each in second.producer.reports} == {
+        (dead, 0, True)
+    }
+    die(second)  # its reports have not arrived
+    third = journaled(tmp_path / "journal", first.now + 5000)
+    third.audited.send("u", b"v")
+    again = [report for report in third.producer.reports if report["recovered"]]
+    assert sorted(each["number"] for each in again) == sorted(each["number"] for each in second.producer.reports)
+    third.audited.close()
+    fourth = journaled(tmp_path / "journal", first.now + 5000)
+    fourth.audited.close()
+    assert fourth.producer.reports == [], "all have arrived"
+
+
+def test_a_report_that_arrived_is_not_made_again(tmp_path: Path) -> None:
+    first = journaled(tmp_path / "journal", 1_700_000_000_000)
+    first.audited.send("t", b"v")
+    first.producer.flush()
+    first.audited.close()
+    assert [report["count"] for report in first.producer.reports] == [1]
+    second = journaled(tmp_path / "journal", 1_700_000_009_000)
+    second.audited.close()
+    assert second.producer.reports == []
+
+
+def test_a_thread_reports_windows_that_are_over() -> None:
+    """The producer sends nothing more."""
+    fixture = Fixture()
+    told = threading.Event()
+    fixture.producer.on_report = told.set
+    fixture.audited = AuditedProducer(
+        fixture.producer, topic="audit", window_ms=1000, now_ms=lambda: fixture.now, report_interval=0.001
+    )
+    fixture.audited.send("t", b"v")
+    fixture.producer.flush()
+    fixture.now += 1000
+    assert told.wait(60)
+    assert [report["count"] for report in fixture.producer.reports] == [1]
+    fixture.audited.close()

@@ -1,0 +1,422 @@
+"""Keep what was reported and counted of each window, and decide when a stage can be judged on it.
+
+Strategy: a window is *due* when it ended `grace_ms` ago. From then on its *bound* is looked up: the end offsets of the
+audit topic, then those of the topic. All that was reported before is below it. A stage that has counted everything
+below the bound has *passed* the window and is judged. A later stage has a bound of its own, looked up once the stage
+before it has passed and it has committed what that one had; a table is judged by the bound of the topics that it was
+loaded from. A row or a report that arrives beyond the bound takes the bound away: it is looked up anew, and the verdict
+may change.
+
+Memory: windows of a period (an hour, usually) are closed together, once it ended `late_ms` ago and all stages have
+their verdicts. What comes later is only counted as `late`. With more than `most_counts` tallies the oldest period is
+closed early, and what is not judged of it is unknown.
+
+Storing: `take` returns the windows that changed, as they are now, and the offsets to resume from: the lowest of a row
+that is in no stored window. A stored window knows up to where its rows are counted, so that a restart, which reads some
+rows again, counts each once (`skip`).
+
+Rules: nothing depends on the order of rows and reports. Must not know: who reads, topics' contents, the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pylogd.audit.counting import Counted, Skip, Tally
+from pylogd.audit.judging import Reported, judge
+from pylogd.audit.windows import (
+    Change,
+    LedgerOptions,
+    Saved,
+    SavedReports,
+    StageSpec,
+    StageWindow,
+    Taken,
+    Window,
+    WindowKey,
+)
+from pylogd.client.core.audit import Report
+
+
+class Ledger:
+    """All windows.
+
+    late, invalid: how many rows and reports came after their window was closed, or made no sense. closed: by topic, the
+    time before which windows are closed. trimmed: by stage and topic, until when rows were deleted uncounted.
+    """
+
+    def __init__(self, stages: Sequence[StageSpec], topics: Iterable[str], options: LedgerOptions) -> None:
+        """`stages`: each behind its source; the first one is the serving cluster."""
+        self.stages = {stage.name: stage for stage in stages}
+        self.topics = frozenset(topics)
+        self.options = options
+        self.windows: dict[WindowKey, Window] = {}
+        self.positions: dict[str, dict[tuple[str, int], int]] = {stage: {} for stage in self.stages}
+        self.committed: dict[str, Mapping[tuple[str, int], int]] = {}
+        self.reports_positions: dict[int, int] = {}
+        self.late = 0
+        self.invalid = 0
+        self.counts = 0
+        self._first = stages[0].name
+        self._active: set[WindowKey] = set()
+        self.closed: dict[str, int] = {}
+        self._reporting: dict[str, dict[str, int]] = {topic: {} for topic in self.topics}
+        self.trimmed: dict[tuple[str, str], int] = {}
+        self._skip: dict[tuple[str, str], dict[int, Mapping[int, int]]] = {}
+
+    # What was read -------------------------------------------------------------------------------------------------
+
+    def report(self, report: Report, partition: int, offset: int) -> None:
+        """Add a report, which is at this offset of the audit topic. `reports_positions` is the reader's to move."""
+        if report.topic not in self.topics:
+            return
+        if report.first < 0 or self.options.width_ms % report.window_ms:
+            self.invalid += 1
+            return
+        start = report.window_start_ms - report.window_start_ms % self.options.width_ms
+        window = self._window((report.topic, start))
+        if window is None:
+            return
+        if report.producer not in self._reporting[report.topic]:
+            self._touch_chains(report.topic)
+        self._reporting[report.topic][report.producer] = start
+        if report.producer not in window.reports:
+            window.reports[report.producer] = Reported(report.server)
+            self.counts += 1
+        if not window.reports[report.producer].add(report):
+            return
+        window.begins[partition] = min(offset, window.begins.get(partition, offset))
+        self._touch((report.topic, start), self._first)
+        if window.bound is not None and offset >= window.bound.get(partition, 0):
+            self._unbind(window, self._first)
+
+    def add(self, stage: str, topic: str, counted: Counted, positions: Mapping[int, int]) -> None:
+        """Add rows, and note the offsets up to which the stage is read now."""
+        self.invalid += counted.invalid
+        for start, rows in counted.windows.items():
+            window = self._window((topic, start), sum(tally.rows for tally in rows.tallies.values()))
+            if window is None:
+                continue
+            mine = window.stages[stage]
+            for origin, tally in rows.tallies.items():
+                if origin not in mine.tallies:
+                    self.counts += 1
+                    mine.tallies[origin] = Tally()
+                mine.tallies[origin].add(tally.rows, tally.numbers)
+            _lower(mine.begins, rows.begins)
+            _raise(mine.ends, rows.ends)
+            self._touch((topic, start), stage)
+            if mine.bound is not None and any(end > mine.bound.get(each, 0) for each, end in rows.ends.items()):
+                self._unbind(window, stage)
+        known = self.positions[stage]
+        for partition, offset in positions.items():
+            known[topic, partition] = max(offset, known.get((topic, partition), 0))
+        self._end_skip(stage, topic)
+
+    def skip(self, stage: str, topic: str) -> Skip:
+        """Return which rows are counted already, for `Counted.count`: after a restart some are read again."""
+        return self._skip.get((stage, topic), {})
+
+    def trim(self, stage: str, topic: str, now_ms: int) -> None:
+        """Note that rows were deleted before they were counted: what is missing in windows until now may be those."""
+        self.trimmed[stage, topic] = now_ms
+        for key in [key for key in self.windows if key[0] == topic]:
+            self._touch(key, stage)
+
+    def rewind(self, stage: str, topic: str) -> None:
+        """Note that a topic was made anew: its offsets begin with 0 again."""
+        self.positions[stage] = {each: offset for each, offset in self.positions[stage].items() if each[0] != topic}
+        for (name, _), window in self.windows.items():
+            if name == topic:
+                window.stages[stage].begins, window.stages[stage].ends = {}, {}
+                self._unbind(window, stage)
+
+    def ensure(self, topic: str, start: int) -> None:
+        """Have a window although nothing of it may have been read, so that it gets a verdict."""
+        self._window((topic, start), 0)
+
+    # Bounds --------------------------------------------------------------------------------------------------------
+
+    def needs(self, now_ms: int) -> dict[tuple[str, str], list[int]]:
+        """Return the windows whose bounds have to be looked up, by stage and topic.
+
+        Look up the end of the audit topic first, then the end offsets of the stage's topic, and call `bind`.
+        """
+        found: dict[tuple[str, str], list[int]] = {}
+        for key in self._active:
+            window = self.windows[key]
+            if not self._is_due(key, now_ms):
+                continue
+            for stage in self.stages.values():
+                mine = window.stages[stage.name]
+                if stage.has_offsets and mine.bound is None and self._is_ready(key, window, stage, now_ms):
+                    found.setdefault((stage.name, key[0]), []).append(key[1])
+        return found
+
+    def bind(
+        self, stage: str, topic: str, starts: Iterable[int], ends: Mapping[int, int], reports_ends: Mapping[int, int]
+    ) -> None:
+        """Set the bound of windows that `needs` returned."""
+        for start in starts:
+            window = self.windows.get((topic, start))
+            if window is None:
+                continue
+            mine = window.stages[stage]
+            mine.bound = dict(ends)
+            _raise(mine.bound, mine.ends)  # of rows that were read meanwhile: a later stage must have them too
+            if stage == self._first:
+                window.bound = reports_ends
+
+    def passed(self, key: WindowKey, stage: str) -> bool:
+        """Return whether a stage has counted all that it will ever have of a window, but for late data."""
+        window, spec = self.windows[key], self.stages[stage]
+        if spec.source and not self.passed(key, spec.source):
+            return False
+        if not spec.source and not _reached(self.reports_positions, window.bound):
+            return False
+        bound = window.stages[stage if spec.has_offsets else spec.source].bound
+        positions = self.positions[stage]
+        return bound is not None and all(positions.get((key[0], each), 0) >= end for each, end in bound.items())
+
+    # Verdicts ------------------------------------------------------------------------------------------------------
+
+    def judge(self, now_ms: int) -> list[Change]:
+        """Judge what can be judged. Return what changed."""
+        changes = []
+        for key in sorted(self._active, key=lambda key: (key[1], key[0])):
+            if self._is_due(key, now_ms):
+                changes += [change for stage in self.stages if (change := self._judge(key, stage, now_ms))]
+        self._active = {key for key in self._active if not self._is_settled(self.windows[key])}
+        return changes
+
+    def _judge(self, key: WindowKey, stage: str, now_ms: int, *, give_up: bool = False) -> Change | None:
+        window = self.windows[key]
+        mine, source = window.stages[stage], self.stages[stage].source
+        passed = give_up or self.passed(key, stage)
+        if passed and mine.passed_at_ms is None:
+            mine.passed_at_ms = now_ms
+        elif not mine.touched:
+            return None
+        found = judge(
+            window.reports, mine.tallies, window.stages[source].tallies if source else None,
+            reporting=self._reporting[key[0]], passed=passed,
+            trimmed=give_up or key[1] <= self.trimmed.get((stage, key[0]), -1),
+        )  # fmt: skip
+        mine.touched = False
+        before = mine.judgement
+        if found == before or (not found.verdict.is_final and mine.verdict.is_final):
+            return None  # late data that the stage has not passed yet changes nothing
+        mine.judgement, mine.judged_at_ms, mine.unsaved = found, now_ms, True
+        mine.revision += before is not None and before.verdict.is_final
+        return Change(stage, *key, found, before)
+
+    def close(self, now_ms: int, published: Mapping[str, int]) -> list[Change]:
+        """Close the windows of periods that are over, and of the oldest ones if there are too many counts.
+
+        published: by topic, the end of the last period that all stages have published. Return the verdicts of those
+        that were closed early.
+        """
+        periods: dict[tuple[int, str], list[WindowKey]] = {}
+        for key in self.windows:
+            periods.setdefault((key[1] - key[1] % self.options.period_ms, key[0]), []).append(key)
+        changes: list[Change] = []
+        excess = self.counts - self.options.most_counts
+        kept: set[str] = set()  # topics of which an earlier period stays: closed is what lies before a time
+        for (begin, topic), keys in sorted(periods.items()):
+            end = begin + self.options.period_ms
+            is_over = now_ms >= end + self.options.late_ms and published.get(topic, 0) >= end
+            if excess > 0:
+                excess -= sum(self._counts_of(key) for key in keys)
+                changes += [change for key in keys for change in self._give_up(key, now_ms)]
+            elif not is_over:
+                kept.add(topic)
+            if topic in kept or any(key in self._active or self._is_unsaved(key) for key in keys):
+                kept.add(topic)
+            else:
+                self._forget(topic, end, keys)
+        return changes
+
+    def _give_up(self, key: WindowKey, now_ms: int) -> Iterator[Change]:
+        """Judge the stages that have no verdict: what is missing there is unknown."""
+        window = self.windows[key]
+        for stage in self.stages:
+            if window.stages[stage].passed_at_ms is None:
+                window.stages[stage].touched = True
+                change = self._judge(key, stage, now_ms, give_up=True)
+                if change is not None:
+                    yield change
+        self._active.discard(key)
+
+    def _forget(self, topic: str, end: int, keys: Iterable[WindowKey]) -> None:
+        for key in keys:
+            self.counts -= self._counts_of(key)
+            del self.windows[key]
+        self.closed[topic] = max(self.closed.get(topic, 0), end)
+        reporting = self._reporting[topic]
+        for producer in [producer for producer, last in reporting.items() if last < end]:
+            del reporting[producer]
+
+    # Storing -------------------------------------------------------------------------------------------------------
+
+    def take(self) -> Taken:
+        """Return what has to be stored, and regard it as stored. If that fails give it to `put_back`."""
+        windows: list[Saved] = []
+        reports: list[SavedReports] = []
+        for (topic, start), window in self.windows.items():
+            for stage, mine in window.stages.items():
+                if mine.unsaved or (mine.begins and mine.verdict.is_final and not mine.touched):
+                    counted = self._counted(stage, topic, start)
+                    windows.append(Saved(stage, topic, start, replace(mine), counted, window.bound))
+                    mine.begins, mine.unsaved = {}, False
+            if window.begins and window.stages[self._first].verdict.is_final:
+                reports.append(SavedReports(topic, start, window.reports, window.begins))
+                window.begins = {}
+        resume = {stage: dict(offsets) for stage, offsets in self.positions.items()}
+        for (topic, _), window in self.windows.items():
+            for stage, mine in window.stages.items():
+                for partition, begin in mine.begins.items():
+                    resume[stage][topic, partition] = min(begin, resume[stage].get((topic, partition), begin))
+        resume_reports = dict(self.reports_positions)
+        for window in self.windows.values():
+            _lower(resume_reports, window.begins)
+        return Taken(windows, reports, resume, resume_reports, dict(self.trimmed))
+
+    def put_back(self, taken: Taken) -> None:
+        """Have `take` return these again: they could not be stored."""
+        for saved in taken.windows:
+            window = self.windows.get((saved.topic, saved.start_ms))
+            if window is not None:
+                mine = window.stages[saved.stage]
+                mine.unsaved = True
+                _lower(mine.begins, saved.window.begins)
+        for each in taken.reports:
+            window = self.windows.get((each.topic, each.start_ms))
+            if window is not None:
+                _lower(window.begins, each.begins)
+
+    def restore(self, saved: Saved) -> None:
+        """Add a window that was stored."""
+        window = self._window((saved.topic, saved.start_ms), 0)
+        if window is None or saved.stage not in self.stages:
+            return
+        window.stages[saved.stage] = saved.window
+        window.bound = saved.reports_bound if saved.stage == self._first else window.bound
+        self.counts += len(saved.window.tallies)
+        self._skip.setdefault((saved.stage, saved.topic), {})[saved.start_ms] = saved.counted
+
+    def restore_reports(self, saved: SavedReports) -> None:
+        """Add the reports of a window that were stored."""
+        window = self._window((saved.topic, saved.start_ms), 0)
+        if window is not None:
+            window.reports = dict(saved.reports)
+            self.counts += len(window.reports)
+            self._reporting[saved.topic].update(dict.fromkeys(saved.reports, saved.start_ms))
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _window(self, key: WindowKey, rows: int = 1) -> Window | None:
+        """Return a window, made if it is missing; None if it is closed, or began before the first one."""
+        found = self.windows.get(key)
+        if found is not None:
+            return found
+        topic, start = key
+        if start < self.options.from_ms or topic not in self.topics:
+            return None
+        if start < self.closed.get(topic, 0):
+            self.late += rows
+            return None
+        window = self.windows[key] = Window({stage: StageWindow() for stage in self.stages})
+        self._active.add(key)
+        return window
+
+    def _touch(self, key: WindowKey, stage: str) -> None:
+        """Have a stage judged anew, and those behind it."""
+        self._active.add(key)
+        for name in self._from(stage):
+            self.windows[key].stages[name].touched = True
+
+    def _touch_chains(self, topic: str) -> None:
+        """Have windows judged anew in which a producer's reports may change whose copies count."""
+        for key, window in self.windows.items():
+            if key[0] == topic:
+                for stage, mine in window.stages.items():
+                    if any(len(origin.producers) > 1 for origin in mine.tallies):
+                        self._touch(key, stage)
+
+    def _unbind(self, window: Window, stage: str) -> None:
+        """Have the bounds of a stage, and of those behind it, looked up anew."""
+        if stage == self._first:
+            window.bound = None
+        for name in self._from(stage):
+            mine = window.stages[name]
+            if self.stages[name].has_offsets:
+                mine.bound = None
+            mine.passed_at_ms, mine.touched = None, True
+
+    def _from(self, stage: str) -> Iterator[str]:
+        """Yield a stage and those that come from it."""
+        found = {stage}
+        for spec in self.stages.values():  # each behind its source
+            if spec.name in found or spec.source in found:
+                found.add(spec.name)
+                yield spec.name
+
+    def _is_due(self, key: WindowKey, now_ms: int) -> bool:
+        return now_ms >= key[1] + self.options.width_ms + self.options.grace_ms
+
+    def _is_ready(self, key: WindowKey, window: Window, stage: StageSpec, now_ms: int) -> bool:
+        """Return whether a stage has committed all that its source has of a window, so that its end is a bound."""
+        if not stage.source:
+            return True
+        source = window.stages[stage.source]
+        if not self.passed(key, stage.source) or source.bound is None or source.passed_at_ms is None:
+            return False
+        if stage.settle_ms is not None:
+            return now_ms >= source.passed_at_ms + stage.settle_ms
+        committed = self.committed.get(stage.name, {})
+        return all(committed.get((key[0], each), 0) >= offset for each, offset in source.bound.items())
+
+    def _is_settled(self, window: Window) -> bool:
+        return all(mine.passed_at_ms is not None and not mine.touched for mine in window.stages.values())
+
+    def _is_unsaved(self, key: WindowKey) -> bool:
+        window = self.windows[key]
+        return bool(window.begins) or any(mine.unsaved or mine.begins for mine in window.stages.values())
+
+    def _counts_of(self, key: WindowKey) -> int:
+        window = self.windows[key]
+        return len(window.reports) + sum(len(mine.tallies) for mine in window.stages.values())
+
+    def _counted(self, stage: str, topic: str, start: int) -> dict[int, int]:
+        """Return the offsets below which all rows of a window are counted."""
+        counted = {each[1]: offset for each, offset in self.positions[stage].items() if each[0] == topic}
+        _raise(counted, self.skip(stage, topic).get(start, {}))
+        return counted
+
+    def _end_skip(self, stage: str, topic: str) -> None:
+        """Drop what `skip` returns once everything was read again."""
+        skip = self._skip.get((stage, topic))
+        positions = self.positions[stage]
+        if skip and all(
+            positions.get((topic, partition), 0) >= offset
+            for counted in skip.values()
+            for partition, offset in counted.items()
+        ):
+            del self._skip[stage, topic]
+
+
+def _reached(positions: Mapping[int, int], bound: Mapping[int, int] | None) -> bool:
+    return bound is not None and all(positions.get(partition, 0) >= end for partition, end in bound.items())
+
+
+def _raise(offsets: dict[int, int], others: Mapping[int, int]) -> None:
+    """Set each offset to the higher one of two."""
+    for partition, offset in others.items():
+        offsets[partition] = max(offset, offsets.get(partition, offset))
+
+
+def _lower(offsets: dict[int, int], others: Mapping[int, int]) -> None:
+    """Set each offset to the lower one of two."""
+    for partition, offset in others.items():
+        offsets[partition] = min(offset, offsets.get(partition, offset))

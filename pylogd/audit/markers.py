@@ -1,0 +1,214 @@
+"""Tell the jobs behind a stage that a period, such as an hour, is complete there.
+
+Strategy: once a period is over and all of its windows have their verdict at a stage, a marker says which: one record in
+a compacted topic, with the key STAGE/TOPIC/START, and a file for periods that are complete. A period without messages
+has a marker too: its last window is judged even if it is empty. If late data change a verdict, the marker is published
+again with the next revision, and the file is replaced, or removed if the period is not complete any more.
+
+Must not know: how markers are written (`marker_files`, `state`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pylogd.audit.judging import Judgement, Verdict
+from pylogd.audit.ledger import Ledger
+from pylogd.audit.windows import Change
+from pylogd.errors import PylogdError
+
+_LONGEST_MS: Final = 366 * 86_400_000
+_COUNTS: Final = ("reported", "received", "missing", "lost", "duplicates", "unreported")
+
+
+class InvalidMarker(PylogdError):
+    """A record of the topic of markers that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The verdict on a period of a topic at a stage, with the sums of its windows' counts.
+
+    offsets: the stage has everything below these offsets of the topic that it comes from. revision: 1, and one more
+    each time that late data changed the marker.
+    """
+
+    stage: str
+    topic: str
+    start_ms: int
+    end_ms: int
+    verdict: Verdict
+    reported: int
+    received: int
+    missing: int
+    lost: int
+    duplicates: int
+    unreported: int
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    revision: int = 1
+    decided_at_ms: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every message of the period is at the stage once."""
+        return self.verdict is Verdict.COMPLETE
+
+    @property
+    def counts(self) -> tuple[Verdict, tuple[int, ...]]:
+        """What a later revision changes."""
+        return self.verdict, tuple(getattr(self, name) for name in _COUNTS)
+
+    @property
+    def key(self) -> bytes:
+        """The key of the marker's record."""
+        return f"{self.stage}/{self.topic}/{self.start_ms}".encode()
+
+    @property
+    def period(self) -> str:
+        """The period's start in UTC, such as `2026-11-23T07`, with minutes and seconds where it needs them."""
+        return period_name(self.start_ms)
+
+    def encode(self) -> bytes:
+        """Return the marker as JSON. `complete` is there for readers that want no other verdict."""
+        return json.dumps({**asdict(self), "complete": self.is_complete, "period": self.period}).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Marker:
+        """The inverse. Raises InvalidMarker."""
+        try:
+            document: dict[str, Any] = json.loads(value)
+            document["verdict"] = Verdict(document["verdict"])
+            return cls(**{name: document[name] for name in cls.__dataclass_fields__})
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidMarker(f"not a marker of pylogd's audit: {error!r}") from error
+
+
+def window_name(start_ms: int) -> str:
+    """Return the start of a window in UTC, to the second."""
+    return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def period_name(start_ms: int) -> str:
+    """Return the start of a period in UTC, as it is in the names of files and in `pylogd audit wait`."""
+    moment = datetime.fromtimestamp(start_ms / 1000, UTC)
+    text = moment.strftime("%Y-%m-%dT%H-%M-%S")
+    return text if start_ms % 60_000 else text[:-3] if start_ms % 3_600_000 else text[:-6]
+
+
+class Periods:
+    """Which periods have markers. `published` has the last one of each period that the ledger still keeps."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._period_ms = ledger.options.period_ms
+        first = -(-ledger.options.from_ms // self._period_ms) * self._period_ms
+        # 0: from the first window on, which is known once one was read
+        self._next = {(stage, topic): first for stage in ledger.stages for topic in ledger.topics}
+        self.published: dict[tuple[str, str, int], Marker] = {}
+        self._changed: set[tuple[str, str, int]] = set()
+
+    def restore(self, markers: Iterable[Marker]) -> None:
+        """Continue after markers that were published before."""
+        for marker in markers:
+            which = marker.stage, marker.topic
+            if which in self._next and marker.end_ms - marker.start_ms == self._period_ms:
+                self._next[which] = max(self._next[which], marker.end_ms)
+                self.published[*which, marker.start_ms] = marker
+
+    def begin(self, now_ms: int) -> None:
+        """Have the ledger judge the last window of each period that is over, although it may be empty."""
+        options = self._ledger.options
+        latest = (now_ms - options.grace_ms) // self._period_ms * self._period_ms
+        for topic in self._ledger.topics:
+            if not self._first_of(topic) and not self._find_first(topic, now_ms):
+                continue
+            for end in range(self._first_of(topic) + self._period_ms, latest + 1, self._period_ms):
+                self._ledger.ensure(topic, end - options.width_ms)
+
+    def due(self, changes: Iterable[Change], now_ms: int) -> Iterator[Marker]:
+        """Yield the markers to publish: of periods that are decided now, and of others that `changes` changed.
+
+        Call `note` once they are published; until then they are yielded again.
+        """
+        self._changed |= {
+            (change.stage, change.topic, change.start_ms - change.start_ms % self._period_ms) for change in changes
+        }
+        for key in sorted(self._changed & self.published.keys()):
+            marker, before = self._marker(*key, now_ms), self.published[key]
+            if marker is None:
+                continue  # a window of it has no verdict at the moment
+            if marker.counts == before.counts:
+                self._changed.discard(key)
+            else:
+                yield replace(marker, revision=before.revision + 1)
+        for which, first in self._next.items():
+            start = first
+            while (marker := self._marker(*which, start, now_ms)) is not None:
+                yield marker
+                start = marker.end_ms
+
+    def note(self, markers: Iterable[Marker]) -> None:
+        """Note that markers were published."""
+        for marker in markers:
+            which = marker.stage, marker.topic
+            self.published[*which, marker.start_ms] = marker
+            self._changed.discard((*which, marker.start_ms))
+            self._next[which] = max(self._next[which], marker.end_ms)
+
+    def done(self) -> dict[str, int]:
+        """Return the end of the last period of each topic that has a marker of every stage."""
+        return {topic: self._first_of(topic) for topic in self._ledger.topics}
+
+    def forget(self) -> None:
+        """Forget the markers of periods that the ledger has closed."""
+        kept = {(topic, start - start % self._period_ms) for topic, start in self._ledger.windows}
+        self.published = {each: marker for each, marker in self.published.items() if each[1:] in kept}
+
+    def _find_first(self, topic: str, now_ms: int) -> bool:
+        """Begin with the period of the first window, at most a year ago. Return whether there is one."""
+        starts = [start for each, start in self._ledger.windows if each == topic]
+        if not starts:
+            return False
+        first = max(min(starts), now_ms - _LONGEST_MS) // self._period_ms * self._period_ms
+        for which, start in self._next.items():
+            if which[1] == topic:
+                self._next[which] = start or first
+        return True
+
+    def _first_of(self, topic: str) -> int:
+        return min(start for (_, each), start in self._next.items() if each == topic)
+
+    def _marker(self, stage: str, topic: str, start: int, now_ms: int) -> Marker | None:
+        """Return the marker of a period; None if it is not over, or a window has no verdict yet."""
+        ledger = self._ledger
+        end = start + self._period_ms
+        last = ledger.windows.get((topic, end - ledger.options.width_ms))
+        if last is None or now_ms < end + ledger.options.grace_ms:
+            return None
+        windows = [
+            ledger.windows[topic, at].stages[stage]
+            for at in range(start, end, ledger.options.width_ms)
+            if (topic, at) in ledger.windows
+        ]
+        if not all(window.verdict.is_final and window.passed_at_ms is not None for window in windows):
+            return None
+        found = [window.judgement for window in windows if window.judgement is not None]
+        spec = ledger.stages[stage]
+        bound = last.stages[stage if spec.has_offsets else spec.source].bound or {}
+        offsets = {str(partition): offset for partition, offset in sorted(bound.items())}
+        return Marker(stage, topic, start, end, _worst(found), **_sums(found), offsets=offsets, decided_at_ms=now_ms)
+
+
+def _worst(found: Iterable[Judgement]) -> Verdict:
+    verdicts = {each.verdict for each in found}
+    order = (Verdict.INCOMPLETE, Verdict.UNKNOWN)
+    return next((verdict for verdict in order if verdict in verdicts), Verdict.COMPLETE)
+
+
+def _sums(found: Iterable[Judgement]) -> dict[str, int]:
+    each = list(found)
+    return {name: sum(getattr(one, name) for one in each) for name in _COUNTS}

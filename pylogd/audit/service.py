@@ -1,0 +1,327 @@
+"""Run the audit: read the stages and the reports, judge windows as they become due, store and publish the verdicts.
+
+Strategy: readers give the ledger what they count. Once a second a turn does the rest, in this order: look up bounds,
+judge, store the windows that changed, publish markers, close old windows. A turn that fails is logged and made again;
+what could not be stored is stored by a later one.
+
+The state is read at the start. If the service dies at any point, the next one resumes from the stored offsets. Two
+services with the same topics for state do each other's work again and write the same verdicts; run one.
+
+Rules: everything but tables and marker files runs on the reactor; no disk is waited for there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.audit.judging import Verdict
+from pylogd.audit.ledger import Ledger
+from pylogd.audit.marker_files import MarkerFiles
+from pylogd.audit.markers import InvalidMarker, Marker, Periods, window_name
+from pylogd.audit.stages import Stage
+from pylogd.audit.state import (
+    MARKER_TOPIC,
+    RESUME,
+    STATE_TOPIC,
+    InvalidState,
+    Resume,
+    decode_record,
+    records_of,
+)
+from pylogd.audit.topics import ReportsReader, Since
+from pylogd.audit.windows import Change, LedgerOptions, Saved, StageSpec
+from pylogd.client.core.audit import AUDIT_TOPIC
+from pylogd.client.core.security import SecurityOptions
+from pylogd.client.deferred import Admin, Consumer, Producer
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.records import Record
+
+log = Logger()
+
+_TURN_SECONDS: Final = 1.0
+_RESUME_SECONDS: Final = 30.0  # how often the offsets to resume from are stored if no window changed
+_REPLICAS: Final = 3
+_DAY_MS: Final = 86_400_000
+
+#: Makes a stage: called with the ledger, and where to begin.
+MakeStage = Callable[[Ledger, Since], Stage]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """What the service is told.
+
+    topics: the topics that it audits. since_ms: the first run begins with this time; None for now, 0 for the beginning
+    of the logs. keep_ms: how long verdicts are kept in the state topic. marker_files: the directory for files of
+    complete periods; None for none.
+    """
+
+    topics: Sequence[str]
+    bootstrap: str
+    reports: str = AUDIT_TOPIC
+    state: str = STATE_TOPIC
+    markers: str = MARKER_TOPIC
+    since_ms: int | None = None
+    keep_ms: int = 7 * _DAY_MS
+    marker_files: str | None = None
+    security: SecurityOptions | None = None
+
+
+class Observer:
+    """Is told what happens; the metrics are one."""
+
+    def turned(self, changes: Sequence[Change], markers: Sequence[Marker]) -> None:
+        """Note that a turn ended without an error."""
+
+    def failed(self) -> None:
+        """Note that a turn failed."""
+
+
+class AuditService:
+    """The service. `ledger` has the windows once it is started."""
+
+    def __init__(
+        self, reactor: Any, options: AuditOptions, windows: LedgerOptions,
+        stages: Sequence[tuple[StageSpec, MakeStage]], now_ms: Callable[[], int], observer: Observer | None = None,
+    ) -> None:  # fmt: skip
+        """`stages`: each behind its source. now_ms: the wall clock."""
+        self._reactor = reactor
+        self._options = options
+        self._windows = windows
+        self._make = stages
+        self._now_ms = now_ms
+        self._observer = observer or Observer()
+        self._admin = Admin(options.bootstrap, reactor=reactor, security=options.security, client_id="pylogd-audit")
+        self._producer = Producer(
+            options.bootstrap, reactor=reactor, security=options.security, client_id="pylogd-audit"
+        )  # fmt: skip
+        self._files = None if options.marker_files is None else MarkerFiles(options.marker_files)
+        self._stages: list[Stage] = []
+        self._reports: ReportsReader | None = None
+        self._resumed: Resume | None = None
+        self._stopping = False
+        self._resume_due = 0.0
+        self._running: Deferred[None] | None = None
+        self.ledger = Ledger([spec for spec, _ in stages], options.topics, windows)
+        self.periods = Periods(self.ledger)
+
+    def start(self) -> Deferred[None]:
+        """Read the state, then start the stages. Fires once all are reading."""
+        return Deferred.fromCoroutine(self._start())
+
+    def stop(self) -> Deferred[None]:
+        """Store what changed and stop. Fires once all connections are closed."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _start(self) -> None:
+        await self._create_topics()
+        markers = await self._restore()
+        since = Since(self._options.since_ms)
+        resumed = self._resumed
+        self._stages = [make(self.ledger, since) for _, make in self._make]
+        self._reports = ReportsReader(
+            self._reactor, self._options.bootstrap, self._options.reports, self.ledger, since, self._options.security
+        )
+        self.periods.restore(markers)
+        await self._reports.start(None if resumed is None else resumed.reports)
+        for stage in self._stages:
+            await stage.start(None if resumed is None else resumed.stages.get(stage.spec.name, {}))
+        if resumed is None:
+            await self._store()
+        self._running = Deferred.fromCoroutine(self._run())
+        self._running.addErrback(self._ended)
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        if self._running is not None:
+            self._running.cancel()
+            await self._running
+            try:
+                await self._store()
+            except (PylogdError, OSError) as error:
+                log.warn("Can't store the last verdicts, they will be found again: {error}", error=str(error))
+        for stage in self._stages:
+            await stage.stop()
+        if self._reports is not None:
+            await self._reports.stop()
+        await self._producer.close()
+        self._admin.close()
+
+    # At the start --------------------------------------------------------------------------------------------------
+
+    async def _create_topics(self) -> None:
+        """Create the topics that the service writes to, and the audit topic, unless they exist."""
+        brokers = (await self._admin.describe_cluster()).brokers
+        keep = {"cleanup.policy": "compact,delete", "retention.ms": str(self._options.keep_ms)}
+        wanted: Mapping[str, Mapping[str, str]] = {
+            self._options.state: keep,
+            self._options.markers: {"cleanup.policy": "compact"},
+            self._options.reports: {},
+        }
+        for topic, configs in wanted.items():
+            try:
+                await self._admin.create_topic(topic, 1, min(_REPLICAS, max(len(brokers), 1)), configs)
+            except KafkaError as error:
+                if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+
+    async def _restore(self) -> list[Marker]:
+        """Make the ledger from the state topic. Return the markers that were published."""
+        latest = await self._latest(self._options.state)
+        options = self._first_window()
+        if RESUME in latest:
+            self._resumed = Resume.decode(latest.pop(RESUME), options)
+            options = self._resumed.options
+            self._check(options)
+        self.ledger = Ledger(list(self.ledger.stages.values()), self._options.topics, options)
+        self.periods = Periods(self.ledger)
+        if self._resumed is not None:
+            self.ledger.trimmed.update(self._resumed.trimmed)
+            self.ledger.closed.update(self._resumed.closed)
+        for key, value in latest.items():
+            try:
+                found = decode_record(key, value)
+            except InvalidState as error:
+                log.warn("Ignoring a record of {topic}: {error}", topic=self._options.state, error=str(error))
+                continue
+            if isinstance(found, Saved):
+                self.ledger.restore(found)
+            elif found is not None:
+                self.ledger.restore_reports(found)
+        markers = []
+        for value in (await self._latest(self._options.markers)).values():
+            try:
+                markers.append(Marker.decode(value))
+            except InvalidMarker as error:
+                log.warn("Ignoring a record of {topic}: {error}", topic=self._options.markers, error=str(error))
+        return markers
+
+    def _first_window(self) -> LedgerOptions:
+        """Return the options with the first window that can be judged: the first one of which all is read."""
+        width, since = self._windows.width_ms, self._options.since_ms
+        begin = self._now_ms() if since is None else since
+        return replace(self._windows, from_ms=-(-begin // width) * width)
+
+    def _check(self, stored: LedgerOptions) -> None:
+        for name in ("width_ms", "period_ms"):
+            before, now = getattr(stored, name), getattr(self._windows, name)
+            if before != now:
+                raise PylogdError(
+                    f"the topic {self._options.state} has windows with {name} {before}, not {now}: use the same "
+                    "length, or another topic with --state"
+                )
+
+    async def _latest(self, topic: str) -> dict[bytes, bytes]:
+        """Return the last value of each key of a topic, read to its end."""
+        consumer = Consumer(
+            self._options.bootstrap, reactor=self._reactor, security=self._options.security, client_id="pylogd-audit",
+            auto_offset_reset="earliest", retry_timeout=30.0,
+        )  # fmt: skip
+        found: dict[bytes, bytes] = {}
+        try:
+            partitions = await consumer.partitions(topic)
+            ends = await consumer.end_offsets(partitions)
+            await consumer.assign(await consumer.beginning_offsets(partitions))
+            while any([await consumer.position(each) < ends[each] for each in partitions]):
+                for record in await consumer.poll(1.0):
+                    _keep(found, record)
+        finally:
+            await consumer.close()
+        return found
+
+    # Turns ---------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self.turn()
+            except (PylogdError, OSError) as error:
+                self._observer.failed()
+                log.error("Can't judge or store windows, trying again: {error}", error=str(error))
+            await deferLater(self._reactor, _TURN_SECONDS, lambda: None)
+
+    async def turn(self) -> None:
+        """Judge what can be judged, and store and publish it."""
+        now = self._now_ms()
+        self.periods.begin(now)
+        for stage in self._stages:
+            await stage.refresh()
+        for (name, topic), starts in self.ledger.needs(now).items():
+            assert self._reports is not None
+            reports = await self._reports.ends()  # first: what was reported before is in the topic
+            stage = next(stage for stage in self._stages if stage.spec.name == name)
+            self.ledger.bind(name, topic, starts, await stage.ends(topic), reports)
+        changes = self.ledger.judge(now)
+        self._log(changes)
+        markers = list(self.periods.due(changes, now))
+        await self._store()
+        await self._publish(markers)
+        self.periods.note(markers)
+        changes += self.ledger.close(now, self.periods.done())
+        self.periods.forget()
+        self._observer.turned(changes, markers)
+
+    async def _store(self) -> None:
+        taken = self.ledger.take()
+        resume = Resume(
+            self.ledger.options, taken.resume, taken.resume_reports, taken.trimmed, dict(self.ledger.closed)
+        ).encode()
+        records = list(records_of(taken))
+        now = self._reactor.seconds()
+        if not records and now < self._resume_due and not self._stopping:
+            return
+        try:
+            await self._write(self._options.state, records)
+            await self._write(self._options.state, [(RESUME, resume)])
+        except BaseException:
+            self.ledger.put_back(taken)
+            raise
+        self._resume_due = now + _RESUME_SECONDS
+
+    async def _publish(self, markers: Sequence[Marker]) -> None:
+        await self._write(self._options.markers, [(marker.key, marker.encode()) for marker in markers])
+        for marker in markers:
+            if self._files is not None:
+                await deferToThreadPool(
+                    self._reactor, self._reactor.getThreadPool(), self._files.write, marker
+                )  # fmt: skip
+
+    async def _write(self, topic: str, records: Sequence[tuple[bytes, bytes]]) -> None:
+        deliveries = [await self._producer.send(topic, value, key) for key, value in records]
+        for delivery in deliveries:
+            await delivery.result()
+
+    def _log(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            found = change.judgement
+            before = None if change.before is None else change.before.verdict
+            if found.verdict is Verdict.INCOMPLETE or (before is not None and before.is_final):
+                log.warn(
+                    "{topic} at {stage}, window {start}Z: {verdict}{before}. Reported {reported}, received {received}, "
+                    "missing {missing}, lost {lost}, duplicates {duplicates}, unreported {unreported}",
+                    topic=change.topic, stage=change.stage, start=window_name(change.start_ms), verdict=found.verdict,
+                    before=f" (was {before})" if before is not None and before.is_final else "",
+                    reported=found.reported, received=found.received, missing=found.missing, lost=found.lost,
+                    duplicates=found.duplicates, unreported=found.unreported,
+                )  # fmt: skip
+
+    def _ended(self, failure: Failure) -> None:
+        if not (self._stopping and failure.check(CancelledError)):
+            log.failure("Unexpected error in the audit: no window is judged any more. Restart it", failure)
+
+
+def _keep(found: dict[bytes, bytes], record: Record) -> None:
+    if record.key is None:
+        return
+    if record.value is None:
+        found.pop(record.key, None)
+    else:
+        found[record.key] = record.value

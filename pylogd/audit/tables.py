@@ -1,0 +1,247 @@
+"""Count the messages of a table, in a thread: the files that each commit added.
+
+Strategy: every few seconds the table is looked at as of its last commit. Files that were not there before are read:
+only the columns with partition, offset and headers, and of these only the row groups that can have rows to count. With
+the first look all files are new, and only rows from the given offsets on are counted. Later all rows of new files are,
+so that a load that was committed twice is seen, except after files have vanished: then new ones may be what a
+compaction made of them, and only rows behind the table's last position are counted.
+
+Rules: reading never changes a table, except that opening a Parquet lake completes a commit that another process left
+when it died. A file that vanishes while it is read ends the look; the next one counts its rows, wherever they are then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.audit.counting import Counted, Row, Skip
+from pylogd.audit.ledger import Ledger
+from pylogd.audit.marker_files import open_location
+from pylogd.audit.topics import Since
+from pylogd.audit.windows import StageSpec
+from pylogd.client.core.audit import HEADER
+from pylogd.errors import PylogdError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pylogd.tables.interface import Table
+
+log = Logger()
+
+_LOOK_SECONDS: Final = 5.0
+_TOPIC: Final = re.compile(r"/topic=([^/]+)/")
+_BATCH: Final = 50_000
+
+Partition = tuple[str, int]
+
+
+class NotAudited(PylogdError):
+    """A table without the columns that stamps are in."""
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look at a table found: counts by topic, and the offsets that the table has reached."""
+
+    counted: dict[str, Counted] = field(default_factory=dict)
+    reached: Mapping[Partition, int] = field(default_factory=dict)
+
+
+class TableReader:
+    """Looks at a table. Not threadsafe: one look at a time, in any thread."""
+
+    def __init__(self, table: Table, topics: Collection[str], width_ms: int) -> None:
+        self._table = table
+        self._topics = frozenset(topics)
+        self._width_ms = width_ms
+        self._seen: set[str] | None = None
+
+    def position(self) -> Mapping[Partition, int]:
+        """Return the offsets that the table has reached, and regard all of its files as counted."""
+        self._table.refresh()
+        self._seen = {file.path for file in (*self._table.files(), *self._table.quarantined())}
+        return self._reached()
+
+    def look(self, since: Mapping[Partition, int], skip: Mapping[str, Skip], now_ms: int) -> Look:
+        """Count the rows of files that were not there at the last look.
+
+        since: the offsets that were counted up to. skip: see `Ledger.skip`, by topic. Raises PylogdError and OSError.
+        """
+        self._table.refresh()
+        files = {file.path for file in (*self._table.files(), *self._table.quarantined())}
+        is_first = self._seen is None
+        again = is_first or not files >= (self._seen or set())
+        found = Look(reached=self._reached())
+        for path in sorted(files - (self._seen or set())):
+            for topic, partition, rows in self._rows(path, since if again else {}):
+                counted = found.counted.setdefault(topic, Counted())
+                counted.count(partition, rows, self._width_ms, now_ms, skip.get(topic, {}))
+        self._seen = files
+        return found
+
+    def _reached(self) -> dict[Partition, int]:
+        return {each: offset for each, offset in self._table.position.offsets.items() if each[0] in self._topics}
+
+    def _rows(self, path: str, since: Mapping[Partition, int]) -> Iterator[tuple[str, int, list[Row]]]:
+        """Yield the stamped rows of a file with their headers, by topic and partition."""
+        import pyarrow.parquet as pq  # noqa: PLC0415 - slow to load
+
+        found = _TOPIC.search(path)
+        topic = unquote(found[1]) if found else None
+        if topic is not None and topic not in self._topics:
+            return
+        files, name = open_location(path)
+        with files.open_input_file(name) as source, pq.ParquetFile(source) as file:
+            columns = ["partition", "offset", "headers"]
+            if missing := set(columns) - set(file.schema_arrow.names):
+                raise NotAudited(f"{path} has no {' and '.join(sorted(missing))}: a table without them has no stamps")
+            if topic is None:
+                columns.append("topic")
+            least = min((since.get(each, 0) for each in self._reached()), default=0)
+            groups = [group for group in range(file.num_row_groups) if _greatest(file, group) >= least]
+            for batch in file.iter_batches(_BATCH, row_groups=groups, columns=columns) if groups else ():
+                for (name_of, partition), rows in stamped(batch, topic).items():
+                    begin = since.get((name_of, partition), 0)
+                    if name_of in self._topics:
+                        yield name_of, partition, [row for row in rows if row[0] >= begin]
+
+
+def stamped(batch: pa.RecordBatch, topic: str | None) -> dict[Partition, list[Row]]:
+    """Return the rows with stamps, as offset and those headers, by topic and partition. topic: None if a column has it.
+
+    Rows without stamps make no Python object.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - slow to load
+
+    headers = batch.column("headers")
+    pairs = pc.list_flatten(headers)
+    if not len(pairs):
+        return {}
+    mine = pc.equal(pc.struct_field(pairs, [0]), HEADER)
+    parents = pc.list_parent_indices(headers).filter(mine)
+    values = pc.struct_field(pairs, [1]).filter(mine).to_pylist()
+    offsets = batch.column("offset").take(parents).to_pylist()
+    partitions = batch.column("partition").take(parents).to_pylist()
+    topics = [topic] * len(values) if topic is not None else batch.column("topic").take(parents).to_pylist()
+    found: dict[Partition, list[Row]] = {}
+    before = -1
+    for parent, name, partition, offset, value in zip(
+        parents.to_pylist(), topics, partitions, offsets, values, strict=True
+    ):
+        rows = found.setdefault((name, partition), [])
+        if parent == before:  # a message with several stamps
+            rows[-1] = (offset, [*rows[-1][1], (HEADER, value)])
+        else:
+            rows.append((offset, [(HEADER, value)]))
+        before = parent
+    return found
+
+
+def _greatest(file: Any, group: int) -> float:
+    """Return the greatest offset in a row group; infinite if the file does not say."""
+    of_group = file.metadata.row_group(group)
+    for index in range(of_group.num_columns):
+        column = of_group.column(index)
+        if column.path_in_schema == "offset":
+            return (
+                float("inf") if not column.is_stats_set or not column.statistics.has_min_max else column.statistics.max
+            )
+    return float("inf")
+
+
+class TableStage:
+    """Implements `stages.Stage` on a table. `behind`: what its last look failed with; "" if it did not."""
+
+    def __init__(
+        self, reactor: Any, spec: StageSpec, open_table: Callable[[], Table], ledger: Ledger, since: Since,
+        now_ms: Callable[[], int], *, interval: float = _LOOK_SECONDS,
+    ) -> None:  # fmt: skip
+        """open_table: opens the table, in a thread. interval: seconds between two looks."""
+        self.spec = spec
+        self._reactor = reactor
+        self._open = open_table
+        self._ledger = ledger
+        self._since = since
+        self._now_ms = now_ms
+        self._interval = interval
+        self._reader: TableReader | None = None
+        self._stopping = False
+        self._running: Deferred[None] | None = None
+
+    def start(self, positions: Mapping[Partition, int] | None) -> Deferred[None]:
+        """Open the table, and begin to look at it."""
+        return Deferred.fromCoroutine(self._start(positions))
+
+    async def _start(self, positions: Mapping[Partition, int] | None) -> None:
+        if positions is not None:
+            self._note(positions)
+        elif self._since.at_ms is None:
+            reader = await self._thread(self._make)
+            self._note(await self._thread(reader.position))
+            self._reader = reader
+        self._running = Deferred.fromCoroutine(self._run())
+        self._running.addErrback(self._ended)
+
+    def ends(self, topic: str) -> Deferred[dict[int, int]]:
+        """Raise: a table has no offsets of its own."""
+        raise NotImplementedError(f"the table {self.spec.name} has no offsets of its own for {topic}")
+
+    def refresh(self) -> Deferred[None]:
+        """Do nothing: each look finds what was committed."""
+        done: Deferred[None] = Deferred()
+        done.callback(None)
+        return done
+
+    def stop(self) -> Deferred[None]:
+        """Stop looking. Fires once the last look has ended."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        if self._running is not None:
+            self._running.cancel()
+            await self._running
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._look()
+            except (PylogdError, OSError) as error:
+                log.error("Can't read the table {name}, trying again: {error}", name=self.spec.name, error=str(error))
+            await deferLater(self._reactor, self._interval, lambda: None)
+
+    async def _look(self) -> None:
+        if self._reader is None:
+            self._reader = await self._thread(self._make)
+        ledger, name = self._ledger, self.spec.name
+        since = dict(ledger.positions[name])
+        skip = {topic: ledger.skip(name, topic) for topic in ledger.topics}
+        found = await self._thread(self._reader.look, since, skip, self._now_ms())
+        for topic in ledger.topics:
+            reached = {each[1]: offset for each, offset in found.reached.items() if each[0] == topic}
+            ledger.add(name, topic, found.counted.get(topic, Counted()), reached)
+
+    def _make(self) -> TableReader:
+        return TableReader(self._open(), self._ledger.topics, self._ledger.options.width_ms)
+
+    def _note(self, positions: Mapping[Partition, int]) -> None:
+        for (topic, partition), offset in positions.items():
+            self._ledger.add(self.spec.name, topic, Counted(), {partition: offset})
+
+    def _thread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *arguments)
+
+    def _ended(self, failure: Failure) -> None:
+        if not (self._stopping and failure.check(CancelledError)):
+            log.failure("Unexpected error while reading the table {name}", failure, name=self.spec.name)

@@ -1,0 +1,130 @@
+"""The windows of a ledger: what is kept of each, and what is stored.
+
+Must not know: who decides when a window can be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pylogd.audit.counting import Origin, Tally
+from pylogd.audit.judging import Judgement, Reported, Verdict
+
+#: A window: its topic, and its start in milliseconds since 1970.
+WindowKey = tuple[str, int]
+#: The most reports of producers and tallies of rows that are kept.
+MOST_COUNTS: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """What the ledger needs to know of a stage.
+
+    name: unique. source: the stage before it; "" for the first one. has_offsets: whether its rows have offsets of its
+    own, as those of topics; else they have those of its source, as in tables. settle_ms: how long after its source it
+    is taken as having everything, if it can't tell what it has committed; None if it can.
+    """
+
+    name: str
+    source: str = ""
+    has_offsets: bool = True
+    settle_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """Times in milliseconds: the length of windows and of periods, and how long to wait (see `ledger`).
+
+    from_ms: windows that began before are ignored: their first messages were not read.
+    """
+
+    width_ms: int = 60_000
+    period_ms: int = 3_600_000
+    grace_ms: int = 60_000
+    late_ms: int = 3_600_000
+    from_ms: int = 0
+    most_counts: int = MOST_COUNTS
+
+
+@dataclass(slots=True)
+class StageWindow:
+    """A window at a stage.
+
+    begins: the lowest offset of its rows that are not stored, by partition. ends: the offset behind the last of its
+    rows that were read in this run. touched: whether it has to be judged anew.
+    """
+
+    tallies: dict[Origin, Tally] = field(default_factory=dict)
+    begins: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    bound: Mapping[int, int] | None = None
+    passed_at_ms: int | None = None
+    touched: bool = True
+    unsaved: bool = False
+    judgement: Judgement | None = None
+    judged_at_ms: int = 0
+    revision: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict; OPEN if it was not judged yet."""
+        return Verdict.OPEN if self.judgement is None else self.judgement.verdict
+
+
+@dataclass(slots=True)
+class Window:
+    """A window of a topic at all stages. bound, begins: in the audit topic, as those of `StageWindow`."""
+
+    stages: dict[str, StageWindow]
+    reports: dict[str, Reported] = field(default_factory=dict)
+    bound: Mapping[int, int] | None = None
+    begins: dict[int, int] = field(default_factory=dict)
+
+
+class Saved(NamedTuple):
+    """A window at a stage as it has to be stored: what was counted below the offsets `counted`, and the judgement.
+
+    reports_bound: the window's bound in the audit topic.
+    """
+
+    stage: str
+    topic: str
+    start_ms: int
+    window: StageWindow
+    counted: Mapping[int, int]
+    reports_bound: Mapping[int, int] | None = None
+
+
+class SavedReports(NamedTuple):
+    """The reports of a window, as they have to be stored. begins: as of `Window`."""
+
+    topic: str
+    start_ms: int
+    reports: Mapping[str, Reported]
+    begins: Mapping[int, int]
+
+
+class Taken(NamedTuple):
+    """What to store, in this order.
+
+    resume: the offsets to read from after a restart, by stage. resume_reports: the same of the audit topic. trimmed: up
+    to which time rows were deleted uncounted, by stage and topic.
+    """
+
+    windows: Sequence[Saved]
+    reports: Sequence[SavedReports]
+    resume: Mapping[str, Mapping[tuple[str, int], int]]
+    resume_reports: Mapping[int, int]
+    trimmed: Mapping[tuple[str, str], int]
+
+
+class Change(NamedTuple):
+    """A judgement that is new, or another one than before."""
+
+    stage: str
+    topic: str
+    start_ms: int
+    judgement: Judgement
+    before: Judgement | None

@@ -1,0 +1,286 @@
+"""`pylogd audit serve`, `report` and `wait`: the audit as a service, and what it found."""
+
+# ruff: noqa: PLC0415 - Twisted, and modules that need the extra, are imported when a command runs
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pylogd.cli.common import bootstrap_option, connect, http_endpoint, json_option, parse_time
+from pylogd.cli.common import security as client_security
+from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.client.core.audit import AUDIT_TOPIC
+from pylogd.clock import wall_ms
+
+if TYPE_CHECKING:
+    from pylogd.audit.judging import Verdict
+    from pylogd.audit.markers import Marker
+    from pylogd.audit.opening import StageDescription
+    from pylogd.audit.report import Row
+    from pylogd.audit.service import AuditOptions
+
+EXIT_INCOMPLETE = 1
+EXIT_UNKNOWN = 3
+_PERIODS = {"hour": 3_600_000, "day": 86_400_000}
+_STATE = "pylogd-audit-state"
+_MARKERS = "pylogd-audit-complete"
+_POLL_SECONDS = 0.5
+
+
+def _extra(module: str) -> Any:
+    """Import a module of the room `audit`. Raises ClickException if the extra is missing."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[audit]'") from error
+
+
+_state_option = click.option(
+    "--state", default=_STATE, show_default=True, metavar="TOPIC", help="The compacted topic with all verdicts."
+)
+_markers_option = click.option(
+    "--markers", default=_MARKERS, show_default=True, metavar="TOPIC", help="The compacted topic of markers."
+)
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True)
+@bootstrap_option
+@click.option("--stage", "stages", multiple=True, metavar="NAME=KIND:WHERE",
+              help="A later stage: NAME=table:PATH, or NAME=cluster:HOST:PORT. Repeat it for each stage.")  # fmt: skip
+@click.option("--reports", default=AUDIT_TOPIC, show_default=True, metavar="TOPIC", help="The topic of reports.")
+@_state_option
+@_markers_option
+@click.option("--marker-files", metavar="DIR", help="Write a file here for each complete period: a path or URI.")
+@click.option("--period", default="hour", show_default=True, metavar="hour|day|SECONDS",
+              help="What a marker is about.")  # fmt: skip
+@click.option("--window", type=click.FloatRange(0.001), default=60.0, show_default=True, metavar="SECONDS",
+              help="The length of windows; that of the producers, or a multiple.")  # fmt: skip
+@click.option("--grace", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
+              help="How long after its end a window is judged.")  # fmt: skip
+@click.option("--late", type=click.FloatRange(0), default=3600.0, show_default=True, metavar="SECONDS",
+              help="How long after its period late data can change a verdict.")  # fmt: skip
+@click.option("--since", default="now", show_default=True, metavar="TIME",
+              help="Where the first run begins: now, beginning, or a time such as 2h.")  # fmt: skip
+@click.option("--keep", type=click.FloatRange(0), default=7.0, show_default=True, metavar="DAYS",
+              help="How long verdicts are kept.")  # fmt: skip
+@click.option("--interval", type=click.FloatRange(0.1), default=5.0, show_default=True, metavar="SECONDS",
+              help="How often to look for new commits of tables.")  # fmt: skip
+@click.option("-l", "--listen", metavar="HOST:PORT",
+              help="Serve metrics and the report here by HTTP; port 0 picks a free port.")  # fmt: skip
+@click.pass_context
+def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen: str | None, **given: Any) -> None:
+    """Audit TOPICS continuously, until SIGTERM or Ctrl-C.
+
+    Each window is judged at the cluster with the audit topic (stage `serving`) and at each later stage, up to what the
+    stage has committed. Verdicts and the position are kept in a topic: restart the command at any time. Needs the extra
+    `pylogd-broker[audit]`.
+
+    \b
+    pylogd audit serve flights --listen 127.0.0.1:8090
+    pylogd audit serve flights --stage lake=table:/data/lake --marker-files /data/lake/_complete
+    pylogd audit serve flights --stage mirror=cluster:mirror:9092,group=flights-mirror
+    """
+    opening = _extra("pylogd.audit.opening")
+    descriptions = [opening.StageDescription.parse(text) for text in given["stages"]]
+    opening.check_stages(descriptions)
+    options = _options(topics, bootstrap, given)
+    ctx.exit(_serve(options, descriptions, given, listen))
+
+
+def _options(topics: Sequence[str], bootstrap: str, given: dict[str, Any]) -> AuditOptions:
+    from pylogd.audit.service import AuditOptions
+
+    since = {"now": None, "beginning": 0}.get(given["since"], -1)
+    if since == -1:
+        since = parse_time(given["since"])
+        if since is None:
+            raise click.BadParameter(f"{given['since']!r} is neither now, beginning nor a time", param_hint="--since")
+    return AuditOptions(
+        sorted(set(topics)), bootstrap, given["reports"], given["state"], given["markers"], since,
+        round(given["keep"] * _PERIODS["day"]), given["marker_files"], client_security(),
+    )  # fmt: skip
+
+
+def _period_ms(text: str) -> int:
+    try:
+        found = _PERIODS.get(text) or round(float(text) * 1000)
+    except ValueError:
+        found = 0
+    if found <= 0:
+        raise click.BadParameter(f"{text!r} is neither hour, day nor a number of seconds", param_hint="--period")
+    return found
+
+
+def _serve(
+    options: AuditOptions, descriptions: Sequence[StageDescription], given: dict[str, Any], listen: str | None
+) -> int:
+    from pylogd.audit.process import AuditProcess
+    from pylogd.audit.windows import LedgerOptions
+    from pylogd.process.logs import log_to
+    from pylogd.process.shell import Shell, process_reactor, run_in_foreground
+
+    reactor = process_reactor()
+    windows = LedgerOptions(
+        round(given["window"] * 1000), _period_ms(given["period"]), round(given["grace"] * 1000),
+        round(given["late"] * 1000),
+    )  # fmt: skip
+    if windows.period_ms % windows.width_ms:
+        raise click.BadParameter("a period has to be a multiple of a window", param_hint="--window")
+    log_to(sys.stderr)
+    address = listen and http_endpoint(listen)
+    process = AuditProcess(
+        reactor, options, windows, descriptions, listen=address, look_seconds=given["interval"], now_ms=wall_ms
+    )  # fmt: skip
+    shell = Shell(reactor, process, process.describe)
+    shell.announce = print_line
+    return run_in_foreground(shell, reactor, "pylogd audit serve")
+
+
+@click.command()
+@click.argument("topics", nargs=-1)
+@bootstrap_option
+@_state_option
+@click.option("--since", default="6h", show_default=True, metavar="TIME", help="Only windows that began since then.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with a chart.")
+@click.option("--svg", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Write the chart.")
+@click.option("--all", "everything", is_flag=True, help="Also print windows that are complete.")
+@json_option
+@click.pass_context
+def report(
+    ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, state: str, since: str, page: Path | None,
+    picture: Path | None, everything: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what `pylogd audit serve` found: windows by stage, of TOPICS or of all.
+
+    Exit status: 0 all windows are complete, 1 a window is incomplete, 3 no window is incomplete but one is unknown or
+    pending, or there are none.
+
+    \b
+    pylogd audit report flights --since 24h
+    pylogd audit report --html audit.html
+    """
+    _extra("pylogd.audit.report")
+    begin = parse_time(since)
+    if begin is None:
+        raise click.BadParameter(f"{since!r} is no time", param_hint="--since")
+    from pylogd.audit.report import as_html, as_svg
+
+    found, width_ms = _read_rows(bootstrap, state)
+    rows = [row for row in found if row.start_ms >= begin and (not topics or row.topic in topics)]
+    stages = list(dict.fromkeys(["serving", *(row.stage for row in rows)]))
+    if page is not None:
+        page.write_text(as_html(rows, stages, width_ms), "utf-8")
+    if picture is not None:
+        picture.write_text(as_svg(rows, stages, width_ms), "utf-8")
+    verdicts = {row.judgement.verdict for row in rows}
+    _print_rows([row for row in rows if everything or row.judgement.verdict != "complete"], as_json)
+    complete = sum(row.judgement.verdict == "complete" for row in rows)
+    note(f"{complete} of {len(rows)} windows are complete" if rows else "there are no windows since then")
+    ctx.exit(_exit_status(verdicts))
+
+
+def _exit_status(verdicts: set[Verdict]) -> int:
+    if "incomplete" in verdicts:
+        return EXIT_INCOMPLETE
+    return 0 if verdicts == {"complete"} else EXIT_UNKNOWN
+
+
+def _print_rows(rows: Sequence[Row], as_json: bool) -> None:
+    documents = [row.as_document() for row in rows]
+    if as_json:
+        for document in documents:
+            print_json(document)
+    elif documents:
+        print_table(list(documents[0]), [tuple(document.values()) for document in documents])
+
+
+def _read_rows(bootstrap: str, state: str) -> tuple[list[Row], int]:
+    """Return the verdicts in the state topic, and the length of windows in milliseconds."""
+    import json
+
+    from pylogd.audit.report import Row, sort_rows
+    from pylogd.audit.state import RESUME, judgement_of
+
+    width_ms = 60_000
+    latest: dict[bytes, Row] = {}
+    for key, value in _records(bootstrap, state, None):
+        if key == RESUME:
+            width_ms = json.loads(value)["width_ms"]
+        elif key.startswith(b"window/"):
+            stage, topic, start = key.decode().removeprefix("window/").rsplit("/", 2)
+            try:
+                document = json.loads(value)
+                latest[key] = Row(stage, topic, int(start), judgement_of(document), document["revision"])
+            except (ValueError, KeyError, TypeError) as error:
+                note(f"ignoring {key.decode()}, which this version can't read: {error!r}")
+    return sort_rows(latest.values(), ["serving"]), width_ms
+
+
+def _records(bootstrap: str, topic: str, deadline: Callable[[], bool] | None) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and value of a topic's records up to its end; with `deadline` until it returns true."""
+    from pylogd.client import Consumer
+
+    with connect(bootstrap) as cluster, Consumer(cluster, auto_offset_reset="earliest") as consumer:
+        partitions = consumer.partitions(topic)
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(consumer.beginning_offsets(partitions))
+        while any(consumer.position(each) < ends[each] for each in partitions) or (deadline and not deadline()):
+            for record in consumer.poll(_POLL_SECONDS):
+                if record.key is not None and record.value is not None:
+                    yield record.key, record.value
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("period")
+@bootstrap_option
+@click.option("--stage", default="serving", show_default=True, help="The stage.")
+@_markers_option
+@click.option("--timeout", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+              help="How long to wait for the marker; by default not at all.")  # fmt: skip
+@json_option
+@click.pass_context
+def wait(
+    ctx: click.Context, /, topic: str, period: str, bootstrap: str, stage: str, markers: str, timeout: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Wait until the PERIOD of a TOPIC is decided at a stage, and say whether it is complete.
+
+    PERIOD is its start in UTC, as in markers: 2026-11-23T07. Exit status: 0 it is complete, 1 it is incomplete, 3 it is
+    unknown, or not decided within --timeout.
+
+    \b
+    pylogd audit wait flights 2026-11-23T07 --stage lake --timeout 3600 && spark-submit daily.py
+    """
+    _extra("pylogd.audit.markers")
+    found = _find_marker(bootstrap, markers, (stage, topic, period), timeout)
+    if found is None:
+        note(f"{topic} {period} is not decided at {stage} yet")
+        ctx.exit(EXIT_UNKNOWN)
+    line = (
+        f"{topic} {period} at {stage}: {found.verdict}. Reported {found.reported}, received {found.received}, missing "
+        f"{found.missing}, lost {found.lost}, duplicates {found.duplicates}, unreported {found.unreported}"
+    )
+    print_line(found.encode().decode() if as_json else line)
+    ctx.exit(_exit_status({found.verdict}))
+
+
+def _find_marker(bootstrap: str, markers: str, wanted: tuple[str, str, str], timeout: float) -> Marker | None:
+    """Return the latest marker of a stage, topic and period, waiting up to `timeout` seconds for a first one."""
+    from pylogd.audit.markers import Marker
+
+    end = time.monotonic() + timeout
+    found: list[Marker] = []
+    for _, value in _records(bootstrap, markers, lambda: bool(found) or time.monotonic() >= end):
+        marker = Marker.decode(value)
+        if (marker.stage, marker.topic, marker.period) == wanted:
+            found.append(marker)
+    return found[-1] if found else None

@@ -1,0 +1,140 @@
+"""`pylogd audit serve` with a real broker: a producer and the service that are killed, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pylogd.cli.main import pylogd
+from pylogd.client import Admin, AuditedProducer, NewTopic, Producer
+from pylogd.clock import wall_ms
+from pylogd.local.broker import pylogd_command
+from tests.audits import ServedAudit, sums, until
+from tests.integration.conftest import Address
+
+pytestmark = pytest.mark.timeout(300)
+#: Sends 100 messages, then 50 which stay in the buffer, and waits for its end.
+DYING = """
+import sys, time
+from pathlib import Path
+from pylogd.client import AuditedProducer, Producer
+address, topic, journal = sys.argv[1:]
+producer = Producer(address, linger_ms=3_600_000)
+audited = AuditedProducer(producer, topic=f"{topic}-audit", window_ms=1000, journal=journal)
+for number in range(100):
+    audited.send(topic, b"%d" % number)
+producer.flush()
+for number in range(100, 150):
+    audited.send(topic, b"%d" % number)
+while " 149\\n" not in Path(journal).read_text():
+    time.sleep(0.01)
+print("ready", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def audited_topic(broker: Address, topic: str) -> str:
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic(topic, 3, 1)])
+    return topic
+
+
+@pytest.fixture
+def service(broker: Address, audited_topic: str, tmp_path: Path) -> Iterator[ServedAudit]:
+    options = ("--window", "1", "--period", "2", "--grace", "0.2", "--marker-files", str(tmp_path / "markers"))
+    with ServedAudit(broker.address, audited_topic, tmp_path, *options) as found:
+        yield found
+
+
+def run(broker: Address, *arguments: str) -> Result:
+    return CliRunner().invoke(pylogd, ["audit", *arguments, "-b", broker.address])
+
+
+def test_a_killed_producer_s_messages_are_lost_and_said_to_be(
+    broker: Address, audited_topic: str, service: ServedAudit, tmp_path: Path
+) -> None:
+    """Its successor reports them. Before that its windows are unknown. A killed service finds the same again."""
+    journal = tmp_path / "journal"
+    command = [sys.executable, "-c", DYING, broker.address, audited_topic, str(journal)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying:
+        assert dying.stdout is not None and dying.stdout.readline() == "ready\n"
+        dying.kill()
+    until(lambda: sums(service.windows(), "unreported") == (100,), service.windows)
+    assert service.end(signal.SIGKILL) == -signal.SIGKILL
+    with Producer(broker.address) as producer, AuditedProducer(
+        producer, topic=f"{audited_topic}-audit", window_ms=1000, journal=journal
+    ) as heir:  # fmt: skip
+        heir.send(audited_topic, b"alive")
+    service.start()
+    until(
+        lambda: (
+            sums(service.windows(), "reported", "received", "lost", "unreported", "duplicates") == (1, 101, 50, 0, 0)
+        ),
+        service.windows,
+    )
+    until(lambda: 'pylogd_audit_messages{kind="lost",stage="serving"' in service.get("metrics"), service.log)
+    assert "lost: " in service.get("")
+    assert service.end(signal.SIGTERM) == 0
+    found = run(broker, "report", audited_topic, "--state", f"{audited_topic}-state", "--json")
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert (found.exit_code, sums(rows, "lost")) == (1, (50,)), found.output
+
+
+def test_complete_periods_have_markers_that_jobs_wait_for(
+    broker: Address, audited_topic: str, service: ServedAudit, tmp_path: Path
+) -> None:
+    folder = tmp_path / "markers" / "serving" / audited_topic
+    until(lambda: list(folder.glob("*.json")), service.log)  # the first period, in which it began, has no marker
+    with Producer(broker.address) as producer, AuditedProducer(
+        producer, topic=f"{audited_topic}-audit", window_ms=1000
+    ) as audited:  # fmt: skip
+        for number in range(300):
+            audited.send(audited_topic, b"%d" % number, key=b"%d" % number)
+    last = wall_ms() // 2000 * 2000
+
+    def decided() -> bool:
+        documents = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+        return any(document["start_ms"] >= last for document in documents)
+
+    until(decided, lambda: (list(folder.glob("*")), service.log()))
+    documents = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    assert sums(documents, "reported", "received", "missing", "duplicates") == (300, 300, 0, 0)
+    with Admin(broker.address) as admin:
+        assert admin.describe_topic(f"{audited_topic}-complete").partitions
+    period = documents[0]["period"]
+    waited = run(broker, "wait", audited_topic, period, "--markers", f"{audited_topic}-complete")
+    assert (waited.exit_code, "complete" in waited.stdout) == (0, True), waited.output
+    none = run(broker, "wait", audited_topic, "1999-01-01T00", "--markers", f"{audited_topic}-complete")
+    assert (none.exit_code, "is not decided" in none.stderr) == (3, True), none.output
+    page = tmp_path / "audit.html"
+    assert service.end(signal.SIGTERM) == 0
+    found = run(broker, "report", "--state", f"{audited_topic}-state", "--html", str(page), "--all")
+    assert found.exit_code == 0, found.output
+    assert "<svg" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["not-there"], 1, "not-there"),
+        (["TOPIC", "--stage", "lake=/data"], 1, "neither NAME=cluster:HOST:PORT nor NAME=table:LOCATION"),
+        (["TOPIC", "--window", "7"], 2, "a period has to be a multiple of a window"),
+        (["TOPIC", "--since", "soon"], 2, "'soon' is neither now, beginning nor a time"),
+        (["TOPIC", "--period", "week"], 2, "'week' is neither hour, day nor a number of seconds"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line(
+    broker: Address, audited_topic: str, options: list[str], code: int, text: str
+) -> None:
+    words = [audited_topic if each == "TOPIC" else each for each in options]
+    command = [*pylogd_command(), "audit", "serve", "-b", broker.address, "--state", f"{audited_topic}-state", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, text in done.stderr.splitlines()[-1]) == (code, True), done.stderr

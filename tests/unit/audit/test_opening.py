@@ -1,0 +1,47 @@
+"""How stages are named on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from pylogd.audit.opening import InvalidStage, StageDescription, check_stages
+from pylogd.audit.windows import StageSpec
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "spec"),
+    [
+        ("lake=table:/data/lake", "/data/lake", StageSpec("lake", "serving", has_offsets=False)),
+        ("lake=table:s3://b/a=b/lake", "s3://b/a=b/lake", StageSpec("lake", "serving", has_offsets=False)),
+        ("lake=table:/l,from=m", "/l", StageSpec("lake", "m", has_offsets=False)),
+        ("m=cluster:a:1,b:2,group=g", "a:1,b:2", StageSpec("m", "serving")),
+        ("m=cluster:a:1", "a:1", StageSpec("m", "serving", settle_ms=60_000)),
+        ("m=cluster:a:1,settle=1.5,config=f", "a:1", StageSpec("m", "serving", settle_ms=1500)),
+    ],
+)
+def test_stages_are_described_by_text(text: str, where: str, spec: StageSpec) -> None:
+    found = StageDescription.parse(text)
+    assert (found.where, found.spec) == (where, spec)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lake", "lake=/data", "lake=odd:/x", "a/b=table:/x", "lake=table:", "lake=table:/x,group=g"]
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(InvalidStage):
+        StageDescription.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["serving=table:/x"], "two stages named serving"),
+        (["a=table:/x", "a=table:/y"], "two stages named a"),
+        (["a=table:/x,from=m", "m=cluster:a:1"], "no cluster named m before it"),
+        (["a=table:/x", "b=table:/y,from=a"], "no cluster named a before it"),
+        (["m=cluster:a:1,settle=soon"], "no number of seconds"),
+    ],
+)
+def test_stages_that_do_not_fit_together(texts: list[str], message: str) -> None:
+    with pytest.raises(InvalidStage, match=message):
+        check_stages([StageDescription.parse(text) for text in texts])

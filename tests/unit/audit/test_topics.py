@@ -1,0 +1,132 @@
+"""Reading topics: where it begins, what a log that lost its beginning does, new partitions, and brokers that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.audit.judging import Verdict
+from pylogd.audit.ledger import Ledger
+from pylogd.audit.topics import ReportsReader, Since, TopicStage
+from pylogd.client.core.audit import Report
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.records import NewRecord, encode_batch
+from tests.audits import SERVING, START, TOPIC, numbers, options, report
+from tests.fakes import broker as fake
+from tests.fakes.memory_broker import MemoryBroker, MemoryReactor
+
+
+class Reading:
+    """A stage of a topic on a broker in memory."""
+
+    def __init__(self) -> None:
+        self.reactor = MemoryReactor()
+        self.server = MemoryBroker(self.reactor, partitions=2)
+        self.ledger = Ledger([SERVING], [TOPIC], options())
+        self.stage: Any = None
+
+    def start(self, positions: dict[tuple[str, int], int] | None = None, at_ms: int | None = None) -> None:
+        self.stage = TopicStage(
+            self.reactor, SERVING, self.server.address, self.ledger, Since(at_ms), lambda: START
+        )  # fmt: skip
+        self.reactor.result(self.stage.start(positions))
+
+    def append(self, partition: int, headers: Iterable[tuple[str, bytes]]) -> None:
+        records = [NewRecord(None, b"v", START + at, [each]) for at, each in enumerate(headers)]
+        self.server.append(partition, encode_batch(records))
+
+    def run(self, seconds: float = 3.0) -> None:
+        self.reactor.run(seconds)
+
+    def numbers(self) -> list[int]:
+        window = self.ledger.windows.get((TOPIC, START))
+        tallies = {} if window is None else window.stages["serving"].tallies
+        return sorted(number for tally in tallies.values() for number in tally.numbers)
+
+    def rows(self) -> int:
+        return sum(tally.rows for tally in self.ledger.windows[TOPIC, START].stages["serving"].tallies.values())
+
+
+@pytest.fixture
+def reading() -> Iterator[Reading]:
+    found = Reading()
+    yield found
+    if found.stage is not None:
+        found.reactor.result(found.stage.stop())
+
+
+@pytest.mark.parametrize(("at_ms", "seen"), [(None, [3]), (0, [0, 1, 2, 3]), (START + 1, [0, 1, 2, 3])])
+def test_the_first_run_begins_where_it_was_told_to(reading: Reading, at_ms: int | None, seen: list[int]) -> None:
+    reading.append(0, numbers("alice", [0, 1, 2]))
+    reading.start(at_ms=at_ms)
+    reading.append(1, numbers("alice", [3]))
+    reading.run()
+    assert reading.numbers() == seen
+    assert reading.ledger.positions["serving"] == {(TOPIC, 0): 3, (TOPIC, 1): 1}
+
+
+def test_a_later_run_goes_on_where_it_was(reading: Reading) -> None:
+    reading.append(0, numbers("alice", [0, 1, 2]))
+    reading.start({(TOPIC, 0): 2})
+    reading.run()
+    assert reading.numbers() == [2]
+    assert reading.reactor.result(reading.stage.ends(TOPIC)) == {0: 3, 1: 0}
+
+
+def test_messages_that_were_deleted_before_they_were_read_make_windows_unknown(reading: Reading) -> None:
+    reading.append(0, numbers("alice", [0]))
+    reading.append(0, numbers("alice", [1, 2]))
+    del reading.server.logs[0][0]
+    reading.server.starts[0] = 1
+    reading.start({(TOPIC, 0): 0})
+    reading.run()
+    reading.ledger.report(report("alice", 0, 2), 0, 0)
+    reading.ledger.reports_positions[0] = 1
+    reading.ledger.bind("serving", TOPIC, [START], {0: 3, 1: 0}, {0: 1})
+    (change,) = reading.ledger.judge(START + 10_000)
+    assert (change.judgement.verdict, change.judgement.missing) == (Verdict.UNKNOWN, 1)
+
+
+def test_a_log_that_is_shorter_than_what_was_read_is_read_from_its_beginning(reading: Reading) -> None:
+    reading.append(0, numbers("alice", [0, 1]))
+    reading.start({(TOPIC, 0): 7})
+    reading.run()
+    assert (reading.numbers(), reading.ledger.positions["serving"][TOPIC, 0]) == ([0, 1], 2)
+    assert ("serving", TOPIC) in reading.ledger.trimmed
+
+
+def test_the_offsets_are_looked_up_anew_after_an_error(reading: Reading) -> None:
+    """A log may lose its beginning while it is read."""
+    reading.append(0, numbers("alice", [0, 1]))
+    reading.start({})
+    reading.server.on(ApiKey.FETCH, *[fake.refuse_fetch(ErrorCode.OFFSET_OUT_OF_RANGE)] * 2)
+    reading.run(6.0)
+    reading.append(0, numbers("alice", [2]))
+    reading.run(6.0)
+    assert (reading.numbers(), reading.rows()) == ([0, 1, 2], 3)
+
+
+def test_a_partition_that_is_added_is_read_from_its_beginning(reading: Reading) -> None:
+    reading.start()
+    reading.server.add_partition()
+    reading.append(2, numbers("alice", [0]))
+    assert reading.reactor.result(reading.stage.ends(TOPIC)) == {0: 0, 1: 0, 2: 1}
+    reading.run()
+    assert reading.numbers() == [0]
+
+
+def test_reports_are_read_and_what_is_none_is_ignored() -> None:
+    reading = Reading()
+    reader = ReportsReader(reading.reactor, reading.server.address, TOPIC, reading.ledger, Since(0))
+    values: list[Report] = [report("alice", 0, 2), report("bob", 0, 0)]
+    records = [NewRecord(None, each.encode(), START) for each in values]
+    reading.server.append(0, encode_batch([records[0], NewRecord(None, b"odd", START), records[1]]))
+    reading.reactor.result(Deferred.fromCoroutine(reader.start(None)))
+    reading.run()
+    assert sorted(reading.ledger.windows[TOPIC, START].reports) == ["alice", "bob"]
+    assert (reading.ledger.invalid, reading.ledger.reports_positions) == (1, {0: 3, 1: 0})
+    reading.reactor.result(Deferred.fromCoroutine(reader.stop()))
