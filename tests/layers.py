@@ -109,15 +109,18 @@ RULES: Mapping[str, Rule] = {
     ),
     "schemas": Rule(("client", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
     "spark": Rule(("client", "schemas.avro"), _NEVER),
+    "mirror": Rule(
+        ("client", "wire", "metadata", "config.values", "config.zookeeper", *_CREDENTIALS), Twisted.ALL
+    ),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(
         (
-            "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "process", "schemas",
+            "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "mirror", "process", "schemas",
             "security.sasl", "spark",
         ),
         _NEVER,
-        reactor=("cli.schemas",),
+        reactor=("cli.mirror", "cli.schemas"),
     ),
     "__main__": Rule(("cli",), _NEVER),
 }  # fmt: skip

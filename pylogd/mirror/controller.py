@@ -1,0 +1,174 @@
+"""The controller of a mirror: what is copied, and by whom.
+
+Strategy: every process stands for election; the one that has created the controller's node decides until its session
+ends. Its loop refreshes topics (`topics`), frees the partitions of workers that are gone, and writes assignments
+(`grants`). Everything that it has to know is in the store and at the clusters, so the next controller goes on where
+this one stopped; the workers copy on meanwhile.
+
+A worker that is gone may be alive and only cut off from the store. So its transactional ids are fenced at the targets
+before anybody gets its partitions: whatever it still does there fails. A target that can't be reached keeps only the
+partitions that go there waiting.
+
+Rules: one coroutine. Watches only wake it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from pylogd.client.zookeeper.waiting import Sleeper
+from pylogd.errors import PylogdError
+from pylogd.metadata.errors import NodeExists, NoNode
+from pylogd.metadata.interfaces import ANY_VERSION, IMetadataStore, WatchEvent
+from pylogd.mirror.grants import WorkerRecord, next_grants
+from pylogd.mirror.membership import (
+    SESSION_ENDED,
+    Assignment,
+    MirrorPaths,
+    dump_assignment,
+    parse_assignment,
+    parse_holdings,
+)
+from pylogd.mirror.partition_copy import PartitionRoute
+
+_log = logging.getLogger(__name__)
+
+#: The pause between looks at the store while partitions are moving.
+_MOVING_SECONDS: Final = 0.1
+_RETRY_SECONDS: Final = 1.0
+
+#: Fences a worker's copying by a route, so that nothing of it is written any more. Fails with PylogdError.
+Fence = Callable[[str, str], Awaitable[None]]
+
+
+class Controller:
+    """See the module. Times in seconds."""
+
+    def __init__(
+        self,
+        store: IMetadataStore,
+        paths: MirrorPaths,
+        member: str,
+        *,
+        reactor: Any,
+        refresh: Callable[[float], Awaitable[Collection[PartitionRoute]]],
+        refresh_seconds: float,
+        fence: Fence,
+    ) -> None:
+        """member: who this is. refresh: called with the time, returns the partitions to copy."""
+        self._store, self._paths, self._member = store, paths, member
+        self._reactor = reactor
+        self._refresh, self._refresh_seconds, self._fence = refresh, refresh_seconds, fence
+        self._sleeper = Sleeper(reactor)
+        self._refreshed_at = float("-inf")
+        self._wanted: Collection[PartitionRoute] | None = None
+        self._fenced: set[tuple[str, str]] = set()
+        #: whether this process decides
+        self.is_elected = False
+
+    async def run(self) -> None:
+        """Stand for election, and decide while elected, until cancelled. Raises StoreError once the session is over."""
+        while True:
+            try:
+                await self._elected()
+                self.is_elected = True
+                _log.info("%s is the controller now", self._member)
+                while True:
+                    await self._round()
+            except PylogdError as error:
+                if isinstance(error, SESSION_ENDED):
+                    raise
+                _log.warning("the controller tries again: %s", error)
+            finally:
+                self.is_elected = False
+            await self._sleeper.sleep(_RETRY_SECONDS)
+
+    async def _elected(self) -> None:
+        """Return once this process is the controller."""
+        while True:
+            try:
+                await self._store.create(self._paths.controller, self._member.encode(), ephemeral=True)
+            except NodeExists:
+                try:
+                    node = await self._store.get(self._paths.controller, self._wake)
+                except NoNode:
+                    continue
+                if node.data == self._member.encode():
+                    return  # it was created by a request whose answer was lost
+                await self._sleeper.sleep(self._refresh_seconds)
+            else:
+                return
+
+    async def _round(self) -> None:
+        now = self._reactor.seconds()
+        if self._wanted is None or now >= self._refreshed_at + self._refresh_seconds:
+            self._wanted = await self._refresh(now)
+            self._refreshed_at = now
+        live = frozenset(await self._store.children(self._paths.workers, self._wake))
+        records = await self._records()
+        taken = await self._free_gone({worker: records[worker] for worker in records.keys() - live})
+        records = {worker: record for worker, record in records.items() if worker in live}
+        grants = next_grants(self._wanted, live, records, taken)
+        for worker, assignment in grants.assignments.items():
+            await self._write(worker, assignment, records.get(worker))
+        waits = _MOVING_SECONDS if grants.waiting or grants.assignments else self._refresh_seconds
+        await self._sleeper.sleep(waits)
+
+    async def _records(self) -> dict[str, WorkerRecord]:
+        assignments = await self._store.children_data(self._paths.assignments)
+        holdings = await self._store.children_data(self._paths.holdings)
+        return {
+            worker: WorkerRecord(
+                parse_assignment(node.data), node.stat.version,
+                parse_holdings(holdings[worker].data) if worker in holdings else None,
+            )
+            for worker, node in assignments.items()
+        }  # fmt: skip
+
+    async def _write(self, worker: str, assignment: Assignment, record: WorkerRecord | None) -> None:
+        path, data = f"{self._paths.assignments}/{worker}", dump_assignment(assignment)
+        if record is None:
+            await self._store.create(path, data)
+        else:
+            await self._store.set(path, data, record.version)
+        _log.info("%s is to copy %d partitions; %d leave it", worker, len(assignment.partitions),
+                  len(assignment.leaving))  # fmt: skip
+
+    # Workers that are gone
+
+    async def _free_gone(self, gone: Mapping[str, WorkerRecord]) -> set[PartitionRoute]:
+        """Fence workers that are gone, and forget them. Return the partitions of those that could not be fenced."""
+        taken: set[PartitionRoute] = set()
+        for worker, record in gone.items():
+            partitions = record.assignment.partitions | record.assignment.leaving
+            routes = {path.route for path in partitions}
+            failed = {route for route in sorted(routes) if not await self._fence_route(worker, route)}
+            if failed:
+                taken |= {path for path in partitions if path.route in failed}
+                continue
+            await self._delete(f"{self._paths.assignments}/{worker}")
+            self._fenced = {(name, route) for name, route in self._fenced if name != worker}
+            _log.info("worker %s is gone; its %d partitions are free", worker, len(partitions))
+        return taken
+
+    async def _fence_route(self, worker: str, route: str) -> bool:
+        if (worker, route) in self._fenced:
+            return True
+        try:
+            await self._fence(worker, route)
+        except PylogdError as error:
+            _log.warning("worker %s is gone, and can't be fenced at the target of route %s: its partitions wait: %s",
+                         worker, route, error)  # fmt: skip
+            return False
+        self._fenced.add((worker, route))
+        return True
+
+    async def _delete(self, path: str) -> None:
+        with suppress(NoNode):
+            await self._store.delete(path, ANY_VERSION)
+
+    def _wake(self, _: WatchEvent) -> None:
+        self._sleeper.wake()
