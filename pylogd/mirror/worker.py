@@ -53,7 +53,8 @@ class Worker:
         self.copiers: dict[str, Copier] = {}
         self._version = -1
         self._assigned: frozenset[PartitionRoute] = frozenset()
-        self._written: Holdings | None = None
+        #: what the store has of its holdings
+        self.written: Holdings | None = None
         self._told_at = float("-inf")
         self._sleeper = Sleeper(reactor)
         self._tasks = Tasks()
@@ -152,9 +153,9 @@ class Worker:
 
     async def _write_holdings(self) -> None:
         holdings = Holdings(self._version, self._held)
-        if holdings != self._written:
+        if holdings != self.written:
             await self._store.set(f"{self._paths.holdings}/{self.name}", dump_holdings(holdings))
-            self._written = holdings
+            self.written = holdings
 
     async def _write_status(self) -> None:
         now = self._reactor.seconds()
