@@ -9,7 +9,8 @@ A worker that is gone may be alive and only cut off from the store. So its trans
 before anybody gets its partitions: whatever it still does there fails. A target that can't be reached keeps only the
 partitions that go there waiting.
 
-Rules: one coroutine. Watches only wake it.
+Rules: one coroutine decides. Watches only wake it, and so do the coroutines that ask clusters, which may take long:
+nothing waits for a cluster but what belongs to it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.errors import PylogdError
 from pylogd.metadata.errors import NodeExists, NoNode
@@ -44,6 +46,13 @@ _RETRY_SECONDS: Final = 1.0
 Fence = Callable[[str, str], Awaitable[None]]
 
 
+class Wanted(NamedTuple):
+    """What is to be copied. unknown: routes whose clusters have not answered yet: their partitions stay as they are."""
+
+    partitions: Collection[PartitionRoute]
+    unknown: Collection[str] = ()
+
+
 class Controller:
     """See the module. Times in seconds."""
 
@@ -54,18 +63,19 @@ class Controller:
         member: str,
         *,
         reactor: Any,
-        refresh: Callable[[float], Awaitable[Collection[PartitionRoute]]],
+        refresh: Callable[[float], Awaitable[Wanted]],
         refresh_seconds: float,
         fence: Fence,
     ) -> None:
-        """member: who this is. refresh: called with the time, returns the partitions to copy."""
+        """member: who this is. refresh: called with the time, returns what is to be copied."""
         self._store, self._paths, self._member = store, paths, member
         self._reactor = reactor
         self._refresh, self._refresh_seconds, self._fence = refresh, refresh_seconds, fence
         self._sleeper = Sleeper(reactor)
-        self._refreshed_at = float("-inf")
-        self._wanted: Collection[PartitionRoute] | None = None
+        self._tasks = Tasks()
+        self._wanted: Wanted | None = None
         self._fenced: set[tuple[str, str]] = set()
+        self._fencing: set[tuple[str, str]] = set()
         #: whether this process decides
         self.is_elected = False
 
@@ -76,6 +86,8 @@ class Controller:
                 await self._elected()
                 self.is_elected = True
                 _log.info("%s is the controller now", self._member)
+                self._tasks = Tasks()
+                self._tasks.start(self._keep_refreshing())
                 while True:
                     await self._round()
             except PylogdError as error:
@@ -84,6 +96,8 @@ class Controller:
                 _log.warning("the controller tries again: %s", error)
             finally:
                 self.is_elected = False
+                self._tasks.stop()
+                self._fencing.clear()
             await self._sleeper.sleep(_RETRY_SECONDS)
 
     async def _elected(self) -> None:
@@ -102,16 +116,27 @@ class Controller:
             else:
                 return
 
+    async def _keep_refreshing(self) -> None:
+        pauses = Sleeper(self._reactor)
+        while True:
+            try:
+                self._wanted = await self._refresh(self._reactor.seconds())
+            except PylogdError as error:
+                _log.warning("the topics can't be brought up to date: %s", error)
+            self._sleeper.wake()
+            await pauses.sleep(self._refresh_seconds)
+
     async def _round(self) -> None:
-        now = self._reactor.seconds()
-        if self._wanted is None or now >= self._refreshed_at + self._refresh_seconds:
-            self._wanted = await self._refresh(now)
-            self._refreshed_at = now
         live = frozenset(await self._store.children(self._paths.workers, self._wake))
         records = await self._records()
+        if self._wanted is None:
+            await self._sleeper.sleep(self._refresh_seconds)
+            return
         taken = await self._free_gone({worker: records[worker] for worker in records.keys() - live})
         records = {worker: record for worker, record in records.items() if worker in live}
-        grants = next_grants(self._wanted, live, records, taken)
+        unknown = self._wanted.unknown
+        kept = {p for record in records.values() for p in record.assignment.partitions if p.route in unknown}
+        grants = next_grants(kept.union(self._wanted.partitions), live, records, taken)
         for worker, assignment in grants.assignments.items():
             await self._write(worker, assignment, records.get(worker))
         waits = _MOVING_SECONDS if grants.waiting or grants.assignments else self._refresh_seconds
@@ -140,31 +165,44 @@ class Controller:
     # Workers that are gone
 
     async def _free_gone(self, gone: Mapping[str, WorkerRecord]) -> set[PartitionRoute]:
-        """Fence workers that are gone, and forget them. Return the partitions of those that could not be fenced."""
+        """Fence workers that are gone, and forget them. Return the partitions of those that are not fenced yet."""
         taken: set[PartitionRoute] = set()
         for worker, record in gone.items():
             partitions = record.assignment.partitions | record.assignment.leaving
             routes = {path.route for path in partitions}
-            failed = {route for route in sorted(routes) if not await self._fence_route(worker, route)}
-            if failed:
-                taken |= {path for path in partitions if path.route in failed}
+            waiting = {route for route in sorted(routes) if not self._is_fenced(worker, route)}
+            if waiting:
+                taken |= {path for path in partitions if path.route in waiting}
                 continue
             await self._delete(f"{self._paths.assignments}/{worker}")
             self._fenced = {(name, route) for name, route in self._fenced if name != worker}
             _log.info("worker %s is gone; its %d partitions are free", worker, len(partitions))
         return taken
 
-    async def _fence_route(self, worker: str, route: str) -> bool:
-        if (worker, route) in self._fenced:
+    def _is_fenced(self, worker: str, route: str) -> bool:
+        """Return whether a worker is fenced at the target of a route; if not, it will be."""
+        key = worker, route
+        if key in self._fenced:
             return True
-        try:
-            await self._fence(worker, route)
-        except PylogdError as error:
-            _log.warning("worker %s is gone, and can't be fenced at the target of route %s: its partitions wait: %s",
-                         worker, route, error)  # fmt: skip
-            return False
+        if key not in self._fencing:
+            self._fencing.add(key)
+            self._tasks.start(self._keep_fencing(worker, route))
+        return key in self._fenced  # it may be done already
+
+    async def _keep_fencing(self, worker: str, route: str) -> None:
+        pauses = Sleeper(self._reactor)
+        while True:
+            try:
+                await self._fence(worker, route)
+            except PylogdError as error:
+                _log.warning("worker %s is gone, and can't be fenced at the target of route %s: its partitions wait: "
+                             "%s", worker, route, error)  # fmt: skip
+                await pauses.sleep(_RETRY_SECONDS)
+            else:
+                break
         self._fenced.add((worker, route))
-        return True
+        self._fencing.discard((worker, route))
+        self._sleeper.wake()
 
     async def _delete(self, path: str) -> None:
         with suppress(NoNode):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.mirror.cluster_topics import ClusterTopics
+from pylogd.mirror.controller import Wanted
 from pylogd.mirror.partition_copy import PartitionRoute
 from pylogd.mirror.settings import ClusterSettings, MirrorSettings
 from pylogd.mirror.topics import RouteTopics, refresh_all
+
+#: How long a question to a cluster is tried again: the other clusters wait meanwhile.
+_RETRY_SECONDS: Final = 5.0
 
 
 class Plan:
@@ -23,11 +27,18 @@ class Plan:
         self._of: dict[str, ClusterSettings] = {}
         self._routes: dict[str, RouteTopics] = {}
 
-    async def refresh(self, now: float) -> frozenset[PartitionRoute]:
-        """Return the partitions to copy. Creates topics where they are missing. Raises PylogdError."""
+    async def refresh(self, now: float) -> Wanted:
+        """Return what is to be copied. Creates topics where they are missing. Raises PylogdError."""
         await self._follow(self._settings())
         await refresh_all(self._clusters, self._routes, now)
-        return frozenset().union(*(route.partitions for route in self._routes.values()))
+        found: set[PartitionRoute] = set()
+        unknown = set()
+        for name, route in self._routes.items():
+            if route.partitions is None:
+                unknown.add(name)
+            else:
+                found |= route.partitions
+        return Wanted(found, unknown)
 
     @property
     def refused(self) -> dict[str, dict[str, str]]:
@@ -42,7 +53,9 @@ class Plan:
             del self._of[name]
         for name, found in settings.clusters.items():
             if name not in self._clusters:
-                cluster = Cluster(found.bootstrap, settings.options_of(name), retry_timeout=10.0, reactor=self._reactor)
+                cluster = Cluster(
+                    found.bootstrap, settings.options_of(name), retry_timeout=_RETRY_SECONDS, reactor=self._reactor
+                )
                 self._clusters[name], self._of[name] = ClusterTopics(name, cluster), found
         for name, topics in list(self._routes.items()):
             ends = {topics.route.source, topics.route.target}

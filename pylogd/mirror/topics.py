@@ -18,6 +18,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from twisted.internet.defer import Deferred
+
 from pylogd.client.core.model import NewTopic
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.mirror.cluster_topics import ClusterTopics
@@ -38,7 +40,8 @@ class RouteTopics:
         """Nothing is known yet."""
         self.route = route
         self.refused: dict[str, str] = {}
-        self.partitions: frozenset[PartitionRoute] = frozenset()
+        #: None before the clusters have answered
+        self.partitions: frozenset[PartitionRoute] | None = None
         self._source, self._target = source, target
         self._map_days = map_days
         self._follower = TopicFollower(route, source, target)
@@ -133,16 +136,21 @@ class RouteTopics:
 
 async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str, RouteTopics], now: float) -> None:
     """Refresh clusters, and the routes between those that answer; the others keep what is known of them."""
-    unreachable = set()
-    for name, cluster in clusters.items():
-        try:
-            await cluster.refresh()
-        except PylogdError as error:
-            _log.warning("cluster %s can't be asked for its topics: %s", name, error)
-            unreachable.add(name)
+    asked = {name: Deferred.fromCoroutine(_refresh(name, cluster)) for name, cluster in clusters.items()}
+    unreachable = {name for name, answers in asked.items() if not await answers}
     for route in routes.values():
         if unreachable.isdisjoint((route.route.source, route.route.target)):
             try:
                 await route.refresh(now)
             except PylogdError as error:
                 _log.warning("route %s can't be brought up to date: %s", route.route.name, error)
+
+
+async def _refresh(name: str, cluster: ClusterTopics) -> bool:
+    """Return whether a cluster has answered."""
+    try:
+        await cluster.refresh()
+    except PylogdError as error:
+        _log.warning("cluster %s can't be asked for its topics: %s", name, error)
+        return False
+    return True

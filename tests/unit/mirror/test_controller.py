@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from pylogd.errors import BrokerUnavailable
 from pylogd.metadata.errors import NoNode
 from pylogd.metadata.sqlite import SqliteStore
-from pylogd.mirror.controller import Controller
+from pylogd.mirror.controller import Controller, Wanted
 from pylogd.mirror.membership import Assignment, Holdings, MirrorPaths, dump_holdings, parse_assignment
 from pylogd.mirror.partition_copy import PartitionRoute
 from tests.fakes.metadata import InlineWorker, result_of
@@ -34,15 +34,16 @@ class World:
         for parent in PATHS.parents:
             result_of(self.store.ensure(parent))
         self.wanted: Collection[PartitionRoute] = partitions(8)
+        self.unknown: set[str] = set()
         self.fenced: list[tuple[str, str]] = []
         self.unreachable: set[str] = set()
         self.failures: list[Exception] = []
         self.controllers: list[tuple[Controller, Deferred[None]]] = []
 
-    async def _refresh(self, now: float) -> Collection[PartitionRoute]:
+    async def _refresh(self, now: float) -> Wanted:
         if self.failures:
             raise self.failures.pop()
-        return self.wanted
+        return Wanted(self.wanted, self.unknown)
 
     async def _fence(self, worker: str, route: str) -> None:
         if route in self.unreachable:
@@ -168,6 +169,22 @@ def test_topics_that_come_and_go_concern_nobody_else(world: World) -> None:
     world.wanted = partitions(8)
     world.advance(3)
     assert {worker: world.assignment(worker).partitions for worker in "ab"} == before
+
+
+def test_routes_whose_clusters_do_not_answer_stay_as_they_are(world: World) -> None:
+    world.join("a")
+    world.control("first")
+    world.advance(1)
+    before = world.assignment("a").partitions
+    world.controllers[0][1].cancel()
+    result_of(world.store.delete(PATHS.controller))
+    world.wanted, world.unknown = [path for path in world.wanted if path.route == "r0"], {"r1"}
+    world.control("second")
+    world.advance(5)
+    assert world.assignment("a").partitions == before
+    world.unknown.clear()
+    world.advance(3)
+    assert {path.route for path in world.assignment("a").partitions} == {"r0"}
 
 
 def test_it_tries_again_after_an_error(world: World) -> None:
