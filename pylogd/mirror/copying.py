@@ -261,7 +261,8 @@ class Copier:
 
     def _take(self, feed: _RouteFeed, chunk: BatchChunk) -> None:
         partition, position, batches = chunk
-        copy = self._copies.get(feed.paths[partition])
+        path = feed.paths.get(partition)
+        copy = None if path is None else self._copies.get(path)
         if copy is None:
             return
         for header, batch in batches:

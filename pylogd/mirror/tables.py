@@ -26,6 +26,8 @@ _POLL_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 120.0
 _POLL_RECORDS: Final = 10_000
 
+#: Of the mirror's topics, if there are so many brokers.
+_REPLICAS: Final = 3
 _DAY_MS: Final = 86_400_000
 CHECKPOINT_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact", "segment.bytes": str(16 << 20), "segment.ms": "3600000",
@@ -41,10 +43,11 @@ async def ensure_topics(admin: Admin, retention_days: int = 7) -> None:
         "segment.bytes": str(64 << 20),
     }
     known = {topic.name for topic in await admin.list_topics(internal=True)}
-    wanted = [NewTopic(CHECKPOINTS, 1, -1, CHECKPOINT_CONFIGS), NewTopic(OFFSETS, 1, -1, offsets)]
-    missing = [topic for topic in wanted if topic.name not in known]
-    if not missing:
+    wanted = {CHECKPOINTS: CHECKPOINT_CONFIGS, OFFSETS: offsets}
+    if wanted.keys() <= known:
         return
+    replicas = min(_REPLICAS, len((await admin.describe_cluster()).brokers))
+    missing = [NewTopic(name, 1, replicas, configs) for name, configs in wanted.items() if name not in known]
     for error in (await admin.create_topics(missing)).values():
         if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise error
