@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.consumer.reader import BatchChunk
@@ -29,11 +29,10 @@ from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.mirror.batches import BatchCopy, copy_of
 from pylogd.mirror.errors import MirrorError, NotAMember, TopicRecreated
+from pylogd.mirror.feeds import CopiedRoute, RouteFeed
 from pylogd.mirror.membership import SESSION_ENDED
 from pylogd.mirror.partition_copy import PartitionCopy, PartitionRoute
-from pylogd.mirror.route_meter import RouteMeter
-from pylogd.mirror.source import BatchReader, OnError
-from pylogd.mirror.starting import SourceState, StartAt, start_of
+from pylogd.mirror.starting import SourceState, start_of
 from pylogd.mirror.target import Checkpoint, SourcePartition, Target
 from pylogd.mirror.throttle import Throttle
 from pylogd.wire.exceptions import InvalidRecordBatch
@@ -45,38 +44,12 @@ _COMMIT_BYTES: Final = 512 << 20
 #: How long a partition is set aside after an error.
 _ASIDE_SECONDS: Final = 5.0
 _STARTS_AT_ONCE: Final = 500
+#: How often partitions are looked at although nothing is known to have happened to them.
+_LOOK_SECONDS: Final = 1.0
 #: The most partitions of which `figures` has the errors.
 _MOST_REASONS: Final = 20
 #: Errors after which a partition is started again at once: what happened is found out then.
 _STARTS_OVER = (LogTruncation, TopicRecreated)
-
-
-class CopiedRoute(Protocol):
-    """What the loop has to know of a route, and does with it. `name` is unique in a mirror."""
-
-    name: str
-    start: StartAt
-    throttle: Throttle
-    meter: RouteMeter
-
-    def reader(self, on_ready: Callable[[], None], on_error: OnError) -> BatchReader:
-        """Return a new reader of the route's source."""
-        ...
-
-    async def look_up(self, partitions: Sequence[TopicPartition]) -> SourceState:
-        """Return what the source says of partitions that are to be started. Raises PylogdError."""
-        ...
-
-
-class _RouteFeed:
-    """What one route brings: its reader, and what was taken from it and is not appended yet."""
-
-    def __init__(self, route: CopiedRoute, reader: BatchReader) -> None:
-        self.route = route
-        self.reader = reader
-        self.paths: dict[TopicPartition, PartitionRoute] = {}
-        #: a batch, or None at the end of a chunk; and the offset and epoch behind it
-        self.waiting: deque[tuple[PartitionCopy, BatchCopy | None, int, int]] = deque()
 
 
 class Copier:
@@ -107,7 +80,7 @@ class Copier:
         self._wanted: set[PartitionRoute] = set()
         self._copies: dict[PartitionRoute, PartitionCopy] = {}
         self._starting: set[PartitionRoute] = set()
-        self._feeds: dict[str, _RouteFeed] = {}
+        self._feeds: dict[str, RouteFeed] = {}
         self._dirty: dict[PartitionCopy, None] = {}
         self._divergences: dict[PartitionRoute, OffsetAndMetadata] = {}
         self._not_before: dict[PartitionRoute, float] = {}
@@ -117,6 +90,9 @@ class Copier:
         self._failure: PylogdError | None = None
         self._appended_bytes = 0
         self._began = 0.0
+        self._changed = False  # something has happened to a partition
+        self._look_at = float("-inf")
+        self._is_full = False  # the target takes no more
         self._sleeper = Sleeper(reactor)
         self._wake = self._sleeper.wake
         self._backoff = Backoff(0.2, 5.0)
@@ -135,7 +111,7 @@ class Copier:
         for path in [path for path in self._not_before if path not in self._wanted]:
             del self._not_before[path]
             self.failed.pop(path, None)
-        self._wake()
+        self._note_change()
 
     @property
     def held(self) -> set[PartitionRoute]:
@@ -174,12 +150,12 @@ class Copier:
         """Commit what was appended, and end."""
         self.stopped = True
         self._wanted = set()
-        self._wake()
+        self._note_change()
 
     def begin_again(self, routes: set[str]) -> None:
         """Stop copying by these routes, after the next commit, and start them again as they are then."""
         self._ending_routes |= routes
-        self._wake()
+        self._note_change()
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return for each route what operators want to know: partitions, records behind, what was copied, errors."""
@@ -206,12 +182,12 @@ class Copier:
 
     async def _copy_to(self, target: Target) -> None:
         self._tasks = Tasks()
-        self._wake()
+        self._changed = True
         while not self.stopped or self._dirty or self._copies:
-            self._take_errors()
-            self._drop_unwanted()
-            self._start_missing(target)
-            if self._dirty or any(feed.waiting or feed.reader.is_ready for feed in self._feeds.values()):
+            now = self._reactor.seconds()
+            if self._changed or now >= self._look_at:
+                self._look(target, now)
+            if self._dirty or any(feed.has_batches for feed in self._feeds.values()):
                 await target.begin()
                 self._pump(target)
             if self._failure is not None:
@@ -219,21 +195,31 @@ class Copier:
             now = self._reactor.seconds()
             if self._dirty and self._is_due(now):
                 await self._commit(target)
-            elif not (self.stopped and not self._copies):
+            elif not (self._changed or (self.stopped and not self._copies)):
                 await self._sleeper.sleep(self._next_pause(now))
 
+    def _look(self, target: Target, now: float) -> None:
+        """Deal with what has happened to partitions, or is due: it takes a look at each of them."""
+        self._changed, self._look_at = False, now + _LOOK_SECONDS
+        self._take_errors()
+        self._drop_unwanted()
+        self._start_missing(target, now)
+
+    def _note_change(self) -> None:
+        self._changed = True
+        self._wake()
+
     def _is_due(self, now: float) -> bool:
-        leaving = any(self._leaves(copy.path) for copy in self._dirty)
-        return leaving or now >= self._began + self._commit_seconds or self._appended_bytes >= _COMMIT_BYTES
+        return now >= self._began + self._commit_seconds or self._appended_bytes >= _COMMIT_BYTES
 
     def _next_pause(self, now: float) -> float:
-        pauses = [1.0]
+        pauses = [max(0.0, self._look_at - now)]
         if self._dirty:
             pauses.append(max(0.0, self._began + self._commit_seconds - now))
-        pauses += [wait for feed in self._feeds.values() if feed.waiting and (wait := self._throttled(feed, now))]
+        pauses += [wait for feed in self._feeds.values() if feed.has_batches and (wait := self._throttled(feed, now))]
         return min(pauses)
 
-    def _throttled(self, feed: _RouteFeed, now: float) -> float:
+    def _throttled(self, feed: RouteFeed, now: float) -> float:
         return max(feed.route.throttle.wait(now), self._throttle.wait(now))
 
     # Copying
@@ -247,10 +233,12 @@ class Copier:
             if self._throttled(feed, now) or not self._fill(feed):
                 continue
             if not self._append(feed, target, now):
+                self._is_full = True
                 return
             feeds.append(feed)
+        self._is_full = False
 
-    def _fill(self, feed: _RouteFeed) -> bool:
+    def _fill(self, feed: RouteFeed) -> bool:
         """Take the batches of one partition from a reader, if none wait. Return whether any wait now."""
         while not feed.waiting:
             chunk = feed.reader.take()
@@ -259,7 +247,7 @@ class Copier:
             self._take(feed, chunk)
         return True
 
-    def _take(self, feed: _RouteFeed, chunk: BatchChunk) -> None:
+    def _take(self, feed: RouteFeed, chunk: BatchChunk) -> None:
         partition, position, batches = chunk
         path = feed.paths.get(partition)
         copy = None if path is None else self._copies.get(path)
@@ -271,6 +259,7 @@ class Copier:
             except InvalidRecordBatch as error:
                 feed.reader.forget(partition)
                 self._errors.append((copy.path, MirrorError(f"{partition} at offset {header.base_offset}: {error}")))
+                self._changed = True
                 return
             if found is not None:
                 feed.waiting.append((copy, found, header.next_offset, header.leader_epoch))
@@ -278,7 +267,7 @@ class Copier:
         if end is not None:
             feed.waiting.append((copy, None, end, feed.reader.epoch(partition)))
 
-    def _append(self, feed: _RouteFeed, target: Target, now: float) -> bool:
+    def _append(self, feed: RouteFeed, target: Target, now: float) -> bool:
         """Append what waits of a route, as far as it goes. Return False if the target takes no more."""
         waiting, size, records = feed.waiting, 0, 0
         full = False
@@ -286,9 +275,8 @@ class Copier:
             copy, batch, offset, epoch = waiting[0]
             if batch is not None:
                 taken = self._offer(target, copy, batch)
-                if taken is None:  # it was set aside
-                    feed.waiting = deque(each for each in waiting if each[0] is not copy)
-                    feed.reader.forget(copy.path.source)
+                if taken is None:  # it is set aside
+                    feed.drop(copy)
                     break
                 if not taken:
                     full = True
@@ -312,17 +300,21 @@ class Copier:
                 self._append_failed(copy, error)
             elif offset >= 0:
                 copy.appended(batch.runs(offset))
-            self._wake()
+            if self._is_full:  # once for all that one answer has brought
+                self._is_full = False
+                self._reactor.callLater(0, self._wake)
 
         try:
             return target.append(copy.path.target, batch, appended)
         except KafkaError as error:
             self._errors.append((copy.path, error))
+            self._changed = True
             return None
 
     def _append_failed(self, copy: PartitionCopy, error: PylogdError) -> None:
         """Note that a batch was not written: nothing since the last commit will be."""
         self._failure = self._failure or error
+        self._wake()
         if isinstance(error, KafkaError) and not error.retriable:
             self._set_aside(copy.path, error)
 
@@ -346,7 +338,7 @@ class Copier:
         self._backoff.reset()
         for copy in dirty:
             copy.committed(found[copy.key][0])
-        self._drop_unwanted()
+        self._changed = True  # what waited for this commit can go on
 
     # Partitions that come and go
 
@@ -355,7 +347,9 @@ class Copier:
         leaving = [copy for path, copy in self._copies.items() if self._leaves(path)]
         for copy in leaving:
             self._stop_reading(copy)
-            if copy not in self._dirty:
+            if copy in self._dirty:
+                self._began = float("-inf")  # the next commit is due
+            else:
                 del self._copies[copy.path]
         if any(copy not in self._dirty for copy in leaving):
             self._on_released()
@@ -368,9 +362,7 @@ class Copier:
     def _stop_reading(self, copy: PartitionCopy) -> None:
         feed = self._feeds.get(copy.path.route)
         if feed is not None and copy.path.source in feed.paths:
-            del feed.paths[copy.path.source]
-            feed.reader.forget(copy.path.source)
-            feed.waiting = deque(each for each in feed.waiting if each[0] is not copy)
+            feed.drop(copy)
             if not feed.paths:
                 feed.reader.close()
                 del self._feeds[copy.path.route]
@@ -387,11 +379,11 @@ class Copier:
         self._errors.clear()
         self._failure = None
         self._appended_bytes = 0
+        self._is_full = False
         self._on_released()
 
-    def _start_missing(self, target: Target) -> None:
+    def _start_missing(self, target: Target, now: float) -> None:
         """Start, in the background, the partitions that are wanted and not copied, by routes."""
-        now = self._reactor.seconds()
         missing: dict[str, list[PartitionRoute]] = {}
         for path in self._wanted - self._copies.keys() - self._starting:
             if self._not_before.get(path, 0.0) <= now and path.route not in self._ending_routes:
@@ -423,7 +415,7 @@ class Copier:
                 self._start_one(route, path, state, checkpoints, ends[path.target])
         finally:
             self._starting.difference_update(paths)
-            self._wake()
+            self._note_change()
 
     def _start_one(
         self, route: CopiedRoute, path: PartitionRoute, state: SourceState,
@@ -448,7 +440,7 @@ class Copier:
         if feed is None:
             name = path.route
             reader = route.reader(self._wake, lambda partition, error: self._read_failed(name, partition, error))
-            feed = self._feeds[name] = _RouteFeed(route, reader)
+            feed = self._feeds[name] = RouteFeed(route, reader)
         self._copies[path] = copy
         feed.paths[path.source] = path
         self._not_before.pop(path, None)
@@ -463,7 +455,7 @@ class Copier:
         feed = self._feeds.get(route)
         if feed is not None and partition in feed.paths:
             self._errors.append((feed.paths[partition], error))
-            self._wake()
+            self._note_change()
 
     def _take_errors(self) -> None:
         """Deal with what went wrong with single partitions: they are started again, at once or after a while."""
