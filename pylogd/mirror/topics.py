@@ -40,6 +40,7 @@ class RouteTopics:
         """Nothing is known yet."""
         self.route = route
         self.refused: dict[str, str] = {}
+        self._told: dict[str, str] = {}  # the refusals that were logged
         #: None before the clusters have answered
         self.partitions: frozenset[PartitionRoute] | None = None
         self._source, self._target = source, target
@@ -68,7 +69,7 @@ class RouteTopics:
 
     def _allowed(self, topics: list[str]) -> dict[str, str]:
         """Return the names at the target of the topics that may be copied."""
-        before, self.refused = self.refused, {}
+        self.refused = {}
         allowed = {}
         for topic in topics:
             name = self.route.target_name(topic)
@@ -76,7 +77,8 @@ class RouteTopics:
             if reason is None:
                 allowed[topic] = name
             else:
-                self._refuse(topic, reason, before)
+                self._refuse(topic, reason)
+        self._told = {topic: reason for topic, reason in self._told.items() if topic in topics}
         return allowed
 
     def _objection(self, topic: str, name: str) -> str | None:
@@ -87,9 +89,10 @@ class RouteTopics:
             return f"its records come from {self._target.name}: copied back there, they would go round for ever"
         return None
 
-    def _refuse(self, topic: str, reason: str, before: Mapping[str, str]) -> None:
+    def _refuse(self, topic: str, reason: str) -> None:
         self.refused[topic] = reason
-        if before.get(topic) != reason:
+        if self._told.get(topic) != reason:
+            self._told[topic] = reason
             _log.error("route %s: topic %s is not copied: %s", self.route.name, topic, reason)
 
     async def _write_origins(self, wanted: Mapping[str, str]) -> None:
@@ -106,17 +109,17 @@ class RouteTopics:
 
     async def _create(self, topics: list[str], names: Mapping[str, str]) -> None:
         """Create topics at the target as the source has them."""
-        configs = await topic_configs(self._source.admin, topics)
+        configs = await topic_configs(self._source.admin, topics) if self.route.sync_configs else {}
         new = []
         for topic in topics:
             count = len(self._source.topics[topic].partitions)
-            wanted = self._follower.wanted(configs.get(topic, {})) if self.route.sync_configs else {}
+            wanted = self._follower.wanted(configs.get(topic, {}))
             new.append(NewTopic(names[topic], count, self.route.replication_factor, wanted))
         results = await self._target.admin.create_topics(new)
         for topic in topics:
             error = results.get(names[topic])
             if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                self._refuse(topic, f"it can't be created at {self._target.name}: {error}", {})
+                self._refuse(topic, f"it can't be created at {self._target.name}: {error}")
             else:
                 _log.info("route %s: topic %s is copied to %s", self.route.name, topic, names[topic])
 
@@ -131,7 +134,7 @@ class RouteTopics:
             except KafkaError as error:
                 if error.retriable:
                     raise
-                self._refuse(topic, f"{name} can't get {count} partitions at {self._target.name}: {error}", {})
+                self._refuse(topic, f"{name} can't get {count} partitions at {self._target.name}: {error}")
 
 
 async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str, RouteTopics], now: float) -> None:
