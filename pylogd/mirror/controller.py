@@ -102,6 +102,8 @@ class Controller:
 
     async def _elected(self) -> None:
         """Return once this process is the controller."""
+        for parent in self._paths.parents:
+            await self._store.ensure(parent)
         while True:
             try:
                 await self._store.create(self._paths.controller, self._member.encode(), ephemeral=True)
