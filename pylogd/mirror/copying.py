@@ -98,8 +98,6 @@ class Copier:
         self._backoff = Backoff(0.2, 5.0)
         self._tasks = Tasks()
         self.stopped = False
-        #: whether the target is open
-        self.is_open = False
         #: whether `run` has returned
         self.has_ended = False
 
@@ -133,14 +131,12 @@ class Copier:
         try:
             await target.open()
             await self._still_member()
-            self.is_open = True
             await self._copy_to(target)
         except PylogdError as error:
             if isinstance(error, (NotAMember, *SESSION_ENDED)):
                 raise
             _log.warning("copying is interrupted, and begins again at the last checkpoints: %s", error)
         finally:
-            self.is_open = False
             self._forget_all()
             await target.close()
         if not self.stopped:
