@@ -25,12 +25,12 @@ class Writer(Worker):
 
     def __init__(self, bootstrap: str, partitions: Iterable[Partition]) -> None:
         super().__init__(f"writer at {bootstrap}")
-        self._bootstrap = bootstrap
+        self._servers = bootstrap
         self.partitions = list(partitions)
         self.sent = 0
 
     def work(self) -> None:
-        with Producer(self._bootstrap, linger_ms=5) as producer:
+        with Producer(self._servers, linger_ms=5) as producer:
             while not self.stopping.is_set():
                 for topic, partition in self.partitions:
                     producer.send(topic, b"%d:%d" % (self.sent, time.monotonic_ns()), partition=partition)
@@ -52,12 +52,12 @@ class Watcher(Worker):
 
     def __init__(self, bootstrap: str, partitions: Iterable[Partition]) -> None:
         super().__init__(f"reader at {bootstrap}")
-        self._bootstrap = bootstrap
+        self._servers = bootstrap
         self.seen: dict[Partition, Seen] = {partition: Seen() for partition in partitions}
 
     def work(self) -> None:
         reader = Consumer({
-            "bootstrap.servers": self._bootstrap, "group.id": "watcher", "isolation.level": "read_committed",
+            "bootstrap.servers": self._servers, "group.id": "watcher", "isolation.level": "read_committed",
             "enable.auto.commit": False, "fetch.wait.max.ms": 50, "log_level": 0,
             "reconnect.backoff.max.ms": 500, "topic.metadata.refresh.interval.ms": 2000,
         })  # fmt: skip
