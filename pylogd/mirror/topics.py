@@ -33,6 +33,10 @@ _log = logging.getLogger(__name__)
 _CREATED_AT_ONCE: Final = 100
 
 
+#: Which route copies a topic: by source, target, topic, and the name at the target.
+Claims = dict[tuple[str, str, str, str], str]
+
+
 class RouteTopics:
     """The topics of one route. `refused` has those that are not copied, each with the reason."""
 
@@ -47,13 +51,14 @@ class RouteTopics:
         self._map_days = map_days
         self._follower = TopicFollower(route, source, target)
 
-    async def refresh(self, now: float) -> None:
+    async def refresh(self, now: float, claims: Claims | None = None) -> None:
         """Bring the target up to date with the source, both of which are refreshed. Raises PylogdError.
 
-        `partitions` are those to copy from then on.
+        claims: what earlier routes copy, to which this one's topics are added. `partitions` are those to copy from then
+        on.
         """
         await self._target.prepare(self._map_days)
-        wanted = self._allowed(self.route.patterns.select(self._source.topics))
+        wanted = self._allowed(self.route.patterns.select(self._source.topics), {} if claims is None else claims)
         await self._write_origins(wanted)
         missing = [topic for topic, name in wanted.items() if name not in self._target.topics]
         for first in range(0, len(missing), _CREATED_AT_ONCE):
@@ -67,13 +72,16 @@ class RouteTopics:
         self.partitions = frozenset(found)
         await self._follower.follow({topic: name for topic, name in wanted.items() if topic not in self.refused}, now)
 
-    def _allowed(self, topics: list[str]) -> dict[str, str]:
+    def _allowed(self, topics: list[str], claims: Claims) -> dict[str, str]:
         """Return the names at the target of the topics that may be copied."""
         self.refused = {}
         allowed = {}
         for topic in topics:
             name = self.route.target_name(topic)
             reason = self._objection(topic, name)
+            claim = claims.setdefault((self.route.source, self.route.target, topic, name), self.route.name)
+            if claim != self.route.name:
+                reason = f"route {claim} copies it already"
             if reason is None:
                 allowed[topic] = name
             else:
@@ -141,10 +149,11 @@ async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str
     """Refresh clusters, and the routes between those that answer; the others keep what is known of them."""
     asked = {name: Deferred.fromCoroutine(_refresh(name, cluster)) for name, cluster in clusters.items()}
     unreachable = {name for name, answers in asked.items() if not await answers}
+    claims: Claims = {}
     for route in routes.values():
         if unreachable.isdisjoint((route.route.source, route.route.target)):
             try:
-                await route.refresh(now)
+                await route.refresh(now, claims)
             except PylogdError as error:
                 _log.warning("route %s can't be brought up to date: %s", route.route.name, error)
 

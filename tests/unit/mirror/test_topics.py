@@ -153,3 +153,14 @@ def test_clusters_that_do_not_answer_leave_their_routes_as_they_were() -> None:
     c.answers = False
     result_of(Deferred.fromCoroutine(refresh_all({"a": a, "b": b, "c": c}, routes, 0.0)))
     assert routes["a-b"].partitions and routes["a-c"].partitions is None
+
+
+def test_of_two_routes_with_one_topic_the_first_copies_it() -> None:
+    a, b = FakeClusterTopics("a", events=1, extra=1), FakeClusterTopics("b")
+    first, second = route(a, b), route(a, b)
+    second.route = RouteSettings(
+        "second", "a", "b", TopicPatterns(["events|other"]), sync_configs=False, sync_acls=False
+    )  # fmt: skip
+    result_of(Deferred.fromCoroutine(refresh_all({"a": a, "b": b}, {"a-b": first, "second": second}, 0.0)))
+    assert first.partitions is not None and len(first.partitions) == 2
+    assert second.partitions == frozenset() and second.refused == {"events": "route a-b copies it already"}
