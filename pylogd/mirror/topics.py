@@ -149,9 +149,15 @@ async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str
     """Refresh clusters, and the routes between those that answer; the others keep what is known of them."""
     asked = {name: Deferred.fromCoroutine(_refresh(name, cluster)) for name, cluster in clusters.items()}
     unreachable = {name for name, answers in asked.items() if not await answers}
+    asleep = [
+        route for route in routes.values() if not unreachable.isdisjoint((route.route.source, route.route.target))
+    ]
     claims: Claims = {}
+    for route in asleep:
+        for path in route.partitions or ():
+            claims[route.route.source, route.route.target, path.topic, path.target_topic] = route.route.name
     for route in routes.values():
-        if unreachable.isdisjoint((route.route.source, route.route.target)):
+        if route not in asleep:
             try:
                 await route.refresh(now, claims)
             except PylogdError as error:
