@@ -25,7 +25,8 @@ from pylogd.mirror.records import CHECKPOINTS, OFFSETS, checkpoint_record, runs_
 from pylogd.mirror.tables import CheckpointTable, ensure_topics
 from pylogd.mirror.target import Checkpoint, OnAppended, SourcePartition
 
-_BUFFER_BYTES: Final = 64 << 20
+#: As much as some requests have: what is appended beyond would only keep the reactor from sending them.
+_BUFFER_BYTES: Final = 16 << 20
 _REQUEST_BYTES: Final = 8 << 20
 #: After a failure everything is tried again from the last checkpoints, so a batch need not be tried for minutes.
 _DELIVERY_SECONDS: Final = 20.0

@@ -112,6 +112,9 @@ class EventedProducer(Generic[D]):
             if problem is not None and not is_retriable(problem):
                 raise problem
             return None
+        if partition.partition >= known:  # it may have been added since
+            core.want(partition.topic)
+            self._driver.soon()
         check_partition(partition.topic, partition.partition, known)
         if self._waiting or accumulator.buffered >= accumulator.limit:
             return None
