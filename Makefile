@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once transactions conformance conformance-spark bench bench-spark bench-end-to-end bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held stores strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once mirror mirror-kafka transactions conformance conformance-spark bench bench-spark bench-end-to-end bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -87,6 +87,12 @@ chaos: install ## break a loaded cluster for an hour and check that nothing is l
 
 copying: install java ## copy a topic in transactions while copiers and brokers fail; writes tests/copying/RESULTS.md (30 minutes)
 	$(BIN)/python -m tests.copying --seconds 1200 --results tests/copying/RESULTS.md $(COPYING_ARGS)
+
+mirror: install java ## copy 60 partitions while workers, topics and links come and go; writes tests/mirror/RESULTS.md (4 minutes)
+	$(BIN)/python -m tests.mirror --results tests/mirror/RESULTS.md $(MIRROR_ARGS)
+
+mirror-kafka: install java ## mirror between pylogd and Apache Kafka, both ways, while the mirror is killed (a minute)
+	$(BIN)/python -m tests.mirror.kafka
 
 transactions: install java ## check transactions for an hour under all faults of `make chaos`; writes tests/transactions_check/RESULTS.md
 	$(BIN)/python -m tests.transactions_check --java --seconds 3600 --results tests/transactions_check/RESULTS.md $(TRANSACTIONS_ARGS)

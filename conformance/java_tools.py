@@ -15,6 +15,8 @@ TOOLS = "org.apache.kafka.tools."
 POM = HERE / "java" / "pom.xml"
 #: The jars of Kafka Streams and of its system tests.
 STREAMS_POM = HERE / "java" / "streams.xml"
+#: The jars of MirrorMaker 2.
+MIRROR_POM = HERE / "java" / "mirror.xml"
 
 
 def version() -> str:
@@ -50,6 +52,12 @@ def streams() -> list[str]:
     """Return the same for Kafka Streams and its system tests."""
     program = checks.tool("java", "openjdk-17-jre-headless")
     return [program, "-Xmx400m", "-cp", f"{_jars(STREAMS_POM, 'streams')}/*"]
+
+
+def mirror_maker() -> list[str]:
+    """Return the same for MirrorMaker 2, without a limit of its memory."""
+    program = checks.tool("java", "openjdk-17-jre-headless")
+    return [program, "-cp", f"{_jars(MIRROR_POM, 'mirror')}/*"]
 
 
 def _jars(pom: Path, name: str) -> Path:

@@ -112,15 +112,18 @@ RULES: Mapping[str, Rule] = {
     "typed": Rule(("schemas.api_client", "tables"), _NEVER),
     "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
     "audit": Rule(("client", "tables", "threads", "wire.records"), Twisted.ALL),
+    "mirror": Rule(
+        ("client", "wire", "metadata", "config.values", "config.zookeeper", *_CREDENTIALS), Twisted.ALL
+    ),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(
         (
-            "audit", "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "process", "schemas",
-            "security.sasl", "spark", "tables",
+            "audit", "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "mirror", "process",
+            "schemas", "security.sasl", "spark", "tables",
         ),
         _NEVER,
-        reactor=("cli.schemas",),
+        reactor=("cli.mirror", "cli.schemas"),
     ),
     "__main__": Rule(("cli",), _NEVER),
 }  # fmt: skip

@@ -24,6 +24,7 @@ from crc32c import crc32c as _crc32c
 
 from pylogd.wire import record_fields, record_runs
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType, compress, decompress
+from pylogd.wire.crc import carried
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.record_fields import decode_deltas, decode_headers, decode_key_and_value
 from pylogd.wire.record_runs import NULL, BatchFields, Run, encode_run
@@ -343,13 +344,26 @@ def encode_batch(
     return b"".join((_PREFIX.pack(base_offset, length, leader_epoch, MAGIC), _CRC.pack(crc), covered, payload))
 
 
-def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """Return a copy of a batch with another producer id, producer epoch and base sequence."""
+def with_producer(
+    batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool | None = None
+) -> bytes:
+    """Return a copy of a batch as another producer sends it: with its id, epoch and base sequence.
+
+    transactional: whether the copy is part of a transaction; None: as the batch. What brokers add to a batch (offset,
+    leader epoch, log append time, delete horizon) is removed. The CRC is carried over: the records are not read, so if
+    they were damaged, the copy fails its CRC too.
+    """
     header = parse_header(batch)
-    covered = _COVERED.pack(*header[5:9], producer_id, producer_epoch, base_sequence, header.record_count)
-    payload = memoryview(batch)[HEADER_SIZE:]
-    crc = crc32c(payload, crc32c(covered))
-    return b"".join((batch[: CRC_START - _CRC.size], _CRC.pack(crc), covered, payload))
+    attributes = header.attributes & ~(LOG_APPEND_TIME | DELETE_HORIZON)
+    if transactional is not None:
+        attributes = attributes & ~TRANSACTIONAL | (TRANSACTIONAL if transactional else 0)
+    view = memoryview(batch)
+    covered = _COVERED.pack(
+        attributes, *header[6:9], producer_id, producer_epoch, base_sequence, header.record_count
+    )  # fmt: skip
+    crc = carried(header.crc, crc32c(view[CRC_START:HEADER_SIZE]), crc32c(covered), len(view) - HEADER_SIZE)
+    prefix = _PREFIX.pack(0, header.batch_length, NO_LEADER_EPOCH, MAGIC)
+    return b"".join((prefix, _CRC.pack(crc), covered, view[HEADER_SIZE:]))
 
 
 def encode_records(

@@ -111,7 +111,7 @@ class World:
         while shipments := self.queue.take(self.now, lambda _: 1, lambda _: len(self.connection) < self.max_in_flight):
             for shipment in shipments:
                 (batch,) = shipment.batches
-                data = batch.encode(0, None)
+                data = bytes(batch.encode(0, None))
                 self.accumulator.was_encoded(batch)
                 self.connection.append(UnderWay(shipment, data))
 

@@ -104,7 +104,7 @@ class BatchEncoder:
         options, accumulator = self._options, self._accumulator
         for batch in accumulator.take_sealed():
             encoded = batch.encode(options.compression_type, options.compression_level, self._attributes)
-            self._found.append(EncodedBatch(*batch.partition, encoded))
+            self._found.append(EncodedBatch(*batch.partition, bytes(encoded)))
             accumulator.finish(batch, -1, -1, None)
 
 

@@ -176,13 +176,15 @@ def test_aborted_transactions() -> None:
 # Decoding
 
 
-def reading(*parts: tuple[TopicPartition, Sequence[bytes]]) -> Reader:
-    fetcher = make()
+def reading(*parts: tuple[TopicPartition, Sequence[bytes]], aborted: list[AbortedTransaction] | None = None) -> Reader:
+    fetcher = make(read_committed=aborted is not None)
     reader = Reader(fetcher, fetcher.take)
     for partition, _ in parts:
         reader.move(partition, 0)
     _, _, asked = ask(fetcher)
-    answer(fetcher, asked, *(PartitionData(p.partition, records=b"".join(batches)) for p, batches in parts))
+    answer(fetcher, asked, *(
+        PartitionData(p.partition, records=b"".join(batches), aborted_transactions=aborted) for p, batches in parts
+    ))  # fmt: skip
     return reader
 
 
@@ -251,6 +253,32 @@ def test_objects_go_on_where_columns_ended() -> None:
     [(_, _, columns)] = reader.gather_columns(headers=False, max_bytes=1)
     assert columns.num_rows == 5
     assert [record.offset for _, records in reader.gather(100) for record in records] == [5, 6, 7, 8, 9]
+
+
+def test_batches_are_taken_as_they_were_received_without_control_and_aborted_ones() -> None:
+    first, aborted = batch(0, 5), batch(5, 5, producer_id=7, attributes=TRANSACTIONAL)
+    marker = encode_batch([(struct.pack(">hh", 0, 0), bytes(6), 0, ())], base_offset=10, producer_id=7,
+                          attributes=TRANSACTIONAL | CONTROL)  # fmt: skip
+    reader = reading((T0, [first, aborted, marker, batch(11, 2)]), aborted=[AbortedTransaction(7, 5)])
+    taken = reader.take_batches()
+    assert taken is not None
+    partition, position, batches = taken
+    assert (partition, position) == (T0, 0)
+    assert [bytes(found) for _, found in batches] == [first, batch(11, 2)]
+    assert reader.positions == {T0: 13}
+    assert reader.take_batches() is None
+
+
+def test_batches_before_damage_are_taken_and_the_damage_is_reported_once_it_is_reached() -> None:
+    damaged = bytearray(batch(5, 5))
+    damaged[-1] ^= 1
+    reader = reading((T0, [batch(0, 5), bytes(damaged)]))
+    taken = reader.take_batches()
+    assert taken is not None and [header.base_offset for header, _ in taken[2]] == [0]
+    assert reader.positions == {T0: 5}  # where it is fetched again
+    reader = reading((T0, [bytes(damaged)]))
+    with pytest.raises(CorruptRecords):
+        reader.take_batches()
 
 
 def test_what_is_not_processed() -> None:

@@ -43,8 +43,16 @@ class PartitionsCore:
         on_found: OnFound,
         soon: Callable[[], None],
         warn: Callable[[str], None],
+        on_error: Callable[[TopicPartition, PylogdError], None] | None = None,
+        on_topic: Callable[[Topic], None] | None = None,
     ) -> None:
-        """Nothing is assigned yet."""
+        """Nothing is assigned yet.
+
+        on_error: called, in place of `raise_error`, with a partition and its error; it moves or forgets the partition.
+        on_topic: called with each topic as metadata has it now, before anything of it is fetched under that.
+        """
+        self._on_error = on_error or self._keep_error
+        self._on_topic = on_topic
         self.options = options
         self.fetcher = Fetcher(FetchSettings.of(options), options.request_timeout)
         self.reader = Reader(
@@ -162,6 +170,8 @@ class PartitionsCore:
         return wanted | self.starts.missing_topics()
 
     def _topic_learned(self, name: str, topic: Topic | None, error: PylogdError | None, now: float) -> None:
+        if topic is not None and self._on_topic is not None:
+            self._on_topic(topic)
         if error is None:
             return
         if any(partition.topic == name for partition in self.starts.waiting):
@@ -190,7 +200,9 @@ class PartitionsCore:
     def _truncated(self, divergences: Mapping[TopicPartition, Divergence], leader_epoch: int) -> None:
         positions = {partition: self.reader.positions[partition] for partition in divergences}
         if self.options.auto_offset_reset == "none":
-            self._error = self._error or LogTruncation.of(positions, divergences)
+            error = LogTruncation.of(positions, divergences)
+            for partition in divergences:
+                self._on_error(partition, error)
             return
         policy = self.options.auto_offset_reset
         for partition, divergence in divergences.items():
@@ -207,9 +219,12 @@ class PartitionsCore:
 
     def _validation_failed(self, partition: TopicPartition, error: PylogdError, now: float) -> None:
         if self._is_final(self.fetcher.partitions[partition], error, now):
-            self._error = self._error or error
+            self._on_error(partition, error)
 
     # Errors
+
+    def _keep_error(self, _: TopicPartition, error: PylogdError) -> None:
+        self._error = self._error or error
 
     @property
     def has_error(self) -> bool:
@@ -231,7 +246,7 @@ class PartitionsCore:
                 self.forget(fetch.partition)
                 self.starts.add([fetch.partition], reset=True)
             elif self._is_final(fetch, error, now):
-                self._error = self._error or error
+                self._on_error(fetch.partition, error)
 
     def _is_final(self, fetch: PartitionFetch, error: PylogdError, now: float) -> bool:
         """Return whether to raise an error: it is not retriable, or was retried for `retry_timeout` seconds."""

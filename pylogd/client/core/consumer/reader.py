@@ -26,7 +26,7 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.serialization import RecordDeserializer
 from pylogd.wire import records as wire_records
 from pylogd.wire.exceptions import InvalidRecordBatch
-from pylogd.wire.records import BatchHeader, Record, decode_batch
+from pylogd.wire.records import BatchHeader, Record, batch_crc_ok, decode_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Chunk = tuple[TopicPartition, list[Record]]
 #: The same as columns, with the position that they were read from.
 ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
+#: The same as whole batches with their headers.
+BatchChunk = tuple[TopicPartition, int, list[tuple[BatchHeader, memoryview]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -251,6 +253,33 @@ class Reader:
                 chunks.append((partition, position, columns.records))
                 max_bytes -= columns.records.nbytes
         return chunks
+
+    def take_batches(self) -> BatchChunk | None:
+        """Return the batches with records that one answer has of a partition, as they were received, or None.
+
+        The position moves behind them, and behind what is left out. Records before the position from which they were
+        read, which is returned too, may be in the first one. Raises CorruptRecords; the position stays in front of the
+        damage, and what came before it was returned.
+        """
+        found = self._next_open()
+        if found is None:
+            return None
+        partition = found.fetched.fetch.partition
+        position = self.positions[partition]
+        batches: list[tuple[BatchHeader, memoryview]] = []
+        try:
+            for header, batch in self._readable(found):
+                if self._check_crcs and not batch_crc_ok(batch, header):
+                    raise self._damage(partition, header, InvalidRecordBatch("the batch has a wrong CRC"))
+                if header.last_offset >= position:
+                    batches.append((header, batch))
+                self.positions[partition] = max(self.positions[partition], header.next_offset)
+        except CorruptRecords:  # it was rewound to the damage
+            if not batches:
+                raise
+        else:
+            self._finish(found)
+        return partition, position, batches
 
     def _next_open(self) -> _OpenBatches | None:
         if self._open is None:

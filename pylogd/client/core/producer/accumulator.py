@@ -32,6 +32,7 @@ from pylogd.wire.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL,
     Header,
     NewRecord,
     decode_batch,
@@ -136,8 +137,9 @@ class Batch:
         self.count = 0  # of records, once sealed
         self.size = 0  # bytes at most, before compression
         self.held = 0  # bytes that count as buffered, once sealed
-        self.encoded = b""
-        self.stamp = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)  # what `encoded` was encoded with
+        self.encoded: bytes | memoryview = b""
+        #: what `encoded` was encoded with; None: by another producer
+        self.stamp: tuple[int, int, int] | None = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self.sequence = NO_SEQUENCE
@@ -152,7 +154,7 @@ class Batch:
         """Return the deliveries that somebody waits for, each with the function to call once it is done."""
         return zip(self.listeners[::2], self.listeners[1::2], strict=True)
 
-    def encode(self, compression: int, level: int | None, attributes: int = 0) -> bytes:
+    def encode(self, compression: int, level: int | None, attributes: int = 0) -> bytes | memoryview:
         """Return the batch encoded, with its present sequence number. The first call drops the objects of its records.
 
         Returns b"" if the batch was given up, which another thread may do at any moment.
@@ -161,7 +163,7 @@ class Batch:
         encoded, records = self.encoded, self.records
         if encoded:
             if stamp != self.stamp:
-                self.encoded = encoded = with_producer(encoded, *stamp)
+                self.encoded = encoded = with_producer(encoded, *stamp, transactional=bool(attributes & TRANSACTIONAL))
         elif records:
             self.encoded = encoded = encode_batch(
                 records, compression=compression, level=level,
@@ -317,6 +319,17 @@ class Accumulator:
         if header.is_transactional is not transactional:
             is_for = "with" if header.is_transactional else "without"
             raise ValueError(f"{partition}: the batch was encoded for a producer {is_for} transactions")
+        return self._add_whole(partition, encoded, header.record_count)
+
+    def add_copy(self, partition: TopicPartition, encoded: memoryview, count: int) -> Batch:
+        """Add a batch of `count` records as a broker has it: it is sent with the numbers of this producer, and its
+        records as they are. It is sealed at once and never split.
+        """
+        batch = self._add_whole(partition, encoded, count)
+        batch.stamp, batch.atomic = None, True
+        return batch
+
+    def _add_whole(self, partition: TopicPartition, encoded: bytes | memoryview, count: int) -> Batch:
         former = self.open.get(partition)
         if former is not None:
             self.seal(former)
@@ -324,7 +337,7 @@ class Accumulator:
         batch.encoded, batch.size = encoded, len(encoded)
         self.buffered += batch.size
         self.seal(batch)
-        batch.count = header.record_count
+        batch.count = count
         return batch
 
     def _open_batch(self, partition: TopicPartition) -> Batch:

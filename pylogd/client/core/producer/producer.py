@@ -135,6 +135,13 @@ class ProducerCore:
         """Return the error of the last attempt to get a topic's metadata, if it failed."""
         return self._unknown.get(topic)
 
+    def partitions_of(self, topic: str) -> int | None:
+        """Return the number of partitions of a topic, None if it is not known, to this producer or to its cluster."""
+        known = self.partitions.get(topic)
+        if known is None and (found := self._metadata.topics.get(topic)) is not None:
+            known = len(found.partitions)
+        return known
+
     def has_room(self) -> bool:
         """Whether the buffer has space for another record."""
         return self.accumulator.buffered < self.options.buffer_memory

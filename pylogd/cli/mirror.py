@@ -1,0 +1,199 @@
+"""`pylogd mirror`: copy topics between clusters, and see how far that is. Twisted is imported only when it runs."""
+
+# ruff: noqa: PLC0415 - Twisted, and modules that need it, are imported when the command runs
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pylogd.cli.common import json_option
+from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.clock import wall_ms
+
+if TYPE_CHECKING:
+    from pylogd.mirror.describing import RouteView
+    from pylogd.mirror.settings import MirrorSettings, RouteSettings
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def mirror() -> None:
+    """Copy topics between clusters of pylogd or Apache Kafka.
+
+    A file in TOML has the clusters and the routes between them; docs/mirror.md has an example that works. Start as many
+    processes as needed: they find each other in the metadata store that the file names, and share the partitions.
+
+    \b
+    pylogd mirror check mirror.toml
+    pylogd mirror run mirror.toml
+    pylogd mirror describe mirror.toml
+    pylogd mirror translate mirror.toml billing --route logs-offline --execute
+    """
+
+
+_file = click.argument("path", metavar="FILE", type=click.Path(dir_okay=False))
+
+
+def _route_option(function: Function) -> Function:
+    return click.option("--route", metavar="NAME", help="The route; needed if the file has several.")(function)
+
+
+@mirror.command()
+@_file
+def check(path: str) -> None:
+    """Check a file, and print its routes.
+
+    In a pipe, a line for each route: name, source, target, name at the target.
+    """
+    settings = _settings(path)
+    rows = [(route.name, route.source, route.target, route.rename) for route in settings.routes.values()]
+    print_table(["route", "source", "target", "name at the target"], rows)
+
+
+@mirror.command()
+@_file
+@click.option("--role", type=click.Choice(["both", "worker", "controller"]), default="both", show_default=True,
+              help="Whether this process copies, may decide who copies what, or both.")  # fmt: skip
+@click.pass_context
+def run(ctx: click.Context, /, path: str, role: str) -> None:
+    """Run a process of a mirror, until SIGTERM or Ctrl-C. A file that changes is read again.
+
+    With zookeeper.connect in the file, several processes share the work; one of them is elected to be the controller.
+    """
+    from pylogd.mirror.service import MirrorService
+    from pylogd.process.logs import log_to
+    from pylogd.process.shell import Shell, process_reactor, run_in_foreground
+
+    reactor = process_reactor()
+    settings = _settings(path)
+    service = MirrorService(reactor, path, works=role != "controller", controls=role != "worker")
+    log_to(sys.stderr)
+    shell = Shell(reactor, service, lambda: f"pylogd mirror {settings.name} runs {len(settings.routes)} routes")
+    shell.announce = print_line
+    ctx.exit(run_in_foreground(shell, reactor, "pylogd mirror"))
+
+
+@mirror.command()
+@_file
+@_route_option
+@json_option
+def describe(path: str, route: str | None, as_json: bool) -> None:
+    """Show how far each partition is copied, from the clusters themselves. No mirror has to run.
+
+    In a pipe, a line for each partition: route, topic, partition, topic at the target, records that are not copied yet
+    (empty if copying has not begun), seconds since the last checkpoint if records wait, offsets at source and target.
+    """
+    settings = _settings(path)
+    routes = list(settings.routes.values()) if route is None else [_route(settings, route)]
+    rows = []
+    for lags in _ask(settings, routes, lambda view: view.lags(wall_ms())):
+        for lag in lags:
+            at = lag.checkpoint
+            rows.append({
+                "route": lag.path.route, "topic": lag.path.topic, "partition": lag.path.partition,
+                "target": lag.path.target_topic, "lag": lag.records, "seconds": round(lag.age_seconds, 1),
+                "source_offset": None if at is None else at.offset,
+                "target_offset": None if at is None else at.target_offset,
+            })  # fmt: skip
+    if as_json:
+        print_json(rows)
+    else:
+        cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
+        print_table(
+            ["route", "topic", ">partition", "target", ">lag", ">seconds", ">source offset", ">target offset"], cells
+        )
+
+
+@mirror.command()
+@_file
+@click.argument("group")
+@_route_option
+@click.option("--to-group", metavar="NAME", help="The group at the target; by default it has the same name.")
+@click.option("--execute", is_flag=True, help="Commit the offsets at the target. The group must have no members there.")
+@json_option
+def translate(path: str, group: str, route: str | None, to_group: str | None, execute: bool, as_json: bool) -> None:
+    """Show where a group of the source goes on at the target, so that it can move over; with --execute, move it.
+
+    Stop the group's consumers first. In a pipe, a line for each partition: topic at the target, partition, offset at
+    the source, offset at the target, a note if the translation is not exact.
+    """
+    settings = _settings(path)
+    chosen = _route(settings, route)
+
+    async def work(view: RouteView) -> list[Any]:
+        found = await view.translate(group)
+        if execute and found:
+            await view.commit(to_group or group, found)
+        return found
+
+    [found] = _ask(settings, [chosen], work)
+    rows = [(o.path.target_topic, o.path.partition, o.source, o.target, o.note) for o in found]
+    columns = ("topic", "partition", "source_offset", "target_offset", "note")
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(
+            ["topic", ">partition", ">source", ">target", "note"], [[str(cell) for cell in row] for row in rows]
+        )
+    if not found:
+        note(f"group {group} has committed nothing of the topics of route {chosen.name}")
+    elif execute:
+        note(f"group {to_group or group} goes on there at {chosen.target}")
+
+
+def _settings(path: str) -> MirrorSettings:
+    from pylogd.mirror.settings import read_file
+
+    return read_file(path)
+
+
+def _route(settings: MirrorSettings, name: str | None) -> RouteSettings:
+    if name is None and len(settings.routes) == 1:
+        return next(iter(settings.routes.values()))
+    found = settings.routes.get(name or "")
+    if found is None:
+        known = ", ".join(settings.routes)
+        raise click.UsageError(f"--route has to be one of: {known}")
+    return found
+
+
+def _ask(
+    settings: MirrorSettings, routes: Sequence[RouteSettings], work: Callable[[RouteView], Coroutine[Any, Any, T]]
+) -> list[T]:
+    """Return the answers to a question about each route, asked on a reactor that runs only for that."""
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
+
+    from pylogd.mirror.describing import RouteView
+    from pylogd.process.shell import process_reactor
+
+    reactor = process_reactor()
+    results: list[Any] = []
+
+    async def ask() -> list[T]:
+        answers = []
+        for route in routes:
+            view = RouteView(settings, route, reactor)
+            try:
+                answers.append(await work(view))
+            finally:
+                await view.close()
+        return answers
+
+    def ended(result: Any) -> None:
+        results.append(result)
+        reactor.stop()
+
+    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(ask()).addBoth(ended))
+    reactor.run()
+    if not results:
+        raise KeyboardInterrupt
+    if isinstance(results[0], Failure):
+        results[0].raiseException()
+    answers: list[T] = results[0]
+    return answers

@@ -1,0 +1,48 @@
+"""Decide how a batch of a source is copied, and make what a target accepts of one that can't be copied as it is.
+
+Strategy: a batch is copied with its records as they are, compressed or not. Its header gets the producer id, epoch and
+sequence number of the mirror, because the numbers of the first producer would clash with those of other batches at the
+target; its CRC is carried over (`wire.crc`), so that damage on the way is found by the target.
+
+Brokers accept from a producer only batches whose records have consecutive offsets. Where compaction has removed some,
+or where copying begins in the middle of a batch, the remaining records are encoded anew, with the same codec.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pylogd.mirror.offset_map import Run, runs_of
+from pylogd.wire.records import BatchHeader, decode_batch, encode_batch
+
+
+class BatchCopy(NamedTuple):
+    """A batch to append at a target. `offsets` are those of its records at the source, None if consecutive."""
+
+    batch: memoryview
+    records: int
+    first: int
+    offsets: list[int] | None
+
+    def runs(self, target: int) -> list[Run]:
+        """Return the runs of its records, the first of which has offset `target` in the copy."""
+        return [Run(self.first, target, self.records)] if self.offsets is None else runs_of(self.offsets, target)
+
+
+def copy_of(header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
+    """Return what to append of a batch that was read from `position`; None if nothing of it is to be copied.
+
+    Control batches are not for this function. Raises InvalidRecordBatch if the batch has to be decoded and can't.
+    """
+    if not header.record_count:
+        return None
+    if header.record_count == header.last_offset_delta + 1 and header.base_offset >= position:
+        return BatchCopy(batch, header.record_count, header.base_offset, None)
+    records = [record for record in decode_batch(batch, header) if record.offset >= position]
+    if not records:
+        return None
+    encoded = encode_batch(
+        [(record.key, record.value, record.timestamp, record.headers) for record in records],
+        compression=header.compression,
+    )
+    return BatchCopy(memoryview(encoded), len(records), records[0].offset, [record.offset for record in records])

@@ -1,0 +1,142 @@
+"""What operators ask of a mirror: how far each route is, and where a group of the source goes on at the target.
+
+Strategy: everything is read from the clusters: the checkpoints and offset maps that the mirror keeps at the targets,
+and the ends of the sources' logs. So the answers need no running mirror, and no access to its metadata store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pylogd.client.core.admin.offsets import EARLIEST, find_offsets
+from pylogd.client.core.model import OffsetAndMetadata, Topic
+from pylogd.client.deferred import Admin
+from pylogd.client.deferred.cluster import Cluster
+from pylogd.mirror.offset_map import OffsetMap
+from pylogd.mirror.partition_copy import PartitionRoute
+from pylogd.mirror.settings import MirrorSettings, RouteSettings
+from pylogd.mirror.starting import describe_topics, log_ranges
+from pylogd.mirror.tables import CheckpointTable, OffsetTable
+from pylogd.mirror.target import Checkpoint, SourcePartition
+
+
+class PartitionLag(NamedTuple):
+    """How far a partition is copied. records: that are not copied yet; None if it has no checkpoint. age_seconds: since
+    its last checkpoint, if records wait; else 0.
+    """
+
+    path: PartitionRoute
+    checkpoint: Checkpoint | None
+    records: int | None
+    age_seconds: float
+
+
+class TranslatedOffset(NamedTuple):
+    """A group's offset at the source, and where it goes on in the copy. note: why, where that is not exact."""
+
+    path: PartitionRoute
+    source: int
+    target: int
+    note: str = ""
+
+
+class RouteView:
+    """One route, as the clusters at its ends show it. To be closed."""
+
+    def __init__(self, settings: MirrorSettings, route: RouteSettings, reactor: Any) -> None:
+        """Nothing is connected yet."""
+        self._route = route
+        self._source, self._target = (
+            Cluster(
+                settings.clusters[name].bootstrap, settings.options_of(name), retry_timeout=10.0, bootstrap_timeout=0.0,
+                reactor=reactor,
+            )
+            for name in (route.source, route.target)
+        )  # fmt: skip
+        self._checkpoints = CheckpointTable(self._target)
+        self._offsets = OffsetTable(self._target)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._checkpoints.close()
+        await self._offsets.close()
+        self._source.close()
+        self._target.close()
+
+    async def lags(self, now_ms: int) -> list[PartitionLag]:
+        """Return how far each partition of the route's topics is. Raises PylogdError."""
+        topics = await self._topics()
+        await self._checkpoints.refresh()
+        paths = list(self._paths(topics.values()))
+        ranges = await log_ranges(self._source, [path.source for path in paths])
+        found = []
+        for path in paths:
+            checkpoint = self._checkpoint(path, topics[path.topic])
+            behind = None if checkpoint is None else max(0, ranges[path.source].end - checkpoint.offset)
+            waits = checkpoint is not None and bool(behind)
+            age = max(0.0, (now_ms - checkpoint.time_ms) / 1000) if checkpoint is not None and waits else 0.0
+            found.append(PartitionLag(path, checkpoint, behind, age))
+        return found
+
+    async def translate(self, group: str) -> list[TranslatedOffset]:
+        """Return where a group of the source goes on at the target. Raises PylogdError."""
+        committed = await Admin(self._source).group_offsets(group)
+        topics = await self._topics()
+        await self._checkpoints.refresh()
+        await self._offsets.refresh()
+        paths = [path for path in self._paths(topics.values()) if path.source in committed]
+        first = await find_offsets(self._target, {path.target: EARLIEST for path in paths}) if paths else {}
+        return [
+            self._translated(path, topics[path.topic], committed[path.source], first[path.target].offset)
+            for path in paths
+        ]
+
+    async def commit(self, group: str, offsets: Iterable[TranslatedOffset]) -> None:
+        """Commit translated offsets for a group of the target, which must have no members. Raises PylogdError."""
+        wanted = {each.path.target: each.target for each in offsets}
+        await Admin(self._target).alter_group_offsets(group, wanted)
+
+    # Parts
+
+    async def _topics(self) -> dict[str, Topic]:
+        found, _ = await describe_topics(self._source, None)
+        return {name: found[name] for name in self._route.patterns.select(found)}
+
+    def _paths(self, topics: Iterable[Topic]) -> Iterable[PartitionRoute]:
+        for topic in topics:
+            for partition in topic.partitions:
+                name = self._route.target_name(topic.name)
+                yield PartitionRoute(self._route.name, topic.name, partition.index, name)
+
+    def _key(self, path: PartitionRoute) -> SourcePartition:
+        cluster = self._source.metadata.cluster_id or ""
+        return SourcePartition(cluster, path.topic, path.partition, path.target_topic)
+
+    def _checkpoint(self, path: PartitionRoute, topic: Topic) -> Checkpoint | None:
+        found = self._checkpoints.checkpoints.get(self._key(path))
+        return found if found is not None and found.topic_id == topic.topic_id else None
+
+    def _translated(
+        self, path: PartitionRoute, topic: Topic, committed: OffsetAndMetadata, first: int
+    ) -> TranslatedOffset:
+        key, checkpoint, offset = self._key(path), self._checkpoint(path, topic), committed.offset
+        if checkpoint is None:
+            return TranslatedOffset(path, offset, first, "nothing is copied yet: it starts at the beginning")
+        known = self._offsets.maps.get(key)
+        offsets = OffsetMap()
+        if known is not None and self._offsets.topic_ids.get(key) == topic.topic_id:
+            offsets.add(known.runs)
+        offsets.copied_to(checkpoint.offset, checkpoint.target_offset)
+        found = offsets.translate(offset)
+        if found is not None:
+            return TranslatedOffset(path, offset, found)
+        if offset > checkpoint.offset:
+            behind = offset - checkpoint.offset
+            return TranslatedOffset(
+                path,
+                offset,
+                checkpoint.target_offset,
+                f"the copy is {behind} offsets behind: these are read again",
+            )
+        return TranslatedOffset(path, offset, first, "older than the offset map: it starts at the beginning")

@@ -1,0 +1,123 @@
+"""A cluster of brokers as the end of a route: pylogd, Apache Kafka, or another that speaks the protocol.
+
+Strategy: one producer for all partitions that a worker copies to this cluster. With transactions, batches and their
+checkpoints are committed together, and `open` fences whoever used the transactional id before. Without, the producer is
+idempotent where that is possible, and the checkpoints are sent once the batches were acknowledged.
+
+Rules: acks=all. A batch is never split and never compressed: it arrives as the source has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pylogd.client.core.admin.offsets import LATEST
+from pylogd.client.core.errors import RequestTimedOut
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.options import ClientOptions
+from pylogd.client.deferred import Admin, Producer
+from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.deferred.producer import Delivery
+from pylogd.mirror.batches import BatchCopy
+from pylogd.mirror.offset_map import Run
+from pylogd.mirror.records import CHECKPOINTS, OFFSETS, checkpoint_record, runs_record
+from pylogd.mirror.tables import CheckpointTable, ensure_topics
+from pylogd.mirror.target import Checkpoint, OnAppended, SourcePartition
+
+#: As much as some requests have: what is appended beyond would only keep the reactor from sending them.
+_BUFFER_BYTES: Final = 16 << 20
+_REQUEST_BYTES: Final = 8 << 20
+#: After a failure everything is tried again from the last checkpoints, so a batch need not be tried for minutes.
+_DELIVERY_SECONDS: Final = 20.0
+_TRANSACTION_SECONDS: Final = 40.0
+_BLOCK_SECONDS: Final = 30.0
+
+
+class KafkaTarget:
+    """See `target.Target`."""
+
+    def __init__(
+        self, bootstrap: str, options: ClientOptions, *, transactional_id: str | None, reactor: Any, map_days: int = 7
+    ) -> None:
+        """transactional_id: a name that no other live copier has; None for a target without transactions. map_days:
+        for how long the offset map is kept.
+        """
+        self._cluster = Cluster(bootstrap, options, reactor=reactor)
+        self._table = CheckpointTable(self._cluster)
+        self._transactional = transactional_id is not None
+        self._producer = Producer(
+            self._cluster, client_id=options.client_id, transactional_id=transactional_id,
+            buffer_memory=_BUFFER_BYTES, max_request_bytes=_REQUEST_BYTES, delivery_timeout=_DELIVERY_SECONDS,
+            transaction_timeout=_TRANSACTION_SECONDS, max_block=_BLOCK_SECONDS,
+            request_timeout=options.request_timeout, metadata_max_age=options.metadata_max_age,
+        )  # fmt: skip
+        self._map_days = map_days
+        self._begun = False
+
+    async def open(self) -> None:
+        """Take over from earlier copiers of this name. Raises PylogdError."""
+        await ensure_topics(Admin(self._cluster), self._map_days)
+        if self._transactional:
+            await self._producer.init_transactions()
+
+    async def checkpoints(self) -> Mapping[SourcePartition, Checkpoint]:
+        """Return the checkpoints of all partitions, as they are committed now. Raises PylogdError."""
+        await self._table.refresh()
+        return self._table.checkpoints
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset behind the last record of each partition. Raises PylogdError."""
+        found = await Admin(self._cluster).offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    async def begin(self) -> None:
+        """Begin what the next commit ends, unless it is begun."""
+        if not self._begun:
+            if self._transactional:
+                await self._producer.begin_transaction()
+            self._begun = True
+
+    def append(self, partition: TopicPartition, batch: BatchCopy, on_appended: OnAppended) -> bool:
+        """Add a batch; return whether it was taken. Raises PylogdError."""
+
+        def delivered(delivery: Delivery) -> None:
+            on_appended(delivery.offset, delivery.error)
+
+        return self._producer.copy(partition, batch.batch, batch.records, delivered) is not None
+
+    async def flush(self) -> None:
+        """Return once all batches have their results. Raises the error of one that failed."""
+        await self._producer.flush()
+
+    async def commit(
+        self, checkpoints: Mapping[SourcePartition, Checkpoint], runs: Mapping[SourcePartition, Sequence[Run]]
+    ) -> None:
+        """Make everything that was appended durable, with these checkpoints and offset maps. Raises PylogdError."""
+        await self.flush()
+        for partition, found in runs.items():
+            if found:
+                key, value = runs_record(partition, checkpoints[partition].topic_id, found)
+                await self._producer.send(OFFSETS, value, key, partition=0)
+        for partition, checkpoint in checkpoints.items():
+            key, value = checkpoint_record(partition, checkpoint)
+            await self._producer.send(CHECKPOINTS, value, key, partition=0)
+        await self.flush()
+        if self._transactional:
+            await self._end()
+        self._begun = False
+
+    async def _end(self) -> None:
+        """Commit. While the coordinator does not answer, the outcome is not known, and it is asked again."""
+        try:
+            await self._producer.commit_transaction()
+        except RequestTimedOut:
+            await self._producer.commit_transaction()
+
+    async def close(self) -> None:
+        """Undo what is not committed, as far as the cluster answers, and end."""
+        self._producer.abandon()
+        try:
+            await self._table.close()
+        finally:
+            self._cluster.close()

@@ -1,0 +1,102 @@
+"""Translate offsets of a source partition to offsets of its copy.
+
+Strategy: a *run* is a range of records with consecutive offsets at both ends. Between two runs there are offsets
+without a record: transaction markers, records that compaction removed, records of aborted transactions. An offset
+inside a run is translated exactly; one between runs becomes that of the next record, which is what a consumer at this
+offset would read next.
+
+Rules: pure. Runs ascend in source offsets; one that begins before the end of those known replaces what it overlaps,
+because the source was truncated and its offsets were given again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """`length` records from offset `source` on, which have consecutive offsets from `target` on in the copy."""
+
+    source: int
+    target: int
+    length: int
+
+
+def runs_of(offsets: Sequence[int], target: int) -> list[Run]:
+    """Return the runs of records with these ascending offsets, whose copies have consecutive ones from `target` on."""
+    runs: list[Run] = []
+    for index, offset in enumerate(offsets):
+        if runs and offset == runs[-1].source + runs[-1].length:
+            runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
+        else:
+            runs.append(Run(offset, target + index, 1))
+    return runs
+
+
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """Return ascending runs with those made one that continue each other at both ends."""
+    found: list[Run] = []
+    for run in runs:
+        last = found[-1] if found else None
+        if last is not None and run.source == last.source + last.length and run.target == last.target + last.length:
+            found[-1] = last._replace(length=last.length + run.length)
+        else:
+            found.append(run)
+    return found
+
+
+class OffsetMap:
+    """The runs of one partition, and how far it was copied."""
+
+    def __init__(self) -> None:
+        """Nothing was copied."""
+        self._starts: list[int] = []
+        self._runs: list[Run] = []
+        self._end: tuple[int, int] | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that are known, in order."""
+        return list(self._runs)
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Add runs that were copied later than those known."""
+        for run in runs:
+            self._cut(run.source)
+            if self._runs:
+                tail = joined([self._runs[-1], run])
+                if len(tail) == 1:
+                    self._runs[-1] = tail[0]
+                    continue
+            self._runs.append(run)
+            self._starts.append(run.source)
+
+    def copied_to(self, source: int, target: int) -> None:
+        """Record the checkpoint: everything before `source` is copied, and what follows comes behind `target`."""
+        self._end = source, target
+
+    def _cut(self, source: int) -> None:
+        """Forget what is at `source` and behind."""
+        while self._runs and self._starts[-1] >= source:
+            self._runs.pop()
+            self._starts.pop()
+        if self._runs and self._runs[-1].source + self._runs[-1].length > source:
+            self._runs[-1] = self._runs[-1]._replace(length=source - self._runs[-1].source)
+
+    def translate(self, offset: int) -> int | None:
+        """Return where a consumer at `offset` of the source goes on in the copy.
+
+        None if the map does not reach back so far, or `offset` is behind the checkpoint: nothing is known of it yet.
+        """
+        index = bisect_right(self._starts, offset) - 1
+        if index >= 0:
+            run = self._runs[index]
+            if offset < run.source + run.length:
+                return run.target + offset - run.source
+        if index + 1 < len(self._runs) and index >= 0:
+            return self._runs[index + 1].target
+        if self._end is not None and offset <= self._end[0] and (index >= 0 or offset == self._end[0]):
+            return self._end[1]
+        return None

@@ -1,0 +1,75 @@
+"""What is to be copied: the topics of all routes, refreshed from the clusters and by the settings of the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pylogd.client.deferred.cluster import Cluster
+from pylogd.mirror.cluster_topics import ClusterTopics
+from pylogd.mirror.controller import Wanted
+from pylogd.mirror.partition_copy import PartitionRoute
+from pylogd.mirror.settings import ClusterSettings, MirrorSettings
+from pylogd.mirror.topics import RouteTopics, refresh_all
+
+#: How long a question to a cluster is tried again: the other clusters wait meanwhile.
+_RETRY_SECONDS: Final = 5.0
+
+
+class Plan:
+    """Connections of the controller to all clusters, and the topics of all routes."""
+
+    def __init__(self, settings: Callable[[], MirrorSettings], reactor: Any) -> None:
+        """settings: returns those of the moment."""
+        self._settings = settings
+        self._reactor = reactor
+        self._clusters: dict[str, ClusterTopics] = {}
+        self._of: dict[str, ClusterSettings] = {}
+        self._routes: dict[str, RouteTopics] = {}
+
+    async def refresh(self, now: float) -> Wanted:
+        """Return what is to be copied. Creates topics where they are missing. Raises PylogdError."""
+        await self._follow(self._settings())
+        await refresh_all(self._clusters, self._routes, now)
+        found: set[PartitionRoute] = set()
+        unknown = set()
+        for name, route in self._routes.items():
+            if route.partitions is None:
+                unknown.add(name)
+            else:
+                found |= route.partitions
+        return Wanted(found, unknown)
+
+    @property
+    def refused(self) -> dict[str, dict[str, str]]:
+        """The topics that are not copied, by route, each with the reason."""
+        return {name: dict(route.refused) for name, route in self._routes.items() if route.refused}
+
+    async def _follow(self, settings: MirrorSettings) -> None:
+        """Connect to the clusters of the settings, and keep what did not change."""
+        changed = {name for name, known in self._of.items() if settings.clusters.get(name) != known}
+        for name in changed:
+            await self._clusters.pop(name).close()
+            del self._of[name]
+        for name, found in settings.clusters.items():
+            if name not in self._clusters:
+                cluster = Cluster(
+                    found.bootstrap, settings.options_of(name), retry_timeout=_RETRY_SECONDS, reactor=self._reactor
+                )
+                self._clusters[name], self._of[name] = ClusterTopics(name, cluster), found
+        for name, topics in list(self._routes.items()):
+            ends = {topics.route.source, topics.route.target}
+            if settings.routes.get(name) != topics.route or ends & changed:
+                del self._routes[name]
+        for name, route in settings.routes.items():
+            if name not in self._routes:
+                source, target = self._clusters[route.source], self._clusters[route.target]
+                self._routes[name] = RouteTopics(route, source, target, settings.offset_map_days)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        clusters, self._clusters = self._clusters, {}
+        self._of.clear()
+        self._routes.clear()
+        for cluster in clusters.values():
+            await cluster.close()

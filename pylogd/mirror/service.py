@@ -1,0 +1,202 @@
+"""One process of a mirror: a worker, a candidate for the controller, and the session in the store that they live by.
+
+Strategy: worker and controller run as long as a session of the store lasts. When it has expired, both are stopped at
+once, without a commit, and begin again in the next session; the worker gets another name then, so that nobody takes it
+for the one before, whose transactions are fenced. The file is read again when it has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from pylogd.client.zookeeper.waiting import Sleeper
+from pylogd.clock import wall_ms
+from pylogd.errors import PylogdError
+from pylogd.metadata.interfaces import IMetadataStore, SessionState
+from pylogd.metadata.sqlite import SqliteStore
+from pylogd.mirror.controller import Controller
+from pylogd.mirror.copying import Copier
+from pylogd.mirror.errors import InvalidMirrorFile
+from pylogd.mirror.membership import MirrorPaths
+from pylogd.mirror.planning import Plan
+from pylogd.mirror.runtime import Runtime
+from pylogd.mirror.settings import MirrorSettings, read_file
+from pylogd.mirror.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+_STORE_FILE: Final = "mirror.db"
+_FILE_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 1.0
+_LEAVE_SECONDS: Final = 20.0
+
+
+def open_store(settings: MirrorSettings, reactor: Any) -> IMetadataStore:
+    """Return the store that the file names, not started."""
+    if settings.zookeeper:
+        from pylogd.metadata.zookeeper import ZooKeeperStore  # noqa: PLC0415 - kazoo, only where it is meant
+
+        return ZooKeeperStore(
+            settings.zookeeper, reactor, session_timeout_ms=settings.session_timeout_ms,
+            security=settings.zookeeper_security,
+        )  # fmt: skip
+    return SqliteStore(Path(settings.store_path) / _STORE_FILE, reactor)
+
+
+class MirrorService:
+    """See the module. `worker` is the one of the present session, None without."""
+
+    def __init__(self, reactor: Any, path: str | Path, *, works: bool = True, controls: bool = True) -> None:
+        """path: the file. works, controls: what this process does. Raises InvalidMirrorFile."""
+        self._reactor = reactor
+        self._path = Path(path)
+        self._settings = read_file(path)
+        self._stamp = self._file_stamp()
+        self._works, self._controls = works, controls
+        self._runtime = Runtime(self._settings, reactor)
+        self._store = open_store(self._settings, reactor)
+        self._paths = MirrorPaths(self._settings.name)
+        self._sleeper = Sleeper(reactor)
+        self._running: list[Deferred[Any]] = []
+        self._main: Deferred[Any] | None = None
+        self._expired = self._stopping = False
+        self.worker: Worker | None = None
+        self.controller: Controller | None = None
+
+    def start(self) -> Deferred[None]:
+        """Connect to the store. Fires once that is done."""
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        await self._store.start()
+        self._store.on_session(self._session)
+        self._main = Deferred.fromCoroutine(self._live())
+        self._main.addErrback(_unexpected)
+
+    def stop(self) -> Deferred[None]:
+        """Commit what was appended, release all partitions, and end."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        worker = self.worker
+        if worker is not None and not self._expired:
+            leaving = Deferred.fromCoroutine(worker.leave()).addTimeout(_LEAVE_SECONDS, self._reactor)
+            await leaving.addErrback(lambda failure: _log.warning("the worker could not leave: %s", failure.value))
+        self._sleeper.wake()
+        if self._main is not None:
+            await self._main
+        self._runtime.close()
+        await self._store.close()
+
+    def _session(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            _log.warning("the session in the metadata store has expired: copying stops, and begins again")
+            self._expired = True
+            self._sleeper.wake()
+
+    # One session after the other
+
+    async def _live(self) -> None:
+        while not self._stopping:
+            self._expired = False
+            name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+            plan = Plan(lambda: self._settings, self._reactor)
+            if self._works:
+                self.worker = self._make_worker(name)
+                self._begin(self.worker.run())
+            if self._controls:
+                self.controller = self._make_controller(name, plan)
+                self._begin(self.controller.run())
+            while not (self._stopping or self._expired):
+                await self._sleeper.sleep(_FILE_SECONDS)
+                self._look_at_file()
+            for running in list(self._running):
+                running.cancel()
+            self.worker = self.controller = None
+            await plan.close()
+            if not self._stopping:
+                await self._sleeper.sleep(_RETRY_SECONDS)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        running: Deferred[Any] = Deferred.fromCoroutine(work)
+        self._running.append(running)
+
+        def ended(result: Any) -> None:
+            self._running.remove(running)
+            if isinstance(result, Failure) and not result.check(CancelledError):
+                if not result.check(PylogdError):
+                    _log.error("unexpected error, the process begins again:\n%s", result.getTraceback())
+                else:
+                    _log.warning("begins again: %s", result.value)
+                self._expired = True
+                self._sleeper.wake()
+
+        running.addBoth(ended)
+
+    def _make_worker(self, name: str) -> Worker:
+        return Worker(
+            self._store, self._paths, name, reactor=self._reactor, target_of=self._runtime.target_of,
+            make_copier=self._make_copier, figures=self.figures,
+        )  # fmt: skip
+
+    def _make_copier(self, target: str, worker: Worker) -> Copier:
+        return Copier(
+            self._runtime.route, lambda: self._runtime.make_target(worker.name, target), reactor=self._reactor,
+            now_ms=wall_ms, commit_seconds=self._settings.commit_seconds, throttle=self._runtime.throttle,
+            still_member=worker.still_member, on_released=worker.released,
+        )  # fmt: skip
+
+    def _make_controller(self, name: str, plan: Plan) -> Controller:
+        return Controller(
+            self._store, self._paths, name, reactor=self._reactor, refresh=plan.refresh,
+            refresh_seconds=self._settings.refresh_seconds, fence=self._runtime.fence,
+        )  # fmt: skip
+
+    def figures(self) -> dict[str, Any]:
+        """Return what operators want to know of this process's worker."""
+        worker = self.worker
+        copiers = {} if worker is None else worker.copiers
+        routes = [copier.figures() for copier in copiers.values()]
+        return {"time_ms": wall_ms(), "routes": {name: found for each in routes for name, found in each.items()}}
+
+    # The file
+
+    def _file_stamp(self) -> tuple[int, int]:
+        found = self._path.stat()
+        return found.st_mtime_ns, found.st_size
+
+    def _look_at_file(self) -> None:
+        """Read the file again if it has changed. One that is not valid changes nothing."""
+        try:
+            stamp = self._file_stamp()
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            settings = read_file(self._path)
+        except (OSError, InvalidMirrorFile) as error:
+            _log.error("the file can't be used, and the settings stay as they were: %s", error)
+            return
+        if (settings.name, settings.zookeeper, settings.store_path) != (
+            self._settings.name, self._settings.zookeeper, self._settings.store_path,
+        ):  # fmt: skip
+            _log.error("%s: name, zookeeper.connect and metadata.store can't change: start another mirror", self._path)
+            return
+        self._settings = settings
+        changed = self._runtime.update(settings)
+        _log.info("%s was read again; routes that are new or changed begin now", self._path)
+        if self.worker is not None:
+            self.worker.routes_changed(changed)
+
+
+def _unexpected(failure: Failure) -> None:
+    if not failure.check(CancelledError):
+        _log.error("unexpected error in the mirror:\n%s", failure.getTraceback())

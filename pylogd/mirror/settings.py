@@ -1,0 +1,301 @@
+"""Read the file that describes a mirror: its clusters, its routes, and where its processes find each other.
+
+Names are written as in Kafka's files, with dots, with or without quotes: TOML's tables and dotted names are one here.
+docs/mirror.md lists them. Every error says where it is and what is possible there.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pylogd.client.core.metadata import parse_bootstrap
+from pylogd.client.core.options import ClientOptions
+from pylogd.client.core.security import SecurityOptions
+from pylogd.client.properties import is_security, security_from
+from pylogd.client.zookeeper.security import connection_security
+from pylogd.config.values import ConfigError
+from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
+from pylogd.mirror.errors import InvalidMirrorFile
+from pylogd.mirror.names import InvalidPattern, TopicPatterns
+from pylogd.mirror.starting import StartAt
+
+_SECONDS: Final = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A cluster by its name in the file. exactly_once: as a target, it is written to in transactions."""
+
+    name: str
+    bootstrap: str
+    security: SecurityOptions | None = None
+    exactly_once: bool = True
+
+    def options(self, mirror: str, refresh_seconds: float) -> ClientOptions:
+        """Return the options of connections to it."""
+        return ClientOptions(
+            client_id=f"pylogd-mirror-{mirror}", security=self.security, request_timeout=30.0,
+            metadata_max_age=max(30.0, 10 * refresh_seconds),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSettings:
+    """A route: which topics of `source` are copied to `target`, under which name, and how.
+
+    rename: the name at the target, in which {topic} and {source} stand for the topic and the source's name. start:
+    where a topic begins that was not copied before. bytes_per_second: of this route at one worker; 0 is no limit.
+    rack: where the mirror runs, to read from replicas near it.
+    """
+
+    name: str
+    source: str
+    target: str
+    patterns: TopicPatterns
+    rename: str = "{topic}"
+    start: StartAt = "earliest"
+    bytes_per_second: float = 0.0
+    sync_configs: bool = True
+    sync_acls: bool = True
+    configs_exclude: frozenset[str] = frozenset()
+    replication_factor: int = -1
+    rack: str | None = None
+
+    def target_name(self, topic: str) -> str:
+        """Return a topic's name at the target."""
+        return self.rename.replace("{topic}", topic).replace("{source}", self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What is in the file. Times in seconds, rates in bytes per second of each worker."""
+
+    name: str
+    clusters: Mapping[str, ClusterSettings]
+    routes: Mapping[str, RouteSettings]
+    zookeeper: str = ""
+    store_path: str = ""
+    session_timeout_ms: int = 10_000
+    zookeeper_security: ZooKeeperSecurity = field(default_factory=ZooKeeperSecurity)
+    commit_seconds: float = 0.5
+    refresh_seconds: float = 2.0
+    worker_bytes_per_second: float = 0.0
+    offset_map_days: int = 7
+
+    def options_of(self, cluster: str) -> ClientOptions:
+        """Return the options of connections to a cluster."""
+        return self.clusters[cluster].options(self.name, self.refresh_seconds)
+
+
+def read_file(path: str | Path) -> MirrorSettings:
+    """Read a file. Raises InvalidMirrorFile, whose text begins with the path."""
+    try:
+        return parse(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise InvalidMirrorFile(f"{path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, InvalidMirrorFile) as error:
+        raise InvalidMirrorFile(f"{path}: {error}") from error
+
+
+def parse(text: str) -> MirrorSettings:
+    """Return the settings in a file's text. Raises InvalidMirrorFile."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidMirrorFile(f"not TOML: {error}") from error
+    clusters = _clusters(document.pop("cluster", {}))
+    routes = _routes(document.pop("route", []), clusters)
+    fields = _Fields("the file", _flat(document))
+    settings = MirrorSettings(
+        name=fields.take("name", _name, "mirror"), clusters=clusters, routes=routes,
+        zookeeper=fields.take("zookeeper.connect", _connect, ""), store_path=fields.take("metadata.store", _text, ""),
+        session_timeout_ms=fields.take("zookeeper.session.timeout.ms", _positive, 10_000),
+        zookeeper_security=fields.zookeeper_security(),
+        commit_seconds=fields.take("commit.interval.ms", _positive, 500) / _SECONDS,
+        refresh_seconds=fields.take("refresh.interval.ms", _positive, 2000) / _SECONDS,
+        worker_bytes_per_second=fields.take("worker.bytes.per.second", _rate, 0.0),
+        offset_map_days=fields.take("offset.map.retention.days", _positive, 7),
+    )  # fmt: skip
+    fields.end()
+    if bool(settings.zookeeper) == bool(settings.store_path):
+        raise InvalidMirrorFile("set zookeeper.connect, or for a mirror of one process metadata.store, and not both")
+    return settings
+
+
+def _clusters(tables: Any) -> dict[str, ClusterSettings]:
+    if not isinstance(tables, dict) or not tables:
+        raise InvalidMirrorFile("there is no cluster: write [cluster.NAME] with bootstrap.servers")
+    found = {}
+    for name, table in tables.items():
+        fields = _Fields(f"[cluster.{name}]", _flat(table))
+        bootstrap = fields.take("bootstrap.servers", _bootstrap)
+        exactly_once = fields.take("exactly.once", _boolean, True)
+        found[_name(name)] = ClusterSettings(name, bootstrap, fields.security(), exactly_once)
+        fields.end()
+    return found
+
+
+def _routes(tables: Any, clusters: Mapping[str, ClusterSettings]) -> dict[str, RouteSettings]:
+    if not isinstance(tables, list) or not tables:
+        raise InvalidMirrorFile("there is no route: write [[route]] with source, target and topics")
+    found: dict[str, RouteSettings] = {}
+    for number, table in enumerate(tables, 1):
+        route = _route(_Fields(f"[[route]] number {number}", _flat(table)), clusters)
+        if route.name in found:
+            raise InvalidMirrorFile(f"two routes have the name {route.name!r}: give one of them another name")
+        found[route.name] = route
+    return found
+
+
+def _route(fields: _Fields, clusters: Mapping[str, ClusterSettings]) -> RouteSettings:
+    source, target = (fields.take(name, _one_of(clusters)) for name in ("source", "target"))
+    topics, exclude = fields.take("topics", _texts), fields.take("exclude", _texts, ())
+    try:
+        patterns = TopicPatterns(topics, exclude)
+    except InvalidPattern as error:
+        raise InvalidMirrorFile(f"{fields.where}: {error}") from None
+    rename = fields.take("rename", _rename, "{topic}")
+    if source == target:
+        raise InvalidMirrorFile(f"{fields.where}: source and target are the same cluster, {source!r}")
+    route = RouteSettings(
+        name=fields.take("name", _name, f"{source}-{target}"), source=source, target=target, patterns=patterns,
+        rename=rename, start=fields.take("start", _one_of(("earliest", "latest")), "earliest"),
+        bytes_per_second=fields.take("bytes.per.second", _rate, 0.0),
+        sync_configs=fields.take("sync.configs", _boolean, True), sync_acls=fields.take("sync.acls", _boolean, True),
+        configs_exclude=frozenset(fields.take("configs.exclude", _texts, ())),
+        replication_factor=fields.take("replication.factor", _positive, -1),
+        rack=fields.take("client.rack", _text, None),
+    )  # fmt: skip
+    fields.end()
+    return route
+
+
+class _Fields:
+    """The fields of a table, each of which is taken once."""
+
+    def __init__(self, where: str, fields: dict[str, Any]) -> None:
+        self.where = where
+        self._fields = fields
+        self._known: list[str] = []
+
+    def take(self, name: str, convert: Callable[[Any], Any], *default: Any) -> Any:
+        """Return a field's value, converted; its default if there is none. Raises InvalidMirrorFile."""
+        self._known.append(name)
+        if name not in self._fields:
+            if not default:
+                raise InvalidMirrorFile(f"{self.where}: {name} is missing")
+            return default[0]
+        value = self._fields.pop(name)
+        try:
+            return convert(value)
+        except ValueError as error:
+            raise InvalidMirrorFile(f"{self.where}: {name}: {error}") from None
+
+    def security(self) -> SecurityOptions | None:
+        """Take what secures the connections."""
+        self._known.append("security.protocol, ssl.*, sasl.*")
+        given = {name: str(self._fields.pop(name)) for name in list(self._fields) if is_security(name)}
+        try:
+            return security_from(given)
+        except ValueError as error:
+            raise InvalidMirrorFile(f"{self.where}: {error}") from None
+
+    def zookeeper_security(self) -> ZooKeeperSecurity:
+        """Take how the connection to ZooKeeper is secured."""
+        self._known.append("zookeeper.auth.*, zookeeper.sasl.*, zookeeper.ssl.*")
+        prefixes = ("zookeeper.auth.", "zookeeper.sasl.", "zookeeper.ssl.")
+        given = {name: str(self._fields.pop(name)) for name in list(self._fields) if name.startswith(prefixes)}
+        try:
+            return connection_security(given)
+        except ValueError as error:
+            raise InvalidMirrorFile(f"{self.where}: {error}") from None
+
+    def end(self) -> None:
+        """Raise InvalidMirrorFile if a field is left."""
+        for name in self._fields:
+            raise InvalidMirrorFile(f"{self.where}: there is no {name!r} here, but: {', '.join(self._known)}")
+
+
+def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a table and those in it, by dotted names."""
+    if not isinstance(table, dict):
+        raise InvalidMirrorFile(f"{prefix.rstrip('.') or 'a cluster or route'} has to be a table")
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"a text is needed, not {value!r}")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not values or not all(isinstance(each, str) for each in values):
+        raise ValueError(f"a list of texts is needed, not {value!r}")
+    return tuple(values)
+
+
+def _name(value: Any) -> str:
+    text = _text(value)
+    if not all(each.isalnum() or each in "._-" for each in text) or not text.isascii() or text in (".", ".."):
+        raise ValueError(f"a name has letters, digits, '.', '_' and '-' only, not {value!r}")
+    return text
+
+
+def _rename(value: Any) -> str:
+    text = _text(value)
+    if "{topic}" not in text:
+        raise ValueError("it has to contain {topic}, or all topics would get one name")
+    return text
+
+
+def _connect(value: Any) -> str:
+    try:
+        parse_connect(_text(value))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return _text(value)
+
+
+def _bootstrap(value: Any) -> str:
+    text = ",".join(_texts(value))
+    parse_bootstrap(text)
+    return text
+
+
+def _positive(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"a whole number above 0 is needed, not {value!r}")
+    return value
+
+
+def _rate(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"a number of bytes per second is needed, 0 for no limit, not {value!r}")
+    return float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"true or false, not {value!r}")
+    return value
+
+
+def _one_of(names: Any) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"{value!r} is none of {', '.join(names)}")
+        return str(value)
+
+    return convert

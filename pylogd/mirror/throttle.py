@@ -1,0 +1,37 @@
+"""Limit bytes per second, without a clock of its own.
+
+Strategy: what was used beyond the limit is a debt that the limit pays off; while there is one, nothing more may be
+used. So a batch of any size passes, and the average is exact. Unused capacity is kept for one second.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_BURST_SECONDS: Final = 1.0
+
+
+class Throttle:
+    """A limit of `rate` bytes per second; 0 is none. Times in seconds of one monotonic clock."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._debt = 0.0
+        self._at = 0.0
+
+    def used(self, size: int, now: float) -> None:
+        """Record that `size` bytes were used."""
+        if self.rate:
+            self._pay(now)
+            self._debt += size
+
+    def wait(self, now: float) -> float:
+        """Return for how many seconds nothing may be used; 0.0 if something may be used now."""
+        if not self.rate:
+            return 0.0
+        self._pay(now)
+        return max(0.0, self._debt / self.rate)
+
+    def _pay(self, now: float) -> None:
+        self._debt = max(-_BURST_SECONDS * self.rate, self._debt - (now - self._at) * self.rate)
+        self._at = now

@@ -1,0 +1,174 @@
+"""Keep the topics of a target as those of a source are: names, partitions, settings, ACLs; and refuse loops.
+
+Strategy: at each refresh the controller lists the topics of both clusters. What is missing at the target is created,
+what has grown there is extended, and the result is the set of partitions to copy. Settings and ACLs follow more slowly.
+
+Loops: with a mark in each record, batches would have to be decoded. Instead the target keeps the *origin* of each topic
+that a mirror fills: the source's cluster id and topic, and the ids of all clusters before it (`records.Origin`). A
+topic is not copied to a cluster from which its records come: A to B to A is refused at its last step, whatever the
+names are, and also if the two steps belong to different mirrors.
+
+Rules: the origin is written before a topic's first record is copied. A topic of the target is never deleted, and never
+loses partitions. Only settings and ACLs that the mirror has set itself are removed again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from twisted.internet.defer import Deferred
+
+from pylogd.client.core.model import NewTopic
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.mirror.cluster_topics import ClusterTopics
+from pylogd.mirror.following import TopicFollower, topic_configs
+from pylogd.mirror.partition_copy import PartitionRoute
+from pylogd.mirror.records import Origin
+from pylogd.mirror.settings import RouteSettings
+
+_log = logging.getLogger(__name__)
+
+_CREATED_AT_ONCE: Final = 100
+
+
+#: Which route copies a topic: by source, target, topic, and the name at the target.
+Claims = dict[tuple[str, str, str, str], str]
+
+
+class RouteTopics:
+    """The topics of one route. `refused` has those that are not copied, each with the reason."""
+
+    def __init__(self, route: RouteSettings, source: ClusterTopics, target: ClusterTopics, map_days: int) -> None:
+        """Nothing is known yet."""
+        self.route = route
+        self.refused: dict[str, str] = {}
+        self._told: dict[str, str] = {}  # the refusals that were logged
+        #: None before the clusters have answered
+        self.partitions: frozenset[PartitionRoute] | None = None
+        self._source, self._target = source, target
+        self._map_days = map_days
+        self._follower = TopicFollower(route, source, target)
+
+    async def refresh(self, now: float, claims: Claims | None = None) -> None:
+        """Bring the target up to date with the source, both of which are refreshed. Raises PylogdError.
+
+        claims: what earlier routes copy, to which this one's topics are added. `partitions` are those to copy from then
+        on.
+        """
+        await self._target.prepare(self._map_days)
+        wanted = self._allowed(self.route.patterns.select(self._source.topics), {} if claims is None else claims)
+        await self._write_origins(wanted)
+        missing = [topic for topic, name in wanted.items() if name not in self._target.topics]
+        for first in range(0, len(missing), _CREATED_AT_ONCE):
+            await self._create(missing[first : first + _CREATED_AT_ONCE], wanted)
+        await self._extend(wanted)
+        found = set()
+        for topic, name in wanted.items():
+            if topic not in self.refused:
+                count = len(self._source.topics[topic].partitions)
+                found |= {PartitionRoute(self.route.name, topic, number, name) for number in range(count)}
+        self.partitions = frozenset(found)
+        await self._follower.follow({topic: name for topic, name in wanted.items() if topic not in self.refused}, now)
+
+    def _allowed(self, topics: list[str], claims: Claims) -> dict[str, str]:
+        """Return the names at the target of the topics that may be copied."""
+        self.refused = {}
+        allowed = {}
+        for topic in topics:
+            name = self.route.target_name(topic)
+            reason = self._objection(topic, name)
+            claim = claims.setdefault((self.route.source, self.route.target, topic, name), self.route.name)
+            if claim != self.route.name:
+                reason = f"route {claim} copies it already"
+            if reason is None:
+                allowed[topic] = name
+            else:
+                self._refuse(topic, reason)
+        self._told = {topic: reason for topic, reason in self._told.items() if topic in topics}
+        return allowed
+
+    def _objection(self, topic: str, name: str) -> str | None:
+        """Return why a topic must not be copied to this name, None if it may."""
+        if self._target.cluster_id == self._source.cluster_id and topic == name:
+            return f"{self._source.name} and {self._target.name} are one cluster: it would be copied into itself"
+        if self._target.cluster_id in self._source.passed(topic) - {self._source.cluster_id}:
+            return f"its records come from {self._target.name}: copied back there, they would go round for ever"
+        return None
+
+    def _refuse(self, topic: str, reason: str) -> None:
+        self.refused[topic] = reason
+        if self._told.get(topic) != reason:
+            self._told[topic] = reason
+            _log.error("route %s: topic %s is not copied: %s", self.route.name, topic, reason)
+
+    async def _write_origins(self, wanted: Mapping[str, str]) -> None:
+        changed = []
+        for topic, name in wanted.items():
+            via = tuple(sorted(self._source.passed(topic)))
+            known = self._target.table.origins.get((name, self._source.cluster_id, topic))
+            if known is None:
+                changed.append(Origin(name, self._source.cluster_id, topic, via))
+            elif known.via != via:
+                changed.append(known._replace(via=via))
+        if changed:
+            await self._target.write_origins(changed)
+
+    async def _create(self, topics: list[str], names: Mapping[str, str]) -> None:
+        """Create topics at the target as the source has them."""
+        configs = await topic_configs(self._source.admin, topics) if self.route.sync_configs else {}
+        new = []
+        for topic in topics:
+            count = len(self._source.topics[topic].partitions)
+            wanted = self._follower.wanted(configs.get(topic, {}))
+            new.append(NewTopic(names[topic], count, self.route.replication_factor, wanted))
+        results = await self._target.admin.create_topics(new)
+        for topic in topics:
+            error = results.get(names[topic])
+            if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                self._refuse(topic, f"it can't be created at {self._target.name}: {error}")
+            else:
+                _log.info("route %s: topic %s is copied to %s", self.route.name, topic, names[topic])
+
+    async def _extend(self, wanted: Mapping[str, str]) -> None:
+        """Give topics of the target as many partitions as they have at the source."""
+        for topic, name in wanted.items():
+            count, known = len(self._source.topics[topic].partitions), self._target.topics.get(name)
+            if known is None or len(known.partitions) >= count:
+                continue
+            try:
+                await self._target.admin.create_partitions(name, count)
+            except KafkaError as error:
+                if error.retriable:
+                    raise
+                self._refuse(topic, f"{name} can't get {count} partitions at {self._target.name}: {error}")
+
+
+async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str, RouteTopics], now: float) -> None:
+    """Refresh clusters, and the routes between those that answer; the others keep what is known of them."""
+    asked = {name: Deferred.fromCoroutine(_refresh(name, cluster)) for name, cluster in clusters.items()}
+    unreachable = {name for name, answers in asked.items() if not await answers}
+    asleep = [
+        route for route in routes.values() if not unreachable.isdisjoint((route.route.source, route.route.target))
+    ]
+    claims: Claims = {}
+    for route in asleep:
+        for path in route.partitions or ():
+            claims[route.route.source, route.route.target, path.topic, path.target_topic] = route.route.name
+    for route in routes.values():
+        if route not in asleep:
+            try:
+                await route.refresh(now, claims)
+            except PylogdError as error:
+                _log.warning("route %s can't be brought up to date: %s", route.route.name, error)
+
+
+async def _refresh(name: str, cluster: ClusterTopics) -> bool:
+    """Return whether a cluster has answered."""
+    try:
+        await cluster.refresh()
+    except PylogdError as error:
+        _log.warning("cluster %s can't be asked for its topics: %s", name, error)
+        return False
+    return True

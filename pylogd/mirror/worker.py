@@ -1,0 +1,171 @@
+"""A worker: follows its assignment in the store, and copies.
+
+Strategy: one `Copier` for each target of the routes that it is told to copy by. The assignment's node is watched; what
+the worker holds is written behind every change, with the version of the assignment that it follows. It is written
+before anything new is started, so that the store never has less than what is copied.
+
+Rules: a worker is one session of the store. Once that has ended, everything stops without a commit, since others may
+have its partitions; whoever runs it makes another one with another name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pylogd.client.deferred.tasks import Tasks
+from pylogd.client.zookeeper.waiting import Sleeper
+from pylogd.errors import PylogdError
+from pylogd.metadata.errors import ConnectionLost, NoNode
+from pylogd.metadata.interfaces import IMetadataStore, WatchEvent
+from pylogd.mirror.copying import Copier
+from pylogd.mirror.errors import NotAMember
+from pylogd.mirror.membership import Assignment, Holdings, MirrorPaths, dump_holdings, parse_assignment
+from pylogd.mirror.partition_copy import PartitionRoute
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+_STATUS_SECONDS: Final = 5.0
+_LEAVING_SECONDS: Final = 0.05
+
+
+class Worker:
+    """See the module. `figures` returns what operators see, for the worker's status."""
+
+    def __init__(
+        self,
+        store: IMetadataStore,
+        paths: MirrorPaths,
+        name: str,
+        *,
+        reactor: Any,
+        target_of: Callable[[str], str | None],
+        make_copier: Callable[[str, Worker], Copier],
+        figures: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """target_of: returns the target of a route, by their names. make_copier: returns the copier to a target."""
+        self.name = name
+        self._store, self._paths, self._reactor = store, paths, reactor
+        self._target_of, self._make_copier, self._figures = target_of, make_copier, figures
+        self.copiers: dict[str, Copier] = {}
+        self._version = -1
+        self._assigned: frozenset[PartitionRoute] = frozenset()
+        #: what the store has of its holdings
+        self.written: Holdings | None = None
+        self._told_at = float("-inf")
+        self._sleeper = Sleeper(reactor)
+        self._tasks = Tasks()
+        self._failure: PylogdError | None = None
+
+    async def run(self) -> None:
+        """Copy what is assigned, until cancelled. Raises StoreError or NotAMember once the session has ended."""
+        await self._register()
+        try:
+            while True:
+                await self._look()
+                await self._sleeper.sleep(_LOOK_SECONDS)
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            self._tasks.stop()
+
+    async def leave(self) -> None:
+        """Commit what was appended, release everything, and end."""
+        for copier in self.copiers.values():
+            copier.stop()
+        pauses = Sleeper(self._reactor)
+        while not all(copier.has_ended for copier in self.copiers.values()):
+            await pauses.sleep(_LEAVING_SECONDS)
+        self._assigned = frozenset()
+        await self._write_holdings()
+
+    async def still_member(self) -> None:
+        """Return if the store still has this worker. Raises NotAMember if not, StoreError if it does not answer.
+
+        It is a write, so it also fails where a read would be answered from what was true before.
+        """
+        try:
+            await self._store.set(f"{self._paths.workers}/{self.name}", self.name.encode())
+        except NoNode:
+            raise NotAMember(f"worker {self.name}: its session in the metadata store has ended") from None
+
+    def routes_changed(self, names: set[str]) -> None:
+        """Follow the assignment again with the routes as they are now; those with these names begin again."""
+        for copier in self.copiers.values():
+            copier.begin_again(names)
+        self._version = -1
+        self._sleeper.wake()
+
+    # The store
+
+    async def _register(self) -> None:
+        for parent in self._paths.parents:
+            await self._store.ensure(parent)
+        await self._store.create(f"{self._paths.holdings}/{self.name}", dump_holdings(Holdings(-1, frozenset())),
+                                 ephemeral=True)  # fmt: skip
+        await self._store.create(f"{self._paths.status}/{self.name}", b"{}", ephemeral=True)
+        await self._store.create(f"{self._paths.workers}/{self.name}", self.name.encode(), ephemeral=True)
+        _log.info("worker %s is registered", self.name)
+
+    async def _look(self) -> None:
+        """Follow the assignment as it is now, and write what is held."""
+        try:
+            path = f"{self._paths.assignments}/{self.name}"
+            if await self._store.exists(path, self._changed) is not None:
+                node = await self._store.get(path)
+                if node.stat.version != self._version:
+                    await self._follow(parse_assignment(node.data), node.stat.version)
+            await self._write_holdings()
+            await self._write_status()
+        except ConnectionLost:
+            return  # it may have been done: the next look tells
+
+    async def _follow(self, assignment: Assignment, version: int) -> None:
+        added = assignment.partitions - self._assigned
+        self._assigned, self._version = assignment.partitions, version
+        if added:
+            await self._write_holdings()
+        by_target: dict[str, set[PartitionRoute]] = {target: set() for target in self.copiers}
+        for path in assignment.partitions:
+            target = self._target_of(path.route)
+            if target is not None:
+                by_target.setdefault(target, set()).add(path)
+        for target, partitions in by_target.items():
+            copier = self.copiers.get(target)
+            if copier is None:
+                copier = self.copiers[target] = self._make_copier(target, self)
+                self._tasks.start(self._run(copier))
+            copier.assign(partitions)
+
+    async def _run(self, copier: Copier) -> None:
+        try:
+            await copier.run()
+        except PylogdError as error:  # the session has ended
+            self._failure = error
+            self._sleeper.wake()
+
+    @property
+    def _held(self) -> frozenset[PartitionRoute]:
+        return self._assigned.union(*(copier.held for copier in self.copiers.values()))
+
+    async def _write_holdings(self) -> None:
+        holdings = Holdings(self._version, self._held)
+        if holdings != self.written:
+            await self._store.set(f"{self._paths.holdings}/{self.name}", dump_holdings(holdings))
+            self.written = holdings
+
+    async def _write_status(self) -> None:
+        now = self._reactor.seconds()
+        if now >= self._told_at + _STATUS_SECONDS:
+            self._told_at = now
+            await self._store.set(f"{self._paths.status}/{self.name}", json.dumps(dict(self._figures())).encode())
+
+    def released(self) -> None:
+        """Look at once: something is no longer held."""
+        self._sleeper.wake()
+
+    def _changed(self, _: WatchEvent) -> None:
+        self._sleeper.wake()

@@ -1,0 +1,74 @@
+"""Carry the CRC-32C of a buffer over to one whose first bytes were replaced, without reading the rest.
+
+Strategy: a CRC is linear. If two buffers differ in their first part only, their CRCs differ by what the difference of
+the CRCs of the first parts becomes when zeros are appended, as many bytes as the rest has. Appending zeros is a linear
+map of 32 bits; those for 1, 2, 4, 8 ... bytes are kept as tables, so that any number of zeros takes a few look-ups.
+
+Source: zlib's `crc32_combine`, for the polynomial of CRC-32C.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_POLYNOMIAL: Final = 0x82F63B78  # reflected
+_BYTES: Final = 4
+
+#: For each power of two, the map that appends so many zero bytes: four tables, one for each byte of a CRC.
+_Map = tuple[tuple[int, ...], ...]
+_maps: list[_Map] = []
+
+
+def carried(crc: int, replaced: int, replacement: int, size: int) -> int:
+    """Return the CRC of a buffer after its first part was replaced by one of the same length.
+
+    crc: that of the whole buffer before. replaced, replacement: the CRCs of its first part before and after. size:
+    the number of bytes behind the first part.
+    """
+    difference = replaced ^ replacement
+    power = 0
+    while size:
+        if size & 1:
+            if power >= len(_maps):
+                _build(power)
+            first, second, third, fourth = _maps[power]
+            difference = (
+                first[difference & 255] ^ second[difference >> 8 & 255]
+                ^ third[difference >> 16 & 255] ^ fourth[difference >> 24]
+            )  # fmt: skip
+        size >>= 1
+        power += 1
+    return crc ^ difference
+
+
+def _build(power: int) -> None:
+    """Build the maps up to that for 2 ** `power` zero bytes."""
+    if not _maps:
+        _maps.append(_tables([_append_zero_byte(1 << bit) for bit in range(8 * _BYTES)]))
+    while len(_maps) <= power:
+        last = _maps[-1]
+        _maps.append(_tables([_applied(last, _applied(last, 1 << bit)) for bit in range(8 * _BYTES)]))
+
+
+def _append_zero_byte(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+    return value
+
+
+def _applied(tables: _Map, value: int) -> int:
+    found = 0
+    for number, table in enumerate(tables):
+        found ^= table[value >> 8 * number & 255]
+    return found
+
+
+def _tables(images: list[int]) -> _Map:
+    """Return a linear map as tables, by what it makes of each single bit."""
+    tables = []
+    for number in range(_BYTES):
+        table = [0]
+        for image in images[8 * number : 8 * number + 8]:
+            table += [value ^ image for value in table]
+        tables.append(tuple(table))
+    return tuple(tables)
