@@ -122,7 +122,9 @@ def open_table(location: str) -> Table:
 
 
 class _ReadOnlyFiles:
-    """A lake's files as `tables.parquet.lake.Files`, of which nothing is changed."""
+    """A lake's files as `tables.parquet.table.SparkFiles`, of which nothing is changed."""
+
+    threads = 1
 
     def __init__(self, location: str) -> None:
         try:
@@ -158,8 +160,9 @@ class _ReadOnlyFiles:
 
         return self._files.get_file_info(f"{self._root}/{path}").type is not FileType.NotFound
 
-    def write(self, path: str, data: bytes) -> None:
-        """Do nothing."""
+    def create(self, path: str, data: bytes) -> bool:
+        """Do nothing, as if another process had made the file."""
+        return False
 
     def move(self, source: str, target: str) -> bool:
         """Do nothing: the loader, or the next one, moves its files."""
@@ -173,5 +176,9 @@ class _ReadOnlyFiles:
         return []
 
     def parquet_rows(self, path: str) -> int:
+        """Raise: no file is written here."""
+        raise TableError(f"{path} is only read")
+
+    def has_strings(self, path: str, column: str) -> bool:
         """Raise: no file is written here."""
         raise TableError(f"{path} is only read")
