@@ -32,6 +32,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from bench.machine import machine
 from pylogd.typed.decoding import Decoder, Readers
 from pylogd.typed.registry import AVRO, JSON, PROTOBUF, Registered
+from tests.pages import write_page
 
 REPORT: Final = Path(__file__).with_name("TYPED.md")
 MESSAGES: Final = 10_000
@@ -185,7 +186,7 @@ def main() -> None:
     ]
     sys.stdout.write("\n".join(lines) + "\n")
     if given.write:
-        REPORT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_page(REPORT, lines)
 
 
 if __name__ == "__main__":

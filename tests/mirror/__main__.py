@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from tests.mirror.run import SESSION_MS, Mirroring, MirrorOutcome
+from tests.pages import write_page
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +63,7 @@ def _write(path: Path, outcome: MirrorOutcome) -> None:
             f"{event.calm_seconds:.1f} | {event.note} |"
         )
     lines += ["", *(f"- {fault}" for fault in outcome.faults[:50])]
-    path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    write_page(path, lines)
 
 
 if __name__ == "__main__":
