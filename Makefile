@@ -89,7 +89,7 @@ copying: install java ## copy a topic in transactions while copiers and brokers 
 	$(BIN)/python -m tests.copying --seconds 1200 --results tests/copying/RESULTS.md $(COPYING_ARGS)
 
 transactions: install java ## check transactions for an hour under all faults of `make chaos`; writes tests/transactions_check/RESULTS.md
-	$(BIN)/python -m tests.transactions_check --seconds 3600 --results tests/transactions_check/RESULTS.md $(TRANSACTIONS_ARGS)
+	$(BIN)/python -m tests.transactions_check --java --seconds 3600 --results tests/transactions_check/RESULTS.md $(TRANSACTIONS_ARGS)
 
 crash: install ## kill a loaded broker 1,000 times and check that nothing is lost; writes tests/crash/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)

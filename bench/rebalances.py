@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from bench.machine import machine
-from bench.peers.base import Peer
+from bench.peers.base import Peer, unwind_on_sigterm
 from bench.peers.kafka_protocol import Kafka, Pylogd
 from pylogd.client import Admin, Cluster
 from pylogd.client.core.group.consumer_protocol import (
@@ -344,6 +344,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write REBALANCES.md")
     options = parser.parse_args()
+    unwind_on_sigterm()
     found: Found = {}
     for _ in range(options.rounds):
         one_round(options.members, options.partitions, found)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from bench.loads import Load, Unsupported, load
 from bench.loads.kafka import CLIENT
 from bench.machine import machine
 from bench.peers import PEERS
-from bench.peers.base import Peer
+from bench.peers.base import Peer, unwind_on_sigterm
 from bench.results import Measurement, Results
 from conformance.checks import Missing, last_line
 
@@ -187,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     budget = said.budget or (QUICK_MINUTES if said.quick else float("inf"))
     if said.quick:
         size = Size(said.scale or QUICK_SCALE, said.seconds or QUICK_SECONDS, said.rounds or 1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that brokers are stopped and their data removed
+    unwind_on_sigterm()
     if not said.report:
         with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
             Run(results, Path(data), size).go(steps, said.again, budget)

@@ -37,7 +37,7 @@ from bench.before_after import interval
 from bench.failover import in_sync, wait_until
 from bench.loads.transact import Load, NothingCommitted, Turn, turn
 from bench.machine import machine
-from bench.peers.base import Peer
+from bench.peers.base import Peer, unwind_on_sigterm
 from bench.peers.clusters import BROKERS, KafkaCluster, PylogdCluster
 from bench.peers.kafka_protocol import Kafka, Pylogd
 from bench.plots import bars
@@ -227,6 +227,7 @@ def main() -> None:
     if options.list:
         print("\n".join(NAMES))
         return
+    unwind_on_sigterm()
     results = Results.load()
     for count in () if options.report else PEERS:
         wanted = [one for one in LOADS if any(word in row_name(count, one) for word in options.only.split("|"))]

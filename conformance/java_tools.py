@@ -29,6 +29,23 @@ def java() -> list[str]:
     return [program, "-Xmx400m", "-cp", f"{_jars(POM, 'kafka')}/*"]
 
 
+def compiled(source: Path, *options: str) -> list[str]:
+    """Return a command that runs a source file with a main class on Kafka's jars. It is compiled if it has changed.
+
+    options: of the virtual machine, in place of those of `java`.
+    """
+    program, _, _, jars = java()
+    folder = CACHE / "java" / f"{source.stem}-{version()}"
+    if not folder.exists() or folder.stat().st_mtime < source.stat().st_mtime:
+        compiler = checks.tool("javac", "openjdk-17-jdk-headless")
+        folder.mkdir(parents=True, exist_ok=True)
+        done = checks.run([compiler, "-cp", jars, "-d", str(folder), str(source)], seconds=120)
+        if done.returncode:
+            raise checks.Missing(f"{source.name} could not be compiled: {checks.last_line(done.stderr)}")
+        folder.touch()
+    return [program, *options, "-cp", f"{folder}:{jars}", source.stem]
+
+
 def streams() -> list[str]:
     """Return the same for Kafka Streams and its system tests."""
     program = checks.tool("java", "openjdk-17-jre-headless")

@@ -36,6 +36,7 @@ from conformance import (
     kafkajs_client,
     kcat,
     pylogd_client,
+    record_formats,
     secure_clients,
     streams_smoke,
     transactions,
@@ -102,6 +103,12 @@ SUITES = {
     ),
     "streams": Suite("Kafka Streams' smoke test, exactly_once_v2, with kills", streams_smoke.suite, java_tools.version),
     "dump": Suite("DumpLogSegments on the broker's files", dumped_segments.suite, java_tools.version),
+    "records": Suite(
+        "Records of internal topics, byte by byte as Apache Kafka's classes write them",
+        lambda *_: record_formats.suite(),
+        java_tools.version,
+        kinds=("pylogd",),
+    ),
     "pylogd": Suite("pylogd's own client", with_default_settings(pylogd_client.suite), pylogd_client.version),
     "contract": Suite("pylogd's client: its contract suite", client_contract.suite, client_contract.version),
 }

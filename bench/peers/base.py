@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -167,6 +168,14 @@ class Program(Peer):
                     os.kill(pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+
+def unwind_on_sigterm() -> None:
+    """Have SIGTERM end this process as an exception does, so that it stops its brokers and removes their data.
+
+    Brokers have sessions of their own, and outlive a benchmark that ends without a word. Call it in the main thread.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

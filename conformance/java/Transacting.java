@@ -162,6 +162,9 @@ public class Transacting {
         } else {
             settings.put("session.timeout.ms", "6000");
         }
+        if (task.hasNonNull("most")) {
+            settings.put("max.poll.records", text(task, "most"));
+        }
         if (!text(task, "assignor").isEmpty()) {
             settings.put("group.remote.assignor", text(task, "assignor"));
         }
@@ -188,6 +191,20 @@ public class Transacting {
         List<String> found = new ArrayList<>();
         consumerOf(task).poll(Duration.ofMillis(task.get("ms").asInt())).forEach(record -> found.add(record.value()));
         return found;
+    }
+
+    static Object records(JsonNode task) {
+        List<List<Object>> found = new ArrayList<>();
+        consumerOf(task).poll(Duration.ofMillis(task.get("ms").asInt())).forEach(record ->
+            found.add(List.of(record.topic(), record.partition(), record.offset(), record.value())));
+        return found;
+    }
+
+    static Object rewind(JsonNode task) {
+        KafkaConsumer<String, String> consumer = consumerOf(task);
+        consumer.committed(consumer.assignment(), STEP).forEach((place, committed) ->
+            consumer.seek(place, committed == null ? 0 : committed.offset()));
+        return null;
     }
 
     static List<String> names(Collection<TopicPartition> places) {
@@ -258,6 +275,8 @@ public class Transacting {
             case "ends": return ends(task);
             case "consumer": return consumer(task);
             case "poll": return poll(task);
+            case "records": return records(task);
+            case "rewind": return rewind(task);
             case "assignment": return names(consumerOf(task).assignment());
             case "commit_offsets": consumerOf(task).commitSync(positions(task.get("offsets"))); return null;
             case "committed": return committed(task);

@@ -11,9 +11,10 @@ The programs are `librdkafka.py`, `kafka_python.py`, `java/Transacting.java` and
 * `offsets` name, offsets, consumer or metadata: send offsets, `{topic: {partition: offset}}`, to the transaction.
 * `read` topic, partitions, isolation: answer the values from the start to the end that the isolation level has.
 * `ends` topic, partitions, isolation: answer that end.
-* `consumer` name, group, protocol, topics or pattern, assignor, instance: make a consumer. Without topics and pattern
-  it is not a member of the group.
-* `poll` name, ms: poll once, and answer the values.
+* `consumer` name, group, protocol, topics or pattern, assignor, instance, most: make a consumer. Without topics and
+  pattern it is not a member of the group. most: how many records a poll returns.
+* `poll` name, ms: poll once, and answer the values. `records` name, ms: the same with topic, partition and offset.
+* `rewind` name: go on behind what is committed, or from the start, in all its partitions.
 * `assignment` name: answer its partitions, as `topic-partition`, sorted.
 * `commit_offsets` name, offsets: commit. `committed` name, topic, partitions: answer the committed offsets.
 * `describe_transaction` id; `describe_producers` topic, partition; `describe_group` group: answer what the client's

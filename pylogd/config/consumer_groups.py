@@ -67,6 +67,34 @@ CONSUMER_GROUP_SETTINGS: Final = [
         minimum=1,
     ),
     Setting(
+        "group.consumer.assignment.interval.ms",
+        _INT,
+        0,
+        "How long after a group of the newer protocol was assigned it can be assigned again, so that many members that "
+        "come and go together cost one assignment (KIP-1263). What has changed meanwhile counts at the first heartbeat "
+        "after that; a new member has no partitions until then. (Kafka: 1,000. Here the members of most groups are "
+        "assigned in less than a millisecond, so they need not wait.)",
+        _GROUPS,
+        minimum=0,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
+        "group.consumer.min.assignment.interval.ms",
+        _INT,
+        0,
+        "Shortest consumer.assignment.interval.ms that a group may have of its own.",
+        _GROUPS,
+        minimum=0,
+    ),
+    Setting(
+        "group.consumer.max.assignment.interval.ms",
+        _INT,
+        15_000,
+        "Longest consumer.assignment.interval.ms that a group may have of its own.",
+        _GROUPS,
+        minimum=0,
+    ),
+    Setting(
         "group.consumer.max.size",
         _INT,
         5_000,

@@ -1,7 +1,7 @@
 """The table of settings of single groups, with Kafka's names: a group that does not set one uses the broker's.
 
-The table has only settings that the broker uses; those of share and streams groups, and of when groups are assigned,
-are not among them.
+The table has only settings that the broker uses; those of share and streams groups are not among them, nor is
+`consumer.assignor.offload.enable`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 _GROUP: Final = "Group"
 
 _SETTINGS: Final = [
@@ -41,6 +42,17 @@ _SETTINGS: Final = [
         mode=Mode.DYNAMIC,
         synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
     ),
+    Setting(
+        ASSIGNMENT_INTERVAL,
+        ConfigType.INT,
+        0,
+        "How long after a group was assigned it can be assigned again, at the next heartbeat (KIP-1263). It must be "
+        "within group.consumer.min.assignment.interval.ms and group.consumer.max.assignment.interval.ms.",
+        _GROUP,
+        minimum=0,
+        mode=Mode.DYNAMIC,
+        synonyms=(("group.consumer.assignment.interval.ms", 1),),
+    ),
 ]
 #: Every setting of a group by name.
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({setting.name: setting for setting in _SETTINGS})
@@ -49,6 +61,7 @@ BOUNDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         SESSION_TIMEOUT: ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
         HEARTBEAT_INTERVAL: ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+        ASSIGNMENT_INTERVAL: ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms"),
     }
 )
 

@@ -41,7 +41,6 @@ from pylogd.groups.offsets import (
 from pylogd.groups.records import (
     Committed,
     PartitionId,
-    group_key,
     offset_record,
 )
 from pylogd.groups.states import GroupState
@@ -73,7 +72,9 @@ class GroupCoordinator(LedGroups):
         if consumers is not None:
             if consumers.members:
                 return self._consumers.join(group_id, request, again)
-            self._consumers.delete(group_id)
+            gone = self._consumers.delete(group_id)
+            if isinstance(gone, ErrorCode) and gone:
+                return JoinAnswer(gone, request.member_id)
         group = self._groups.get(group_id)
         if group is None:
             if request.member_id:
@@ -100,10 +101,8 @@ class GroupCoordinator(LedGroups):
         known = group_id in self._groups
         if request.epoch == JOINING and self._consumers.get(group_id) is None:
             group = self._groups.get(group_id) or self._new(group_id)
-            if group.members:
+            if group.members or group.stored:
                 return self._upgrade(group, request, match)
-            if group.stored:
-                self._append(group, [(group_key(group_id), None)], lambda: None)
             self._membership.release(group)
         answer = self._consumers.heartbeat(group_id, request, match)
         if not known and group_id not in self._consumers:
@@ -113,9 +112,9 @@ class GroupCoordinator(LedGroups):
     def _upgrade(
         self, group: ClassicGroup, request: Heartbeat, match: Match
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Have a classic group become one of the newer protocol, whose first member joins."""
+        """Have a classic group, which may be empty, become one of the newer protocol, whose first member joins."""
         try:
-            records = upgraded(group, self._settings, self._topics.get)
+            records = upgraded(group, self._settings, self._topics.get) if group.members else ()
         except HeartbeatRefused as refused:
             return HeartbeatAnswer(refused.code, str(refused), request.member_id)
         return self._consumers.upgrade(group.group_id, self._takeover(group, records), request, match)
@@ -278,7 +277,7 @@ class GroupCoordinator(LedGroups):
             return error
         group = self._groups.get(group_id)
         if group is not None:
-            return group.offsets
+            return self._offsets_of(group)
         return self._error_for(group_id, named=False) or {}
 
     def delete_offsets(
@@ -296,7 +295,7 @@ class GroupCoordinator(LedGroups):
         answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
-        known = transactions.all_partitions(group.offsets, group.transactions)
+        known = transactions.all_partitions(self._offsets_of(group), group.transactions)
         to_delete = [partition for partition, error in answers.items() if not error and partition in known]
         return self._drop_offsets(group, to_delete), answers
 

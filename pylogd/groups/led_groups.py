@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -30,7 +31,7 @@ from pylogd.groups.group import ClassicGroup
 from pylogd.groups.handover import HandoverMembership
 from pylogd.groups.loader import GroupLoader
 from pylogd.groups.migration import Downgrade, downgraded
-from pylogd.groups.records import PartitionId, group_key, group_value, offset_key
+from pylogd.groups.records import Committed, PartitionId, group_key, group_value, offset_key
 from pylogd.groups.shard import Shard
 from pylogd.groups.states import GroupState
 from pylogd.groups.sweeps import OffsetSweeps
@@ -46,6 +47,8 @@ from pylogd.replica.waiting import shield
 log = Logger()
 
 _NONE = ErrorCode.NONE
+#: How long a load waits before it looks again whether enough replicas are in sync.
+_RETRY_SECONDS: Final = 0.2
 
 
 class LedGroups:
@@ -68,6 +71,7 @@ class LedGroups:
         self._disk_calls = replicas.disk_calls
         self._topics = topics = metadata.topics
         self._settings = settings
+        self._clock = clock
         self._now_ms = now_ms
         self._topic = InternalTopic(OFFSETS, replicas, topics, metadata.topic_admin, settings, now_ms)
         self._shards: dict[int, Shard] = {}
@@ -90,6 +94,7 @@ class LedGroups:
             settings,
             self._downgrade,
             metadata.group_configs.integer,
+            self._all_committed,
             in_thread,
         )
         self._sweeps = OffsetSweeps(clock, now_ms, settings, self._sweepable, self._drop_offsets, self._delete)
@@ -126,6 +131,8 @@ class LedGroups:
         self._sweeps.topic_changed(change)
 
     def _sweepable(self) -> list[tuple[ClassicGroup, ConsumerGroup | None]]:
+        for shard in self._shards.values():
+            shard.apply_committed()
         return [(group, self._consumers.get(group.group_id)) for group in self._groups.values()]
 
     # -- gaining and losing partitions
@@ -155,11 +162,27 @@ class LedGroups:
             shard.loading = False
             return
 
-        def wanted() -> bool:
-            return self._shards.get(shard.partition.index) is shard
-
-        done = Deferred.fromCoroutine(loader.run(partial(self._disk_calls.at, shard.partition.log.directory), wanted))
+        done = Deferred.fromCoroutine(self._read(shard, loader))
         done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
+
+    async def _read(self, shard: Shard, loader: GroupLoader) -> dict[str, ClassicGroup] | None:
+        """Return the groups that are stored, once all of that is committed; None if the partition is not led here then.
+
+        What a former leader could not get committed may still be lost: nobody is to be told of it before.
+        """
+        partition = shard.partition
+
+        def wanted() -> bool:
+            return self._shards.get(partition.index) is shard
+
+        groups = await loader.run(partial(self._disk_calls.at, partition.log.directory), wanted)
+        while wanted() and partition.high_watermark < loader.end:
+            outcome = self._topic.committed(partition, loader.end - 1)
+            if await outcome if isinstance(outcome, Deferred) else outcome:
+                pause: Deferred[None] = Deferred()
+                self._clock.callLater(_RETRY_SECONDS, pause.callback, None)
+                await pause
+        return groups if wanted() else None
 
     def _loaded(self, groups: dict[str, ClassicGroup] | None, shard: Shard, loader: GroupLoader) -> None:
         if groups is None:
@@ -250,23 +273,47 @@ class LedGroups:
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Append records of a group, and call `then` once they are committed, unless the group is Dead by then.
 
-        on_append: called with the offset of the first one once they are in the log.
+        That may be after an error was returned: if the records were not committed in time. on_append: called with the
+        offset of the first one once they are in the log.
         """
         shard = self._shards.get(group.partition_index)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
-        result = self._topic.append(shard.partition, records, on_append)
-        if not isinstance(result, Deferred):
-            if result == _NONE:
-                then()
-            return result
+        leading, end = shard, 0
 
-        def committed(error: ErrorCode) -> ErrorCode:
-            if error == _NONE and group.state is not GroupState.DEAD:
+        def in_log(offset: int) -> None:
+            nonlocal end
+            end = offset + len(records)
+            if on_append is not None:
+                on_append(offset)
+
+        def apply() -> None:
+            if group.state is not GroupState.DEAD:
                 then()
+
+        def outcome(error: ErrorCode) -> ErrorCode:
+            leading.apply_committed()
+            if error == _NONE:
+                apply()
+            elif end:
+                leading.apply_later(end, apply)
             return error
 
-        return shield(result.addCallback(committed))
+        result = self._topic.append(shard.partition, records, in_log)
+        return shield(result.addCallback(outcome)) if isinstance(result, Deferred) else outcome(result)
+
+    def _all_committed(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
+        """Return NONE once all is committed that is in the log of the partition that stores a group."""
+        shard = self._shards.get(self._topic.index_of(group_id))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        result = self._topic.committed(shard.partition, shard.partition.log.log_end_offset - 1)
+        return shield(result) if isinstance(result, Deferred) else result
+
+    def _offsets_of(self, group: ClassicGroup) -> dict[PartitionId, Committed]:
+        """Return the committed offsets of a group, those included whose commit was answered too early."""
+        self._shards[group.partition_index].apply_committed()
+        return group.offsets
 
     # -- moving groups between the protocols
 
@@ -275,8 +322,9 @@ class LedGroups:
 
         def end(moved: bool) -> None:
             if moved:
+                if group.members:
+                    log.info("Group {group} has moved to the newer protocol with its members", group=group.group_id)
                 self._membership.release(group)
-                log.info("Group {group} has moved to the newer protocol with its members", group=group.group_id)
             elif group.state is not GroupState.DEAD:
                 self._membership.resume(group)
 
@@ -311,7 +359,7 @@ class LedGroups:
             error = self._consumers.delete(group.group_id)
             if isinstance(error, ErrorCode) and error:
                 return error
-        known = transactions.all_partitions(group.offsets, group.transactions)
+        known = transactions.all_partitions(self._offsets_of(group), group.transactions)
         self._drop_offsets(group, list(known))  # if this fails, the next append fails too
         return self._append(group, [(group_key(group.group_id), None)], lambda: self._deleted(group))
 

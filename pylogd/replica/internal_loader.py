@@ -30,7 +30,7 @@ R = TypeVar("R")
 class InternalTopicLoader(Generic[R]):
     """Loads one partition once. It may be used by one thread at a time.
 
-    records, unreadable: how many records were read, and how many of them were skipped.
+    end: the offset up to which it reads. records, unreadable: how many records were read, and how many were skipped.
     """
 
     #: What a record holds, for the log message about one that is skipped.
@@ -41,7 +41,7 @@ class InternalTopicLoader(Generic[R]):
         self._log = partition.log
         self._slice_bytes = slice_bytes
         self._position = self._log.log_start_offset
-        self._end = self._log.log_end_offset
+        self.end = self._log.log_end_offset
         self.records = 0
         self.unreadable = 0
 
@@ -59,7 +59,7 @@ class InternalTopicLoader(Generic[R]):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to read."""
-        return self._position >= self._end
+        return self._position >= self.end
 
     async def run(self, in_thread: Callable[..., Deferred[Any]], wanted: Callable[[], bool]) -> R | None:
         """Return what `make` returns, or None once `wanted` returns false. Raises PylogdError.
@@ -76,7 +76,7 @@ class InternalTopicLoader(Generic[R]):
     def _read_slice(self) -> None:
         found = self._log.read(self._position, self._slice_bytes, allow_cold=True)
         if found is None:  # compaction has removed everything from here on
-            self._position = self._end
+            self._position = self.end
             return
         position = self._position
         for header, batch in iter_batches(found.read(), allow_partial=True):

@@ -6,7 +6,7 @@ that loads the log. Answers can be lost. A `World` knows who uses which partitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -109,12 +109,15 @@ class World:
         configs = SimpleNamespace(integer=lambda group_id, name: self.settings.group_value({}, name))
         metadata = SimpleNamespace(topics=registry, topic_admin=None, group_configs=configs)
         made = GroupCoordinator(
-            cast(Any, replicas), cast(Any, metadata), self.settings, cast(Any, self.clock), lambda: 7,
+            cast(Any, replicas), cast(Any, metadata), self.settings, cast(Any, self.clock), self._now_ms,
             partial(deferLater, cast(Any, self.clock), 0),
         )  # fmt: skip
         made._topic = cast(Any, self.log)
         made._running = True
         return made
+
+    def _now_ms(self) -> int:
+        return 7 + round(self.clock.seconds() * 1000)
 
     def load(self) -> None:
         """Let a new coordinator take over: it knows what is in the log, and nothing else."""
@@ -169,6 +172,29 @@ class World:
         """Return the partitions of all topics that any consumer subscribes to."""
         wanted = {topic for consumer in self.consumers for topic in consumer.topics}
         return {(name, index) for name in wanted for index in range(len(self.topics[name].partitions))}
+
+
+def share_out(members: Iterable[Any], counts: Mapping[str, int]) -> dict[str, bytes]:
+    """Assign as the leader of a classic group: what others have is left to them, or to nobody for now.
+
+    members: as JoinGroup answers them to the leader. counts: the number of partitions of each topic.
+    """
+    said = {member.member_id: read_subscription(member.metadata) for member in members}
+    shares: dict[str, set[Partition]] = {member_id: set() for member_id in said}
+    owners = {partition: member_id for member_id, one in said.items() for partition in one.owned}
+    for topic in sorted({topic for one in said.values() for topic in one.topics}):
+        for index in range(counts[topic]):
+            takers = [member_id for member_id, one in said.items() if topic in one.topics]
+            least = min(takers, key=lambda member_id: (len(shares[member_id]), member_id))
+            shares[least].add((topic, index))
+    for member_id, share in shares.items():
+        share -= {one for one in share if owners.get(one, member_id) != member_id}
+    return {
+        member_id: assignment_for(
+            {topic: sorted(i for name, i in share if name == topic) for topic, _ in share}, b"\0\0"
+        )
+        for member_id, share in shares.items()
+    }
 
 
 class Consumer:
@@ -329,30 +355,12 @@ class ClassicConsumer(Consumer):
             return
         self.member_id, self.generation = answer.member_id, answer.generation
         leads = answer.leader == self.member_id and not answer.skip_assignment
-        given = self._assign(answer) if leads else {}
+        counts = {name: len(topic.partitions) for name, topic in self.world.topics.items()}
+        given = share_out(answer.members, counts) if leads else {}
         result = self.world.coordinator.sync(
             GROUP, self.member_id, self.instance_id, self.generation, answer.protocol_type, answer.protocol, given
         )
         self._ask(result, self._synced)
-
-    def _assign(self, answer: JoinAnswer) -> dict[str, bytes]:
-        """Assign as the leader of a classic group: what others have is left to them, or to nobody for now."""
-        said = {member.member_id: read_subscription(member.metadata) for member in answer.members}
-        shares: dict[str, set[Partition]] = {member_id: set() for member_id in said}
-        owners = {partition: member_id for member_id, one in said.items() for partition in one.owned}
-        for topic in sorted({topic for one in said.values() for topic in one.topics}):
-            for index in range(len(self.world.topics[topic].partitions)):
-                takers = [member_id for member_id, one in said.items() if topic in one.topics]
-                least = min(takers, key=lambda member_id: (len(shares[member_id]), member_id))
-                shares[least].add((topic, index))
-        for member_id, share in shares.items():
-            share -= {one for one in share if owners.get(one, member_id) != member_id}
-        return {
-            member_id: assignment_for(
-                {topic: sorted(i for name, i in share if name == topic) for topic, _ in share}, b"\0\0"
-            )
-            for member_id, share in shares.items()
-        }
 
     def _synced(self, answer: SyncAnswer) -> None:
         if answer.error:

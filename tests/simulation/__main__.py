@@ -17,6 +17,7 @@ from typing import Any, cast
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
 from tests.simulation.expansion import SmoothHistory
+from tests.simulation.groups import GroupHistory
 from tests.simulation.history import History, Violation
 from tests.simulation.labels import LabelledHistory
 from tests.simulation.transactions import TransactionHistory
@@ -27,11 +28,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="one seed, or first-last")
     parser.add_argument("--brokers", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="simulated time that the nemesis has")
+    parser.add_argument("--seconds", type=float, help="simulated time that the nemesis has (4; of groups 10)")
     parser.add_argument("--labels", action="store_true", help="five brokers with labels; the topic changes its label")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
     parser.add_argument("--smooth", action="store_true", help="reassignments begin with the latest offset")
     parser.add_argument("--transactions", action="store_true", help="producers with transactions, and the coordinator")
+    parser.add_argument("--groups", action="store_true", help="a consumer group, and its coordinator")
     parser.add_argument("--queues", nargs="?", const="always", help="brokers write behind queues: log.write.queues")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
@@ -48,6 +50,8 @@ def main() -> int:
         make = partial(SmoothHistory, brokers=max(arguments.brokers, 4), **settings)
     elif arguments.transactions:
         make = partial(TransactionHistory, brokers=arguments.brokers, **settings)
+    elif arguments.groups:
+        make = partial(GroupHistory, brokers=arguments.brokers, **settings)
     run = partial(_run, make=make, seconds=arguments.seconds, tell=arguments.tell)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)
@@ -64,14 +68,14 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def _run(seed: int, make: Callable[[int], History], seconds: float, tell: bool) -> tuple[str | None, int]:
+def _run(seed: int, make: Callable[[int], History], seconds: float | None, tell: bool) -> tuple[str | None, int]:
     """Run a history. Return the violation, or None, and the number of events."""
     logging.disable(logging.CRITICAL)
     history = make(seed)
     if tell:
         globalLogPublisher.addObserver(cast(ILogObserver, lambda event: history.say(_text(event))))
     try:
-        history.run(seconds)
+        history.run(*(() if seconds is None else (seconds,)))
     except Violation as violation:
         return f"seed {seed}: {violation}" if tell else f"seed {seed}: {str(violation)[:300]}", history.steps
     finally:

@@ -32,8 +32,8 @@ _PATIENCE, _PAUSE = 0.5, 0.02
 #: How often a batch is sent before its transaction is given up.
 _TRIES = 60
 _E = ErrorCode
-#: What a producer repeats a request for.
-_PASSING = frozenset(
+#: What a client repeats a request for.
+PASSING = frozenset(
     {
         _E.REQUEST_TIMED_OUT, _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE, _E.UNKNOWN_TOPIC_OR_PARTITION,
         _E.NOT_ENOUGH_REPLICAS, _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _E.KAFKA_STORAGE_ERROR, _E.NETWORK_EXCEPTION,
@@ -43,19 +43,15 @@ _PASSING = frozenset(
 )  # fmt: skip
 
 
-class Process:
-    """One process of a producer. `fenced`: when its successor got an epoch, None while it has none."""
+class Client:
+    """What asks brokers, without connections: requests overtake each other, and answers get lost."""
 
-    def __init__(self, producer: TransactionalProducer) -> None:
-        self.producer = producer
-        self.world = producer.history
-        self.producer_id, self.epoch = -1, -1
-        self.sequences: dict[int, int] = {}
-        self.fenced: float | None = None
+    def __init__(self, world: Any) -> None:
+        self.world = world
 
-    # -- asking brokers
-
-    def _ask(self, broker: SimBroker, message: Any, version: int, delay: float = 0.0) -> Deferred[Any]:
+    def ask(
+        self, broker: SimBroker, message: Any, version: int, delay: float = 0.0, patience: float = _PATIENCE
+    ) -> Deferred[Any]:
         """Return a Deferred of the response of a broker, which is None if none comes."""
         world = self.world
         done: Deferred[Any] = Deferred()
@@ -65,7 +61,7 @@ class Process:
                 broker.run(broker.boots, handle)
 
         def handle() -> None:
-            context = RequestContext(cast(Any, broker), cast(Any, broker), version, "producer")
+            context = RequestContext(cast(Any, broker), cast(Any, broker), version, "client")
             answered = maybeDeferred(HANDLERS[message.API_KEY], context, message)
             answered.addCallback(decoded, message.API_KEY, version).addCallbacks(answer, world.fault)
 
@@ -78,28 +74,42 @@ class Process:
                 done.callback(response)
 
         world.clock.callLater(delay + world.network.delay(), arrive)
-        world.clock.callLater(delay + _PATIENCE, fire, None)
+        world.clock.callLater(delay + patience, fire, None)
         return done
 
-    async def _pause(self, seconds: float = _PAUSE) -> None:
+    async def pause(self, seconds: float = _PAUSE) -> None:
         done: Deferred[None] = Deferred()
         self.world.clock.callLater(seconds, done.callback, None)
         await done
 
-    def _any_broker(self) -> SimBroker | None:
+    def any_broker(self) -> SimBroker | None:
+        """Return some broker; None if it is down."""
         broker: SimBroker = self.world.rng.choice(list(self.world.brokers.values()))
         return broker if broker.alive and broker.ready else None
 
+
+class Process(Client):
+    """One process of a producer. `fenced`: when its successor got an epoch, None while it has none."""
+
+    def __init__(self, producer: TransactionalProducer) -> None:
+        super().__init__(producer.history)
+        self.producer = producer
+        self.producer_id, self.epoch = -1, -1
+        self.sequences: dict[int, int] = {}
+        self.fenced: float | None = None
+
+    # -- asking brokers
+
     def _coordinator(self) -> SimBroker | None:
         """Return what some broker takes for the coordinator; that creates its topic if it is missing."""
-        asked = self._any_broker()
+        asked = self.any_broker()
         if asked is None:
             return None
         node = asked.transactions.coordinator_of(self.producer.name)
         return self.world.brokers.get(node) if type(node) is int else None
 
     def _leader(self, index: int) -> SimBroker | None:
-        asked = self._any_broker()
+        asked = self.any_broker()
         topic = None if asked is None else asked.topics.get(TOPIC)
         return None if topic is None else self.world.brokers.get(topic.partitions[index].leader)
 
@@ -107,10 +117,10 @@ class Process:
         """Repeat a request until the coordinator's answer is not one that passes. None if that takes too long."""
         while self.world.time.now < self.world.deadline:
             coordinator = self._coordinator()
-            response = None if coordinator is None else await self._ask(coordinator, message, version)
-            if response is not None and _error_in(response) not in _PASSING:
+            response = None if coordinator is None else await self.ask(coordinator, message, version)
+            if response is not None and error_in(response) not in PASSING:
                 return response
-            await self._pause()
+            await self.pause()
         return None
 
     # -- what a producer does
@@ -130,7 +140,7 @@ class Process:
         topics = [AddPartitionsToTxnTopic(TOPIC, sorted(indexes))]
         message = AddPartitionsToTxnRequest([], self.producer.name, self.producer_id, self.epoch, topics)
         response = await self._ask_coordinator(message, 3)
-        return _E.REQUEST_TIMED_OUT if response is None else _error_in(response)
+        return _E.REQUEST_TIMED_OUT if response is None else error_in(response)
 
     async def send(self, index: int, value: str) -> ErrorCode:
         """Send a record until it is acknowledged or refused."""
@@ -147,14 +157,14 @@ class Process:
             leader = self._leader(index)
             if leader is not None:
                 if self.world.rng.random() < 0.05:  # once more, much later
-                    self._ask(leader, message, version, self.world.rng.uniform(0.05, 2.5))
-                response = await self._ask(leader, message, version)
-                code = _E.NETWORK_EXCEPTION if response is None else _error_in(response)
+                    self.ask(leader, message, version, self.world.rng.uniform(0.05, 2.5))
+                response = await self.ask(leader, message, version)
+                code = _E.NETWORK_EXCEPTION if response is None else error_in(response)
                 if code in (_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER):
                     return _E.NONE
-                if code not in _PASSING:
+                if code not in PASSING:
                     return code
-            await self._pause()
+            await self.pause()
         return _E.REQUEST_TIMED_OUT
 
     async def end(self, *, commit: bool) -> ErrorCode:
@@ -314,7 +324,7 @@ class CommittedReader:
             self._next[index] = max(self._next[index], header.next_offset)
 
 
-def _error_in(response: Any) -> ErrorCode:
+def error_in(response: Any) -> ErrorCode:
     """Return the first error code of a response to a producer."""
     if hasattr(response, "responses"):
         return ErrorCode(response.responses[0].partition_responses[0].error_code)

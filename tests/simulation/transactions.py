@@ -51,10 +51,12 @@ _SETTLE_SECONDS = 60.0
 class TransactionHistory(History):
     """A history with transactions.
 
+    internal: the topics of coordinators.
     outcomes: by transaction "committed", "aborted" or "unknown", as its producer was told. deadline: when producers
     stop to repeat requests. transactions: how many ended how, at the end.
     """
 
+    internal: tuple[str, ...] = (TRANSACTIONS_TOPIC,)
     skew_ms = 300  # a transaction times out by the clock of whoever coordinates it
     deadline = float("inf")
 
@@ -68,7 +70,7 @@ class TransactionHistory(History):
         self.ended = {"committed": 0, "aborted": 0}
         self._working = 0
         self._broken: list[str] = []
-        self._internal: tuple[Any, ...] = ()
+        self._internal: dict[str, tuple[Any, ...]] = {}
         for broker in self.brokers.values():
             broker.groups = NoGroups()  # type: ignore[attr-defined]
 
@@ -116,25 +118,34 @@ class TransactionHistory(History):
     # -- faults
 
     def read_states(self) -> bool:
-        """Read the states of both topics. Return whether those of the topic have changed."""
+        """Read the states of all topics. Return whether those of the topic have changed."""
         if self.stored != self.tree.transaction:
-            path = f"{TOPICS}/{TRANSACTIONS_TOPIC}"
-            topic = self.tree.nodes.get(path)
-            if topic is not None:
-                assignment = decode_topic(TRANSACTIONS_TOPIC, topic.data)
-                for name in self.tree.names(path):
-                    states = decode_states(TRANSACTIONS_TOPIC, self.tree.nodes[f"{path}/{name}"].data, assignment)[1]
-                    self._internal = tuple(states)
+            for topic in self.internal:
+                self._read_internal(topic)
         return super().read_states()
+
+    def _read_internal(self, topic: str) -> None:
+        path = f"{TOPICS}/{topic}"
+        node = self.tree.nodes.get(path)
+        if node is not None:
+            assignment = decode_topic(topic, node.data)
+            for name in self.tree.names(path):
+                self._internal[topic] = tuple(
+                    decode_states(topic, self.tree.nodes[f"{path}/{name}"].data, assignment)[1]
+                )
+
+    def internal_states(self) -> list[Any]:
+        """Return the states of the partitions of the coordinators' topics."""
+        return [state for states in self._internal.values() for state in states]
 
     def _may_lose(self, node: int, others: Any = ()) -> bool:
         without = {*others, node, *self.damaged}
-        kept = all({*state.isr, *state.elr} - without for state in self._internal)
+        kept = all({*state.isr, *state.elr} - without for state in self.internal_states())
         return kept and super()._may_lose(node, others)
 
     def _is_whole(self) -> bool:
         return super()._is_whole() and all(
-            state.leader >= 0 and len(state.isr) == len(state.replicas) for state in self._internal
+            state.leader >= 0 and len(state.isr) == len(state.replicas) for state in self.internal_states()
         )
 
     # -- the end

@@ -22,6 +22,7 @@ from tests import preload
 from tests.chaos import links
 from tests.clusters import BrokerCluster
 from tests.pages import circumstances, write_page
+from tests.transactions_check import java
 from tests.transactions_check.chaos import TransactionChaos
 from tests.transactions_check.history import Outcome
 from tests.transactions_check.run import SETTINGS, Result, run
@@ -46,11 +47,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--brokers", type=int, default=3, help="a single one has no faults but planted ones")
     parser.add_argument("--settle", type=float, default=120.0, help="seconds after which an open transaction hangs")
+    parser.add_argument("--java", action="store_true", help="with copiers that use Kafka's own client too")
     parser.add_argument("--plant", help="a fault of tests/transactions_check/planted, which has to be found")
     parser.add_argument("--folder", type=Path, help="folder for data and logs, which are kept")
     parser.add_argument("--results", type=Path, help="a Markdown file for a table with a row for each round")
     parser.add_argument("--json", type=Path, help="a JSON file for the results")
     options = parser.parse_args(arguments)
+    if options.java:
+        java.command()  # downloads and compiles, while there is a network
     if options.brokers > 1 and not links.inside():
         why = links.why_not()
         if not why:
@@ -76,13 +80,13 @@ def _round(options: argparse.Namespace, seed: int, seconds: float) -> Result:
         folder = Path(name) if options.folder is None else options.folder / f"seed{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         if options.brokers == 1:
-            result = _run_alone(folder, seed, seconds, options.settle)
+            result = _run_alone(folder, seed, seconds, options)
         else:
             chaos = TransactionChaos(
                 folder, seed, options.brokers, seconds, links.inside(), not preload.why_not(),
                 lambda text: print(text, flush=True), settings=SETTINGS,
             )  # fmt: skip
-            chaos.settle_seconds = options.settle
+            chaos.settle_seconds, chaos.with_java = options.settle, options.java
             faults = chaos.run().faults
             result = chaos.result
             result.anomalies += faults
@@ -99,7 +103,7 @@ def _some_of_each(anomalies: list[str]) -> list[str]:
     return [text for found in kinds.values() for text in found[:_SHOWN]]
 
 
-def _run_alone(folder: Path, seed: int, seconds: float, settle: float) -> Result:
+def _run_alone(folder: Path, seed: int, seconds: float, options: argparse.Namespace) -> Result:
     """Run a round on one broker, which nothing happens to."""
 
     def wait() -> Counter[str]:
@@ -110,7 +114,7 @@ def _run_alone(folder: Path, seed: int, seconds: float, settle: float) -> Result
         zookeeper = stack.enter_context(LocalZooKeeper(folder / "zookeeper", sync=False))
         cluster = BrokerCluster(folder, f"{zookeeper.hosts}/check", 1, SETTINGS)
         try:
-            result = run(cluster.bootstrap, seed, 1, wait, settle)
+            result = run(cluster.bootstrap, seed, 1, wait, options.settle, with_java=options.java)
         finally:
             faults = cluster.close()
     result.anomalies += faults

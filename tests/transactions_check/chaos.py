@@ -16,18 +16,26 @@ class TransactionChaos(Chaos):
 
     result: Result
     settle_seconds = 120.0
+    with_java = False
+
+    @property
+    def _topics(self) -> dict[str, int]:
+        return topics(with_java=self.with_java)
 
     def _work(self, cluster: ChaosCluster, store: LocalZooKeeper) -> None:
         def trouble() -> Counter[str]:
             return self._inject(cluster, store)
 
-        self.result = run(cluster.bootstrap, self.outcome.seed, self.outcome.brokers, trouble, self.settle_seconds)
+        self.result = run(
+            cluster.bootstrap, self.outcome.seed, self.outcome.brokers, trouble, self.settle_seconds,
+            with_java=self.with_java,
+        )  # fmt: skip
 
     def _inject(self, cluster: ChaosCluster, store: LocalZooKeeper) -> Counter[str]:
         """Inject faults, heal them, and wait until all replicas are in sync. Return how many faults there were."""
-        for topic in topics():
+        for topic in self._topics:
             cluster.wait_for_isr(topic, 3)
-        nemesis = Nemesis(cluster, store, topics(), self._rng, self.say, expands=False)
+        nemesis = Nemesis(cluster, store, self._topics, self._rng, self.say, expands=False)
         try:
             end = time.monotonic() + self._seconds
             while time.monotonic() < end:
@@ -43,7 +51,7 @@ class TransactionChaos(Chaos):
 
     def _all_whole(self, cluster: ChaosCluster) -> bool:
         """Return whether all brokers report the same, with all replicas in sync, of all topics."""
-        for topic in topics():
+        for topic in self._topics:
             found, *others = (cluster.partitions(topic, node) for node in cluster.ports)
             if any(seen != found for seen in others):
                 return False

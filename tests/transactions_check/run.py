@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.transactions_check import confluent
+from tests.transactions_check import confluent, java
 from tests.transactions_check.checker import check
 from tests.transactions_check.cycles import overtaking
-from tests.transactions_check.history import Outcome
+from tests.transactions_check.history import History, Outcome
 from tests.transactions_check.workload import (
     CLASSIC,
     CONSUMER,
+    JAVA_CLASSIC,
+    JAVA_CONSUMER,
     OWN,
     SOURCES,
+    CopyGroup,
     Load,
     Work,
     copy,
@@ -46,6 +49,11 @@ _WORK: list[tuple[str, int, Work]] = [
     ("feeder", 2, feed), ("mixer", 2, mix), ("copier", 2, copy), ("classic", 2, confluent.copy_classic),
     ("consumer", 2, confluent.copy_consumer), ("reader", 2, read), ("watcher", 1, watch),
 ]  # fmt: skip
+_JAVA_WORK: list[tuple[str, int, Work]] = [
+    ("java-classic", 2, java.copy_classic), ("java-consumer", 2, java.copy_consumer),
+]  # fmt: skip
+_GROUPS = (OWN, CLASSIC, CONSUMER)
+_JAVA_GROUPS = (JAVA_CLASSIC, JAVA_CONSUMER)
 _WRITERS = {"feeder", "mixer"}
 _JOIN_SECONDS = 180.0
 
@@ -54,12 +62,14 @@ _JOIN_SECONDS = 180.0
 class Result:
     """The outcome of a run: `anomalies` is empty if all is well.
 
-    overtaking: see `cycles`. faults: how often each was injected. troubles: the errors of clients.
+    committed_by: how many transactions each kind of worker committed. overtaking: see `cycles`. faults: how often each
+    was injected. troubles: the errors of clients.
     """
 
     seed: int
     seconds: float
     transactions: dict[str, int]
+    committed_by: dict[str, int]
     records: int
     overtaking: int
     faults: dict[str, int]
@@ -67,21 +77,34 @@ class Result:
     anomalies: list[str]
 
 
-def topics() -> dict[str, int]:
+def groups(*, with_java: bool) -> tuple[CopyGroup, ...]:
+    """Return the groups of copiers of a run."""
+    return _GROUPS + _JAVA_GROUPS if with_java else _GROUPS
+
+
+def topics(*, with_java: bool) -> dict[str, int]:
     """Return all topics of a run, with the number of their partitions."""
-    return {**Load("", (OWN, CLASSIC, CONSUMER), 0).topics, **INTERNAL}
+    return {**Load("", groups(with_java=with_java), 0).topics, **INTERNAL}
 
 
-def run(bootstrap: str, seed: int, brokers: int, trouble: Callable[[], Counter[str]], settle_seconds: float) -> Result:
+def run(
+    bootstrap: str,
+    seed: int,
+    brokers: int,
+    trouble: Callable[[], Counter[str]],
+    settle_seconds: float,
+    *,
+    with_java: bool = False,
+) -> Result:
     """Load a cluster while `trouble` runs, and return what was found.
 
     trouble: injects faults, heals them, and returns how many of each there were: all brokers are up and connected then.
-    settle_seconds: after which a transaction that is still open hangs.
+    settle_seconds: after which a transaction that is still open hangs. with_java: whether Java's client takes part.
     """
     started = time.monotonic()
-    load = Load(bootstrap, (OWN, CLASSIC, CONSUMER), seed)
+    load = Load(bootstrap, groups(with_java=with_java), seed)
     load.create_topics(min(3, brokers))
-    workers = start_all(load, _WORK)
+    workers = start_all(load, _WORK + _JAVA_WORK if with_java else _WORK)
     faults: Counter[str] = Counter()
     anomalies = []
     try:
@@ -101,8 +124,14 @@ def run(bootstrap: str, seed: int, brokers: int, trouble: Callable[[], Counter[s
     counts = Counter(outcome.value for outcome in history.outcomes.values())
     return Result(
         seed, round(time.monotonic() - started, 1), {outcome.value: counts[outcome.value] for outcome in Outcome},
-        len(history.final), overtaking(history), dict(faults), load.troubles, anomalies,
+        _committed_by(history), len(history.final), overtaking(history), dict(faults), load.troubles, anomalies,
     )  # fmt: skip
+
+
+def _committed_by(history: History) -> dict[str, int]:
+    """Return how many transactions each kind of worker committed: transactions are `<kind><number>-<number>`."""
+    committed = [name for name, outcome in history.outcomes.items() if outcome is Outcome.COMMITTED]
+    return dict(Counter(name.rpartition("-")[0].rstrip("0123456789") for name in committed))
 
 
 def _join(threads: list[threading.Thread]) -> None:

@@ -53,6 +53,9 @@ class CopyGroup:
 OWN = CopyGroup("own", ("copy-a", "copy-b"))
 CLASSIC = CopyGroup("classic", ("copy-c",))
 CONSUMER = CopyGroup("consumer", ("copy-d",))
+#: The same of Java's client, which only long runs have.
+JAVA_CLASSIC = CopyGroup("java-classic", ("copy-e",))
+JAVA_CONSUMER = CopyGroup("java-consumer", ("copy-f",))
 
 
 @dataclass

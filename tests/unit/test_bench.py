@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,6 +11,7 @@ import pytest
 
 from bench import plots, summary
 from bench.experiments import CEILING, COMPARED, EXPERIMENTS, KAFKA, METRICS, PYLOGD, Experiment, canonical
+from bench.peers.base import unwind_on_sigterm
 from bench.results import Measurement, Results, key
 
 
@@ -132,3 +135,17 @@ def test_plots_are_well_formed_and_the_longest_bar_fits() -> None:
     widths = [float(bar.attrib["width"]) for bar in bars]
     assert (widths[0], widths[2]) == (2 * widths[1], 1)
     assert all(float(bar.attrib["x"]) + width < plots.WIDTH for bar, width in zip(bars, widths, strict=True))
+
+
+def test_sigterm_runs_what_stops_brokers() -> None:
+    before, stopped = signal.getsignal(signal.SIGTERM), []
+    unwind_on_sigterm()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                stopped.append("broker")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (stopped, ended.value.code) == (["broker"], 128 + signal.SIGTERM)

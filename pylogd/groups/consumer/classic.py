@@ -129,16 +129,22 @@ def check_protocol(classic: ClassicProtocol, protocol_type: str | None, protocol
         raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
-def has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return whether a classic member has to join again, to give up or to get partitions."""
-    if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+def has_to_join(group: ConsumerGroup, member: ConsumerMember, epoch: int) -> bool:
+    """Return whether a classic member has to join again, to give up or to get partitions.
+
+    epoch: the one that a member gets which joins now.
+    """
+    if member.epoch < epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
 
 
-def is_behind(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return whether a member that syncs has to join again first: not while it gives up partitions."""
-    return member.epoch < group.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS
+def is_behind(member: ConsumerMember, epoch: int) -> bool:
+    """Return whether a member that syncs has to join again first, which gets this epoch then.
+
+    It does not while it gives up partitions.
+    """
+    return member.epoch < epoch and member.state is not MemberState.UNREVOKED_PARTITIONS
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:

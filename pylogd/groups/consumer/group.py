@@ -42,15 +42,16 @@ class ConsumerGroup:
     """A consumer group. It is not changed after it was made: a change makes a copy (`with_records`).
 
     epoch: the group epoch. metadata_hash: changes with the topics that the group subscribes to.
-    assignment_epoch: the group epoch that `target` is made for.
+    assignment_epoch: the group epoch that `target` is made for. assigned_ms: when that was, in ms since 1970; 0 if it
+    is not known.
     members: by member id. instances: member id by instance id of static members.
     target: by member id, what each is to have. owners: member id by partition, for all that members have or give up.
     matched: the topics that each regular expression matched.
     """
 
     __slots__ = (
-        "assignment_epoch", "epoch", "group_id", "instances", "matched", "members", "metadata_hash", "owners",
-        "target",
+        "assigned_ms", "assignment_epoch", "epoch", "group_id", "instances", "matched", "members", "metadata_hash",
+        "owners", "target",
     )  # fmt: skip
 
     def __init__(self, group_id: str) -> None:
@@ -58,6 +59,7 @@ class ConsumerGroup:
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
+        self.assigned_ms = 0
         self.members: dict[str, ConsumerMember] = {}
         self.instances: dict[str, str] = {}
         self.target: dict[str, frozenset[TopicPartition]] = {}
@@ -92,7 +94,7 @@ class ConsumerGroup:
         """Return the group after these records."""
         group = ConsumerGroup(self.group_id)
         group.epoch, group.metadata_hash = self.epoch, self.metadata_hash
-        group.assignment_epoch = self.assignment_epoch
+        group.assignment_epoch, group.assigned_ms = self.assignment_epoch, self.assigned_ms
         for name in ("members", "instances", "target", "owners", "matched"):
             setattr(group, name, getattr(self, name).copy())
         group.apply(records)
@@ -108,7 +110,7 @@ class ConsumerGroup:
             case GroupEpoch():
                 self.epoch, self.metadata_hash = record.epoch, record.metadata_hash
             case AssignmentEpoch():
-                self.assignment_epoch = record.epoch
+                self.assignment_epoch, self.assigned_ms = record.epoch, record.made_ms
             case MemberMetadata():
                 self._put_metadata(record.member)
             case TargetAssignment():
@@ -161,7 +163,7 @@ class ConsumerGroup:
             case RecordType.GROUP:
                 self.epoch = self.metadata_hash = 0
             case RecordType.TARGET:
-                self.assignment_epoch = 0
+                self.assignment_epoch = self.assigned_ms = 0
             case RecordType.MEMBER:
                 self._remove_member(record.name)
             case RecordType.TARGET_OF_MEMBER:

@@ -99,13 +99,15 @@ class View(NamedTuple):
     """The context of a change, besides the group.
 
     find: returns a topic by its name. match: finds topics by a regular expression. now_ms: the wall clock.
-    changed: whether topics may have changed since the group's last change.
+    changed: whether topics may have changed since the group's last change. interval_ms: how long after an assignment
+    the next one may be made.
     """
 
     find: FindTopic
     match: Match
     now_ms: int
     changed: bool = False
+    interval_ms: int = 0
 
 
 class Draft:
@@ -168,15 +170,16 @@ def beat(
     now_ms: int,
     *,
     topics_changed: bool = False,
+    interval_ms: int = 0,
 ) -> Change:
     """Return what a heartbeat of a member that joins or stays changes. Raises HeartbeatRefused.
 
-    topics_changed: whether topics may have changed since the group's last change.
+    topics_changed: whether topics may have changed since the group's last change. interval_ms: see `View`.
     """
     draft = Draft(group)
     before = _find_or_replace(draft, request)
     _update(draft, before, request)
-    view = View(find, match, now_ms, topics_changed)
+    view = View(find, match, now_ms, topics_changed, interval_ms)
     after = go_on(draft, request.member_id, request.owned, view, raised=draft.group.epoch > group.epoch)
     told = request.is_full or after.assigned.keys() != before.assigned.keys()
     return Change(draft.group, draft.records, after, after.assigned.keys() if told else None)
@@ -187,13 +190,15 @@ def go_on(
 ) -> ConsumerMember:
     """Assign anew if that is due, and have a member take its next step; return it.
 
+    Until then it follows the assignment before: a new member has nothing in that.
+
     owned: the partitions that it has; None if that has not changed. raised: whether the draft has raised the group
     epoch. Raises HeartbeatRefused.
     """
     if view.changed or draft.records:
         _match(draft, member_id, view.match, view.now_ms, anew=view.changed)
         _note_topics(draft, view.find, raised=raised)
-    if draft.group.epoch > draft.group.assignment_epoch:
+    if draft.group.epoch > draft.group.assignment_epoch and may_assign(draft.group, view.interval_ms, view.now_ms):
         draft.add(*assign(draft.group, view.find, view.now_ms))
     group = draft.group
     member = group.members[member_id]
@@ -203,6 +208,14 @@ def go_on(
     if after is not member:
         draft.add(current(group.group_id, after))
     return after
+
+
+def may_assign(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
+    """Return whether enough time has passed since a group's last assignment for another one (KIP-1263).
+
+    A time in the future is that of a coordinator whose clock was ahead. It holds nothing up, nor does an unknown one.
+    """
+    return not group.assigned_ms or not 0 <= now_ms - group.assigned_ms < interval_ms
 
 
 def leave(group: ConsumerGroup, request: Heartbeat) -> Change:

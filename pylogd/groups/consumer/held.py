@@ -27,7 +27,8 @@ class Held:
 
     changing: whether a change is being made in a thread, or waits for its turn to be appended. changes: how many were
     appended. line: requests that wait for that: what handles each, who waits for the answer, and the answer if the
-    group is unloaded. committed: fires when the last change is committed. deadlines: when each member's session ends;
+    group is unloaded. committed: fires when the last change is committed. unsure: whether that change is in the log,
+    and was not committed in time. deadlines: when each member's session ends;
     revoke_by: until when a member has to have given up partitions; join_by, sync_by: until when a classic one has to
     have joined again, and synced; all in the clock's seconds. stale: whether topics may have changed since its last
     change.
@@ -35,7 +36,7 @@ class Held:
 
     __slots__ = (
         "changes", "changing", "committed", "deadlines", "group", "join_by", "line", "revoke_by", "stale", "sync_by",
-        "timer",
+        "timer", "unsure",
     )  # fmt: skip
 
     def __init__(self, group: ConsumerGroup) -> None:
@@ -44,6 +45,7 @@ class Held:
         self.changes = 0
         self.line: deque[tuple[Callable[[], Any], Deferred[Any], Any]] = deque()
         self.committed: Deferred[ErrorCode] | None = None
+        self.unsure = False
         self.deadlines: dict[str, float] = {}
         self.revoke_by: dict[str, float] = {}
         self.join_by: dict[str, float] = {}

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from pylogd.config import Settings
+from pylogd.config.group import ASSIGNMENT_INTERVAL
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer import classic
 from pylogd.groups.consumer.embedded import CONSUMER
@@ -32,10 +33,12 @@ from pylogd.groups.consumer.heartbeats import (
     Match,
     View,
     beat,
+    may_assign,
 )
 from pylogd.groups.consumer.held import Held, Made
 from pylogd.groups.consumer.records import Record, encode
 from pylogd.groups.consumer.service import (
+    AllCommitted,
     Append,
     ConsumerGroups,
     GroupOption,
@@ -93,10 +96,11 @@ class MixedGroups(ConsumerGroups):
         settings: Settings,
         downgrade: Downgrade,
         option: GroupOption,
+        all_committed: AllCommitted,
         in_thread: InThread | None = None,
     ) -> None:
         """`clock` times members; `now_ms` is the wall clock. `topic_of` returns a topic by its id."""
-        super().__init__(clock, now_ms, append, find, settings, option, in_thread)
+        super().__init__(clock, now_ms, append, find, settings, option, all_committed, in_thread)
         self._topic_of = topic_of
         self._downgrade = downgrade
 
@@ -170,7 +174,8 @@ class MixedGroups(ConsumerGroups):
             back = self._downgrade(held.group, [former], True)
             if back is not None:
                 return _after(self._go_back(held, back), lambda error: JoinAnswer(error, ""), again)
-        make = partial(_join, held.group, request, member_id, now_ms=self._now_ms())
+        interval_ms = self._option(group_id, ASSIGNMENT_INTERVAL)
+        make = partial(_join, held.group, request, member_id, now_ms=self._now_ms(), interval_ms=interval_ms)
         wanted = classic.subscription_of(request).topics
         unloaded = JoinAnswer(ErrorCode.NOT_COORDINATOR, request.member_id)
         return self.change(held, member_id, wanted, make, partial(self._join_made, held, request, member_id), unloaded)
@@ -220,7 +225,7 @@ class MixedGroups(ConsumerGroups):
             classic.check_protocol(told, protocol_type, protocol)
         except HeartbeatRefused as refused:
             return SyncAnswer(refused.code)
-        if classic.is_behind(held.group, member):
+        if classic.is_behind(member, self._epoch_of_next(held.group)):
             self._expect_join(held, member_id, member.rebalance_ms)
             return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
         held.sync_by.pop(member_id, None)
@@ -236,10 +241,15 @@ class MixedGroups(ConsumerGroups):
         except HeartbeatRefused as refused:
             return refused.code
         self._renew(held, member_id)
-        if not classic.has_to_join(held.group, member):
+        if not classic.has_to_join(held.group, member, self._epoch_of_next(held.group)):
             return _NONE
         self._expect_join(held, member_id, member.rebalance_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS
+
+    def _epoch_of_next(self, group: ConsumerGroup) -> int:
+        """Return the epoch that a member gets which joins now: that of the last assignment until the next is due."""
+        due = may_assign(group, self._option(group.group_id, ASSIGNMENT_INTERVAL), self._now_ms())
+        return group.epoch if due else group.assignment_epoch
 
     def _expect_join(self, held: Held, member_id: str, rebalance_ms: int) -> None:
         self._set_timer(held, held.join_by.setdefault(member_id, self._clock.seconds() + rebalance_ms / 1000))
@@ -271,9 +281,16 @@ def _after(
 
 
 def _join(
-    group: ConsumerGroup, request: JoinRequest, member_id: str, *, find: FindTopic, topics_changed: bool, now_ms: int
+    group: ConsumerGroup,
+    request: JoinRequest,
+    member_id: str,
+    *,
+    find: FindTopic,
+    topics_changed: bool,
+    now_ms: int,
+    interval_ms: int,
 ) -> Change:
-    return classic.join(group, request, member_id, View(find, _no_topics, now_ms, topics_changed))
+    return classic.join(group, request, member_id, View(find, _no_topics, now_ms, topics_changed, interval_ms))
 
 
 def _no_topics(expression: str) -> frozenset[str]:

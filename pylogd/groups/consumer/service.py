@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
-from pylogd.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from pylogd.config.group import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from pylogd.groups.consumer.heartbeats import (
@@ -41,6 +41,7 @@ from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberS
 from pylogd.groups.consumer.records import encode
 from pylogd.groups.consumer.work import MUCH_WORK, make_change, matched, work
 from pylogd.replica.internal_topic import KeyValue
+from pylogd.replica.waiting import then
 
 log = Logger()
 
@@ -54,6 +55,8 @@ T = TypeVar("T")
 Use = Callable[[Made | HeartbeatRefused], "T | Deferred[T]"]
 #: Calls a function in a thread.
 InThread = Callable[..., "Deferred[Any]"]
+#: Returns NONE once all that is in the log for a group is committed, or why it is not.
+AllCommitted = Callable[[str], "ErrorCode | Deferred[ErrorCode]"]
 #: Returns the value of a setting, by its name, for a group.
 GroupOption = Callable[[str, str], int]
 
@@ -84,6 +87,7 @@ class ConsumerGroups:
         find: FindTopic,
         settings: Settings,
         option: GroupOption | None = None,
+        all_committed: AllCommitted = lambda group_id: ErrorCode.NONE,
         in_thread: InThread | None = None,
     ) -> None:
         """`clock` times sessions; `now_ms` is the wall clock, for time stamps. option: None for the broker's values.
@@ -96,6 +100,7 @@ class ConsumerGroups:
         self._find = find
         self._settings = settings
         self._option = option or (lambda group_id, name: settings.group_value({}, name))
+        self._all_committed = all_committed
         self._in_thread = in_thread
         self._one_at_a_time = DeferredLock()  # or clients would take all threads
         self._held: dict[str, Held] = {}
@@ -175,7 +180,9 @@ class ConsumerGroups:
         wanted = None
         if request.epoch == JOINING or request.topics is not None or request.regex is not None:
             wanted = (request.topics or frozenset()).union(*matches.values())
-        make = partial(beat, held.group, request, match=matches.__getitem__, now_ms=self._now_ms())
+        interval_ms = self._option(group_id, ASSIGNMENT_INTERVAL)
+        match_it, now_ms = matches.__getitem__, self._now_ms()
+        make = partial(beat, held.group, request, match=match_it, now_ms=now_ms, interval_ms=interval_ms)
         use, unloaded = partial(self._beaten, held, request), HeartbeatAnswer(ErrorCode.NOT_COORDINATOR)
         return self.change(held, request.member_id, wanted, make, use, unloaded)
 
@@ -214,10 +221,19 @@ class ConsumerGroups:
             return self._last_commit(held)
         return self._log(held, made.records, partial(self._appended, held, made.change.group))
 
-    @staticmethod
-    def _last_commit(held: Held) -> ErrorCode | Deferred[ErrorCode]:
+    def _last_commit(self, held: Held) -> ErrorCode | Deferred[ErrorCode]:
         """Return the outcome of the last change: an answer without a change waits for it."""
-        return ErrorCode.NONE if held.committed is None else _follow(held.committed)
+        if held.committed is not None:
+            return _follow(held.committed)
+        if not held.unsure:
+            return ErrorCode.NONE
+        changes = held.changes
+
+        def outcome(error: ErrorCode) -> ErrorCode:
+            held.unsure = bool(error) or changes != held.changes
+            return error
+
+        return then(self._all_committed(held.group.group_id), outcome)
 
     def _check_joining(self, group: ConsumerGroup, request: Heartbeat) -> None:
         """Check the limits on members and topics for a member. Raises HeartbeatRefused if one is exceeded."""
@@ -326,6 +342,8 @@ class ConsumerGroups:
         def outcome(error: ErrorCode) -> ErrorCode:
             if held.committed is result:
                 held.committed = None
+            if change == held.changes:
+                held.unsure = logged and bool(error)
             if not logged:
                 refused()
                 self._go_on(held, change)

@@ -184,13 +184,19 @@ class TestGroups:
     """Settings of groups: resource type 32."""
 
     SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    ASSIGNMENT = "consumer.assignment.interval.ms"
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        values = {self.SESSION: "45000", self.INTERVAL: "5000", self.ASSIGNMENT: "0"}
+        return {name: (value, DEFAULT) for name, value in values.items()}
 
     def change(self, parts: Parts, *changes: Change, group: str = "g", **fields: bool) -> Any:
         resource = ChangedResource(GROUP, group, list(changes))
         return parts.call(IncrementalAlterConfigsRequest([resource], **fields)).responses[0]
 
     def test_a_group_has_the_settings_of_the_broker(self, parts: Parts) -> None:
-        assert shown(parts, GROUP, "g") == {self.SESSION: ("45000", DEFAULT), self.INTERVAL: ("5000", DEFAULT)}
+        assert shown(parts, GROUP, "g") == self.defaults
         parts.settings.set_dynamic({"group.consumer.session.timeout.ms": "50000"}, {})
         assert shown(parts, GROUP, "g")[self.SESSION] == ("50000", ALL_BROKERS)
 
@@ -209,13 +215,13 @@ class TestGroups:
         self.change(parts, Change(self.SESSION, SET, "60000"))
         request = AlterConfigsRequest([Resource(GROUP, "g", [Config(self.INTERVAL, "10000")])])
         assert parts.call(request).responses[0].error_code == 0
-        assert shown(parts, GROUP, "g") == {self.SESSION: ("45000", DEFAULT), self.INTERVAL: ("10000", GROUP_CONFIG)}
+        assert shown(parts, GROUP, "g") == self.defaults | {self.INTERVAL: ("10000", GROUP_CONFIG)}
 
     @pytest.mark.parametrize(
         ("name", "value"),
         [
             (SESSION, "44999"), (SESSION, "60001"), (SESSION, "x"), (INTERVAL, "4999"), (INTERVAL, "15001"),
-            ("retention.ms", "1"),
+            (ASSIGNMENT, "-1"), (ASSIGNMENT, "15001"), ("retention.ms", "1"),
         ],
     )  # fmt: skip
     def test_the_broker_sets_bounds(self, parts: Parts, name: str, value: str) -> None:

@@ -145,6 +145,23 @@ class TestOffsets:
         assert commit(parts, 7, joined=joined) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition.configure(1)
 
+    def test_a_commit_that_timed_out_counts_once_it_is_committed_unless_a_later_one_does(self, parts: Parts) -> None:
+        joined = form(parts)
+        partition = home(parts)
+        parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
+        late = [PendingResult(commit(parts, offset, joined=joined)) for offset in (7, 8)]
+        other = PendingResult(commit(parts, 5, joined=joined, index=1))
+        parts.time.advance(5)
+        assert {one.answer for one in (*late, other)} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert offsets(parts) == {}
+        later = PendingResult(commit(parts, 9, joined=joined))
+        partition.high_watermark = partition.log.log_end_offset - 1
+        assert offsets(parts) == {("t", 0): 8, ("t", 1): 5}
+        partition.high_watermark += 1
+        parts.replicas.append_waits.check(partition.key)
+        assert later.answer == NONE
+        assert offsets(parts) == {("t", 0): 9, ("t", 1): 5}
+
     def test_a_commit_too_large_for_one_batch_is_refused(self, parts: Parts) -> None:
         result_of(parts.topic_admin.set_topic_configs(TOPIC, {"cleanup.policy": "compact", "max.message.bytes": "100"}))
         result_of(parts.hosting.settled(TOPIC))
@@ -186,6 +203,21 @@ class TestLoading:
         assert groups.groups()[0] == loading
         parts.threads.hold = False
         parts.threads.release()
+        assert offsets(parts) == {("t", 0): 7}
+
+    def test_what_is_not_committed_is_not_served_after_a_load(self, parts: Parts) -> None:
+        joined = form(parts)
+        partition = home(parts)
+        parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
+        waiting = PendingResult(commit(parts, 7, joined=joined))
+        parts.groups._leadership(partition, False)
+        parts.groups._leadership(partition, True)
+        assert offsets(parts) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        parts.time.advance(5)  # until the load has waited for so long as a commit does
+        assert offsets(parts) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert waiting.answer == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        partition.high_watermark = partition.log.log_end_offset
+        parts.time.advance(0.2)
         assert offsets(parts) == {("t", 0): 7}
 
     def test_losing_the_leadership_answers_waiting_requests_and_regaining_it_loads_the_groups(

@@ -106,14 +106,21 @@ class History:
             self.pass_time(1.0)
 
 
-@pytest.mark.parametrize("policy", ["bidirectional", "upgrade"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group.consumer.migration.policy": "bidirectional"},
+        {"group.consumer.migration.policy": "upgrade"},
+        {"group.consumer.assignment.interval.ms": "3000"},
+    ],
+)
 @pytest.mark.parametrize("part", range(4))
 def test_no_partition_has_two_owners_and_all_have_one_in_the_end(
-    part: int, policy: str, monkeypatch: pytest.MonkeyPatch
+    part: int, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(part * 25, part * 25 + 25):
         monkeypatch.setattr(service, "MUCH_WORK", -1 if seed % 2 else MUCH_WORK)  # in a thread, or at once
-        history = History(seed, **{"group.consumer.migration.policy": policy})
+        history = History(seed, **settings)
         for _ in range(40):
             history.step()
         history.settle()

@@ -101,6 +101,32 @@ def world() -> Fixture:
     return Fixture()
 
 
+def test_classic_members_of_a_mixed_group_join_again_once_the_interval_is_over() -> None:
+    world = Fixture(**{"group.consumer.assignment.interval.ms": "5000"})
+    joined = world.mix()
+    other = world.ask_join(topics=["t"]).answer
+    assert not other.error
+    assert world.share(other) == set(), "it is told nothing else before, and need not join again and again"
+    assert [world.heartbeat(one) for one in (joined, other)] == [NONE, NONE]
+    world.clock.advance(5.0)
+    assert [world.heartbeat(one) for one in (joined, other)] == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
+    assert world.rejoin(other, ()).generation > other.generation
+
+
+def test_an_empty_group_is_in_one_form_also_if_its_first_newer_member_is_refused_by_the_log(world: Fixture) -> None:
+    joined = world.form()
+    world.coordinator.leave("g", [LeavingMember(joined.member_id, None)])
+    assert world.classic_state is GroupState.EMPTY
+    world.log.refuses = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.arrive().error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.log.refuses = NONE
+    assert not world.arrive().error
+    keys = [key for key, value in world.log.records if value is None]
+    assert keys == [group_key("g")], "the classic group is deleted in the batch with the newer one"
+    world.load()
+    assert set(world.coordinator._consumers.get("g").members) == {"new"}  # type: ignore[union-attr]
+
+
 class TestUpgrade:
     def test_members_keep_what_they_have_until_they_give_it_up(self, world: Fixture) -> None:
         joined = world.form()

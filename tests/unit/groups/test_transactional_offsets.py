@@ -18,6 +18,7 @@ from pylogd.log.compaction.candidates import log_to_clean
 from pylogd.log.compaction.log_compaction import compact
 from pylogd.log.compaction.offset_map import OffsetMap
 from pylogd.log.compaction.passes import run_job
+from pylogd.log.segment import Storage
 from pylogd.wire.records import CONTROL, TRANSACTIONAL, encode_batch
 from tests.fakes.groups import PendingResult
 from tests.fakes.metadata import result_of
@@ -208,7 +209,7 @@ def compact_log(parts: Parts) -> None:
         offset_map = OffsetMap(1 << 20)
         compact(
             log, found.first_dirty_offset, found.end_offset,
-            lambda job, on_progress, install: run_job(log.storage, offset_map, job, on_progress, install),
+            lambda job, on_progress, install: run_job(Storage(log.storage.fs), offset_map, job, on_progress, install),
             now_ms=now_ms, on_progress=lambda _: None,
         )  # fmt: skip
 

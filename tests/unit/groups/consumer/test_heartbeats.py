@@ -40,6 +40,7 @@ class Members:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {"t": topic("t", 6), "u": topic("u", 3)}
         self.group = ConsumerGroup("g")
+        self.now_ms, self.interval_ms = 5, 0
         self.log: list[tuple[bytes, bytes | None]] = []
         self.epochs: dict[str, int] = {}
         self.has: dict[str, frozenset[TopicPartition]] = {}
@@ -57,7 +58,12 @@ class Members:
     def send(self, member_id: str, epoch: int, *, hear: bool = True, **fields: Any) -> Change:
         request = Heartbeat(member_id, epoch, **fields)
         check(request, "g", may_name_itself=False)
-        change = self.take(beat(self.group, request, self.topics.get, self.match, 5, topics_changed=True))
+        change = self.take(
+            beat(
+                self.group, request, self.topics.get, self.match, self.now_ms, topics_changed=True,
+                interval_ms=self.interval_ms,
+            )
+        )  # fmt: skip
         if hear:
             assert change.member is not None
             self.epochs[member_id] = change.member.epoch
@@ -102,6 +108,53 @@ def test_two_members_share(members: Members) -> None:
     members.stay("b")
     assert [len(members.has[name]) for name in "ab"] == [3, 3]
     assert members.group.state is ConsumerGroupState.STABLE
+
+
+def test_a_group_is_assigned_again_once_the_interval_is_over(members: Members) -> None:
+    members.interval_ms = 1000
+    members.join("a")
+    members.now_ms += 999
+    members.join("b")
+    assert (members.epochs["b"], members.has["b"], members.group.state) == (
+        1,
+        frozenset(),
+        ConsumerGroupState.ASSIGNING,
+    )
+    assert members.stay("a").records == [], "the group epoch is 2, and the assignment that of 1"
+    assert len(members.has["a"]) == 6
+    members.now_ms += 1
+    members.settle()
+    assert [len(members.has[name]) for name in "ab"] == [3, 3]
+    assert members.group.epoch == 2
+
+
+def test_all_changes_within_an_interval_cost_one_assignment(members: Members) -> None:
+    members.interval_ms = 1000
+    members.join("a")
+    for name in "bcdef":
+        members.join(name)
+    members.now_ms += 1000
+    change = members.stay("f")
+    assert [type(record).__name__ for record in change.records].count("AssignmentEpoch") == 1
+    assert (members.group.epoch, members.group.assignment_epoch) == (6, 6)
+    members.settle()
+    assert [len(members.has[name]) for name in "abcdef"] == [1] * 6
+
+
+def test_an_interval_counts_for_the_next_coordinator_unless_the_clock_of_the_last_one_was_ahead(
+    members: Members,
+) -> None:
+    members.interval_ms = 1000
+    members.join("a")
+    members.join("b")
+    members.group = replay(record for one in members.log if (record := decode(*one)) is not None)["g"]
+    assert members.group.assigned_ms == 5
+    members.now_ms = 1004
+    members.stay("b")
+    assert members.group.assignment_epoch == 1
+    members.now_ms = 4
+    members.stay("b")
+    assert members.group.assignment_epoch == 2
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing(members: Members) -> None:

@@ -87,11 +87,20 @@ class World:
         self.log = Log()
         self.threads = Threads()
         self.looked_up: list[str] = []
+        self.uncommitted = ErrorCode.NONE
         self.groups = self.make(Settings({}))
         self.answers: list[HeartbeatAnswer] = []
 
     def make(self, settings: Settings) -> ConsumerGroups:
-        return ConsumerGroups(self.clock, lambda: 7, self.log.append, self.find, settings, in_thread=self.threads.defer)
+        return ConsumerGroups(
+            self.clock,
+            lambda: 7,
+            self.log.append,
+            self.find,
+            settings,
+            in_thread=self.threads.defer,
+            all_committed=lambda group_id: self.uncommitted,
+        )
 
     def find(self, name: str) -> Topic | None:
         self.looked_up.append(name)
@@ -242,6 +251,14 @@ def test_a_change_that_is_late_is_in_force(world: World) -> None:
     world.log.log_it().callback(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert world.answers[0].error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert set(world.group.members) == {"a"}, "it is in the log and may be committed yet"
+    world.log.waits = False
+    world.uncommitted = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.send("a", 1) == HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, None, "a"), "it may be lost yet"
+    world.uncommitted = ErrorCode.NONE
+    for _ in range(2):
+        answer = world.send("a", 1)
+        assert answer is not None and not answer.error
+        world.uncommitted = ErrorCode.COORDINATOR_NOT_AVAILABLE  # which is not asked for any more
 
 
 def test_unloading(world: World) -> None:
