@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from OpenSSL import SSL
+from OpenSSL._util import lib
 from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Protocol
 from twisted.logger import formatEvent, globalLogPublisher
@@ -394,6 +396,23 @@ def encrypted(pair: TlsPair, frames: list[bytes]) -> bytes:
 
 
 FRAMES = [bytes(range(256)) * 1500, b"small", b"", bytes(reversed(range(256))) * 4000, b"s" * 70_000, b"last"]
+
+
+def test_memory_of_a_record_is_kept_only_while_a_large_frame_arrives() -> None:
+    protocol = Frames()
+    pair = TlsPair(protocol).handshake()
+    data = encrypted(pair, [bytes(1 << 18), b"small"])
+    assert releases_buffers(pair)
+    pair.tcp.deliver(data[:100_000])
+    assert not releases_buffers(pair)
+    pair.tcp.deliver(data[100_000:])
+    assert len(protocol.frames) == 2
+    assert releases_buffers(pair)
+    pair.close()
+
+
+def releases_buffers(pair: TlsPair) -> bool:
+    return bool(lib.SSL_set_mode(pair.tls._tlsConnection._ssl, 0) & SSL.MODE_RELEASE_BUFFERS)
 
 
 @pytest.mark.parametrize("size", [999, 16_413, 1 << 16, 1 << 18, 1 << 24])
