@@ -179,7 +179,7 @@ bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients
 freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker; fails if anything acknowledged is lost; writes bench/ISOLATION.md (16 minutes; BENCH_ARGS="--pairs 2": 11; "--pairs 1 --seconds 4 --slow-seconds 0": 1)
 	$(BIN)/python -m bench.isolation --write $(BENCH_ARGS)
 
-bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md (10 minutes)
+bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md, whose notes stay (at most 12 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
 
 bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafka's; writes bench/TRANSACTIONS.md (35 minutes; BENCH_ARGS="--only 'one broker: Java' --pairs 3": 4)

@@ -36,7 +36,7 @@ MOST_BYTES = 1 << 20
 #: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
 RECEIVE_BYTES = 1 << 18
 #: How much of a large frame a socket should have before the reactor is told; and the least that is worth a wait.
-WAITED_BYTES = 1 << 16
+WAITED_BYTES = 1 << 17
 _LEAST_WAITED_BYTES = 1 << 14
 #: How many bytes of a frame OpenSSL may hold already: a TLS record that is not complete.
 _HELD_BY_TLS = (1 << 14) + 512

@@ -7,8 +7,8 @@ the peer's answer to the closing alert. A pull producer is the TCP transport's o
 encrypted bytes have left, as on a plain connection.
 
 A large frame is decrypted into its own memory (`receive_into`, called by `pylogd.net.receiving`): no chunk is made of
-its records. Meanwhile the socket is read into memory that all connections share, at most `MOST_RECEIVED` bytes in one
-turn of the reactor.
+its records. Meanwhile the socket is read into memory that all connections share, about `MOST_RECEIVED` bytes in one
+turn of the reactor, and OpenSSL keeps the memory of a record, which it otherwise allocates for each.
 
 `TlsFactory` gives each new connection the context that is current then (`context`), so that certificates can be
 replaced while the broker runs. The other direction, connections that this process opens, is in `client_tls`.
@@ -27,15 +27,15 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.net.tls_records import decrypt, receive, send
+from pylogd.net.tls_records import decrypt, keep_buffers, receive, send
 from pylogd.security.certificates import explain
 
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
 _OVERHEAD_BYTES: Final = 64  # at most, that a record has besides
 _NOT_TLS: Final = ("wrong version number", "http request")  # what OpenSSL says of bytes that are not TLS
 _HANDSHAKE_BYTES: Final = 1 << 15
-#: At most so many bytes are read from a socket in one turn of the reactor, and decrypted: in about 0.2 ms.
-MOST_RECEIVED: Final = 1 << 18
+#: From so many bytes on that a socket gave in one turn of the reactor, it is not read again: decrypting takes 0.2 ms.
+MOST_RECEIVED: Final = 1 << 19
 #: What is decrypted before it becomes a chunk. Used by the reactor's thread only, and empty between calls.
 _DECRYPTED: Final = bytearray(1 << 18)
 
@@ -44,8 +44,7 @@ class TlsTransport(TLSMemoryBIOProtocol):
     """A TLS connection: the transport of a protocol, and the protocol of a TCP transport."""
 
     factory: TlsTransportFactory
-    #: A large frame arrives: deliver one record only, and leave the rest to `receive_into`.
-    in_place = False
+    _in_place = False
     _left = 0  # bytes that may still be read from the socket in this turn
     _ended: tuple[Failure | None] | None = None  # the peer has closed TLS, or broken it
     _direct = False  # encrypted bytes go to the socket, as many as it takes
@@ -75,6 +74,17 @@ class TlsTransport(TLSMemoryBIOProtocol):
     @bufferSize.setter
     def bufferSize(self, size: int) -> None:
         self._tcp.bufferSize = size
+
+    @property
+    def in_place(self) -> bool:
+        """Whether a large frame arrives: then one record only is delivered, and the rest is left to `receive_into`."""
+        return self._in_place
+
+    @in_place.setter
+    def in_place(self, arrives: bool) -> None:
+        self._in_place = arrives
+        if self._tlsConnection is not None:
+            keep_buffers(self._tlsConnection, arrives)
 
     @property
     def _tcp(self) -> Any:

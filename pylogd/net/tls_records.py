@@ -23,9 +23,11 @@ try:
     _from_buffer: Any = ffi.from_buffer
     _read: Any = lib.SSL_read
     _get_error: Any = lib.SSL_get_error
+    _set_mode: Any = lib.SSL_set_mode
+    _clear_mode: Any = lib.SSL_clear_mode
     _WANTS: Any = lib.SSL_ERROR_WANT_READ
 except (ImportError, AttributeError):  # a pyOpenSSL that is made in another way
-    _read = None
+    _read = _set_mode = _clear_mode = None
 
 try:
     from cryptography.hazmat.bindings._rust import _openssl
@@ -87,6 +89,13 @@ def _decrypt_by_pyopenssl(
     except SSL.Error as error:
         return got, error.with_traceback(None)  # or the caller's frame, with its buffer, and the error keep each other
     return got, None
+
+
+def keep_buffers(connection: SSL.Connection, keep: bool) -> None:
+    """Have OpenSSL keep the memory of a record for the next one, or allocate it for each (SSL_MODE_RELEASE_BUFFERS)."""
+    ssl = getattr(connection, "_ssl", None)
+    if _set_mode is not None and ssl is not None:
+        (_clear_mode if keep else _set_mode)(ssl, SSL.MODE_RELEASE_BUFFERS)
 
 
 def receive(
