@@ -74,7 +74,7 @@ class Held:
 
     appending: whether a change waits for its turn to be appended. changes: how many there were. line: requests that
     wait for that: what handles each, who waits for the answer, and the answer if the group is unloaded. committed:
-    fires when the last change is committed. unsure: whether that change is in the log, and was not committed in time.
+    fires when the last change is committed. unsure: whether the last one in the log was not committed in time.
     deadlines: when each member's session ends; revoke_by: until when a member has to have given up partitions; join_by,
     sync_by: until when a classic one has to have joined again, and synced; all in the clock's seconds. stale: whether
     topics may have changed since its last change.
@@ -296,8 +296,8 @@ class ConsumerGroups:
         def outcome(error: ErrorCode) -> ErrorCode:
             if held.committed is result:
                 held.committed = None
-            if change == held.changes:
-                held.unsure = logged and bool(error)
+            if logged:
+                held.unsure = bool(error)
             if not logged:
                 refused()
                 self._go_on(held, change)
