@@ -136,7 +136,8 @@ def _new_member(make: _Contents) -> Case:
 
 
 def _classic_member(make: _Contents) -> Case:
-    protocols = make.many(lambda: (make.text(), make.data()))
+    # Members without protocols are refused. Kafka's classes leave out a structure without any, and a time-out of 0.
+    protocols = [(make.text(), make.data()), *make.many(lambda: (make.text(), make.data()))]
     return _member(make, ClassicProtocol(make.int32(), tuple(protocols)))
 
 

@@ -205,10 +205,10 @@ def table(results: dict[str, Results], known: Known) -> str:
     lines = [
         "# Conformance",
         "",
-        "Written by `make conformance`. Every suite but the last two is another project's client, unmodified, each run "
-        "against one fresh broker, with its default settings unless its title says otherwise. The columns of Apache "
-        "Kafka are the same run against the original (`python -m conformance.run --peer kafka`), whose version is in "
-        "the third column; some suites compare both in one run. "
+        "Written by `make conformance`. Every suite but the last three is another project's client, unmodified, each "
+        "run against one fresh broker, with its default settings unless its title says otherwise. The columns of "
+        "Apache Kafka are the same run against the original (`python -m conformance.run --peer kafka`), whose version "
+        "is in the third column; some suites compare both in one run. "
         "Skipped is what a client or a suite does not have; it counts neither as passed nor as failed.",
         "",
         *_summary(results),

@@ -6,7 +6,7 @@ Rules:
 - Requests for a group are answered only while its partition is led here and loaded. Otherwise the answer is
   COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE while this broker stops.
 - An offset, an assignment or a deletion takes effect when its record is committed in the log, also if the client has
-  disconnected meanwhile.
+  disconnected meanwhile, or was answered with an error because that took too long.
 - Offsets of an open transaction are kept beside the committed ones until its marker is committed (`transactions`).
 
 Must not know: requests.

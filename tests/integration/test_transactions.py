@@ -127,6 +127,32 @@ def test_clients_read_what_is_committed_also_after_a_crash(start_broker: StartBr
     assert index.stat().st_size == 2 * 34
 
 
+def test_a_transaction_that_hangs_is_found_and_ended_by_the_command_line(start_broker: StartBroker) -> None:
+    """Nobody verifies the first batch, so that a transaction is open of which the coordinator knows nothing."""
+    broker = start_broker(settings=SETTINGS | {"transaction.state.log.num.partitions": "1"})
+    writer = Transactions(broker.address)
+    create_topic(writer.client, "t")
+    writer.send(b"hangs", 7)
+    writer.send(b"behind it")
+
+    def run(*words: str) -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [*pylogd_command(), "transactions", *words, "-b", broker.address],
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout.split()
+
+    find = ("find-hanging", "--topic", "t", "--max-timeout", "0s")
+    assert (writer.latest(0), writer.latest(1)) == (2, 0)
+    status, words = run(*find)
+    assert (status, words[:5]) == (1, ["t", "0", "7", "0", "0"])
+    assert run("abort", "t", "0", "--start-offset", words[4], "--yes")[0] == 0
+    assert (writer.latest(0), writer.latest(1)) == (3, 3)
+    assert run(*find) == (0, [])
+    assert by_aiokafka(broker.address, 1) == [b"behind it"]
+    writer.client.close()
+
+
 def test_a_producer_whose_partitions_are_verified(start_broker: StartBroker) -> None:
     """With the coordinator, as it is by default: one transaction after the other to the same partition."""
     broker = start_broker(settings={"transaction.state.log.num.partitions": "1"})

@@ -153,16 +153,19 @@ class Member(Client):
         for index in sorted(indexes - self.places.keys()):
             self.places[index] = None
 
-    def drop(self, indexes: Any) -> None:
-        """Give up partitions. What the member had still to commit may arrive later, and is then to be refused."""
+    def drop(self, indexes: Any, *, late: bool = True) -> None:
+        """Give up partitions. late: what the member had still to commit may arrive later, and is then to be refused.
+
+        That may not be if it joins again: it can get the same partition with the same epoch.
+        """
         for index in sorted(indexes):
             tenure = self.places.pop(index)
-            if tenure is not None and self._producer is None and self.history.rng.random() < 0.3:
+            if late and tenure is not None and self._producer is None and self.history.rng.random() < 0.3:
                 offset, text = self._next(tenure)
                 message, coordinator = self._commit(tenure, offset, text), self.coordinator()
                 if coordinator is not None:
-                    late = self.ask(coordinator, message, 9, self.history.rng.uniform(0.05, 2.0))
-                    late.addCallback(self._committed, index, text)
+                    asked = self.ask(coordinator, message, 9, self.history.rng.uniform(0.05, 2.0))
+                    asked.addCallback(self._committed, index, text)
 
     def lose(self) -> None:
         """Have nothing any more, and begin anew."""
@@ -357,7 +360,7 @@ class ClassicMember(Member):
 
     async def _join(self) -> None:
         if not self.cooperative:
-            self.drop(list(self.places))
+            self.drop(list(self.places), late=False)
         owned = [(TOPIC, index) for index in self.places]
         metadata = subscription([TOPIC], owned, cooperative=self.cooperative)
         name = "cooperative-sticky" if self.cooperative else "range"

@@ -27,8 +27,8 @@ class Held:
 
     changing: whether a change is being made in a thread, or waits for its turn to be appended. changes: how many were
     appended. line: requests that wait for that: what handles each, who waits for the answer, and the answer if the
-    group is unloaded. committed: fires when the last change is committed. unsure: whether that change is in the log,
-    and was not committed in time. deadlines: when each member's session ends; revoke_by: until when a member has to
+    group is unloaded. committed: fires when the last change is committed. unsure: whether the last one in the
+    log was not committed in time. deadlines: when each member's session ends; revoke_by: until when a member has to
     have given up partitions; join_by, sync_by: until when a classic one has to have joined again, and synced; all in
     the clock's seconds. stale: whether topics may have changed since its last change.
     """

@@ -343,8 +343,8 @@ class ConsumerGroups:
         def outcome(error: ErrorCode) -> ErrorCode:
             if held.committed is result:
                 held.committed = None
-            if change == held.changes:
-                held.unsure = logged and bool(error)
+            if logged:
+                held.unsure = bool(error)
             if not logged:
                 refused()
                 self._go_on(held, change)

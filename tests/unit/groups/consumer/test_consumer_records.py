@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.groups.consumer.members import ConsumerMember, MemberState
+from pylogd.groups.consumer.members import ClassicProtocol, ConsumerMember, MemberState
 from pylogd.groups.consumer.records import (
     AssignmentEpoch,
     CurrentAssignment,
@@ -61,6 +61,16 @@ def test_a_member_as_kafka_writes_it() -> None:
     assert value == bytes.fromhex(
         "0000 00 00 04617070 0a2f31302e302e302e31 03 0261 0262 00 000493e0 0672616e6765 00".replace(" ", "")
     )
+
+
+def test_a_classic_member_as_kafka_writes_it() -> None:
+    classic = ClassicProtocol(45_000, (("range", b"\0\1"), ("sticky", b"")))
+    member = ConsumerMember("m", "i", None, "app", "/10.0.0.1", frozenset("t"), None, None, 300_000, classic=classic)
+    key, value = encode(MemberMetadata("g", member))
+    protocols = "03 0672616e6765 030001 00 07737469636b79 01 00"
+    expected = f"0000 0269 00 04617070 0a2f31302e302e302e31 02 0274 00 000493e0 00 01 001a 01 0000afc8 {protocols} 00"
+    assert value == bytes.fromhex(expected.replace(" ", ""))
+    assert decode(key, value) == MemberMetadata("g", member)
 
 
 def test_a_current_assignment_as_kafka_writes_it() -> None:

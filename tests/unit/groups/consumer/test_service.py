@@ -248,6 +248,9 @@ def test_a_change_that_is_late_is_in_force(world: World) -> None:
     assert set(world.group.members) == {"a"}, "it is in the log and may be committed yet"
     world.log.waits = False
     world.uncommitted = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.log.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.join("b")
+    world.log.error = ErrorCode.NONE
     assert world.send("a", 1) == HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, None, "a"), "it may be lost yet"
     world.uncommitted = ErrorCode.NONE
     for _ in range(2):
