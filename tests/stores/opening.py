@@ -72,9 +72,10 @@ def main(arguments: list[str]) -> int:
     """Run as the command line says, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.stores.opening", description=__doc__)
     parser.add_argument("--commits", type=int, default=20_000)
+    parser.add_argument("--client", choices=["hadoop", "python"], action="append", help="only this one")
     options = parser.parse_args(arguments)
     print("| client | what | ms |\n| --- | --- | --- |")
-    for client in ("hadoop", "python"):
+    for client in options.client or ("hadoop", "python"):
         with tempfile.TemporaryDirectory(prefix="pylogd-opening-") as folder:
             root = Path(folder) / "lake"
             fill(root, options.commits)
