@@ -26,7 +26,7 @@ from pylogd.client import Admin, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
 from pylogd.spark.options import offsets_json
 from pylogd.spark.stream_offsets import topics_of
-from pylogd.tables.positions import by_partition
+from pylogd.tables.position import by_partition
 from tests.sparks import running_spark, traffic
 
 POM = HERE / "spark" / "pom.xml"

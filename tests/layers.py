@@ -109,7 +109,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "schemas": Rule(("client", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
     "tables": Rule(twisted=_NEVER),
-    "typed": Rule(("schemas.avro", "tables"), _NEVER),
+    "typed": Rule(("schemas.api_client", "tables"), _NEVER),
     "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),

@@ -13,6 +13,7 @@ import click
 from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, json_option, kafka_options
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
+from pylogd.cli.typed import schema_options, schema_source
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _MEGABYTE = 1 << 20
 #: Options that do something else than loading.
-_MODES = ("compact", "history", "find", "clean", "expire", "list_files")
+_MODES = ("compact", "expire", "list_files", "history", "find", "clean")
 _CLEAN_AFTER_MS = 7 * 24 * 3_600_000
 
 
@@ -48,6 +49,7 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
               help="A property of Iceberg's catalog or of Delta's storage. Repeatable.")  # fmt: skip
 @click.option("--pattern", metavar="REGEX", help="Load the topics whose full name matches this regular expression.")
 @spark_options
+@schema_options
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
               help="Type of the value column.")  # fmt: skip
 @click.option("--codec", default="zstd", show_default=True, help="Compression of the files.")
@@ -68,14 +70,14 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
               help="committed: load no records of transactions that are open or aborted.")  # fmt: skip
 @click.option("--compact", is_flag=True, help="Merge small files of the table; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
+@click.option("--clean", is_flag=True, help="Delete files of loaders that died, 7 days after; load nothing.")
 @click.option("--expire", is_flag=True, help="Delete old commits, and files that only they have; load nothing.")
 @click.option("--keep-days", type=click.FloatRange(0), default=7.0, show_default=True,
               help="With --expire: keep the commits of so many days.")  # fmt: skip
 @click.option("--keep-commits", type=click.IntRange(1), default=1, show_default=True,
               help="With --expire: keep so many commits, however old.")  # fmt: skip
-@click.option("--files", "list_files", is_flag=True, help="Show the paths of the table's data files; load nothing.")
+@click.option("--files", "list_files", is_flag=True, help="Show the paths of the lake's data files; load nothing.")
 @click.option("--as-of", type=click.IntRange(1), metavar="COMMIT", help="With --files: the files as of this commit.")
-@click.option("--clean", is_flag=True, help="Delete files of loaders that died, 7 days after; load nothing.")
 @click.option("--history", is_flag=True, help="Show the table's commits; load nothing.")
 @click.option("--find", metavar="TOPIC:PARTITION:OFFSET", callback=_record,
               help="Show the commit that loaded this record; load nothing.")  # fmt: skip
@@ -107,7 +109,7 @@ def load(
         raise click.UsageError("give either --table or --to")
     if sum(modes) != 1:
         raise click.UsageError(
-            "give either TOPICS, --pattern, --compact, --history, --find, --clean, --expire or --files"
+            "give either TOPICS, --pattern, --compact, --expire, --files, --history, --find or --clean"
         )
     from pylogd.spark.opening import open_table, parse_table
 
@@ -167,6 +169,7 @@ def _plan(topics: tuple[str, ...], given: Mapping[str, Any]) -> LoadPlan:
         gather=given["gather"],
         restart_recreated=given["on_recreated"] == "restart",
         client={**kafka_options(), "kafka.isolation.level": f"read_{given['isolation']}"},
+        schemas=schema_source(given),
     )
 
 

@@ -56,7 +56,8 @@ COMMANDS: Mapping[str, _Lazy] = {
     "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Print a file of a log: segment, index, checkpoint, ..."),
     "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, with Spark."),
     "audit": _Lazy("pylogd.cli.audit", "audit", "Verify that every record that producers reported arrived."),
-    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a schema registry for Avro."),
+    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a schema registry."),
+    "schemas": _Lazy("pylogd.cli.registered", "schemas", "List, show, register and check schemas of a registry."),
     "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker and a client on real events, end to end."),
 }
 

@@ -32,6 +32,16 @@ _FILE = click.Path(exists=True, dir_okay=False)
               help="The certificate's key (PEM, not encrypted), if it is in another file.")  # fmt: skip
 @click.option("--tls-client-ca", type=_FILE, metavar="FILE",
               help="Require certificates of clients, signed by one of these authorities (PEM).")  # fmt: skip
+@click.option("--group-id", default="schema-registry", show_default=True, metavar="NAME",
+              help="The group in which the registries that share the topic elect their leader.")  # fmt: skip
+@click.option("--advertise", metavar="HOST:PORT",
+              help="Where the other registries of the group reach this one. Default: where it listens.")  # fmt: skip
+@click.option("--never-leader", is_flag=True, help="Do not let this registry become the leader.")
+@click.option("--session-timeout", type=click.FloatRange(min=0.5), default=10.0, show_default=True, metavar="SECONDS",
+              help="How long a dead leader is taken for alive.")  # fmt: skip
+@click.option("--leader-ca", type=_FILE, metavar="FILE",
+              help="Authorities that sign the registries' certificates (PEM), for requests to the leader. "
+                   "Default: the system's.")  # fmt: skip
 @click.option("--users", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Require a user of this file, with a password (HTTP Basic).")  # fmt: skip
 @click.option("--add-user", metavar="NAME",
@@ -44,10 +54,11 @@ _FILE = click.Path(exists=True, dir_okay=False)
 def schema_registry(
     ctx: click.Context, /, bootstrap: str, listen: str, topic: str, compatibility: str, **access: Any
 ) -> None:
-    """Run a schema registry for Avro, until SIGTERM or Ctrl-C.
+    """Run a schema registry for Avro, JSON Schema and Protobuf, until SIGTERM or Ctrl-C.
 
     It serves the HTTP API of Confluent's clients and keeps the schemas in a topic. Several registries may share the
-    topic. Needs the extra `pylogd-broker[avro]`; with TLS also `[tls]`, with bearer tokens `[oauth]`.
+    topic: one of them, which they elect, makes all changes, and the others send those on to it. Needs the extra
+    `pylogd-broker[schemas]`; with TLS also `[tls]`, with bearer tokens `[oauth]`.
 
     \b
     pylogd schema-registry --bootstrap-server localhost:9092 --listen 127.0.0.1:8081
@@ -59,10 +70,10 @@ def schema_registry(
         _add_user(access["users"], access["add_user"])
         return
     try:
-        from pylogd.schemas.parsing import Compatibility
+        from pylogd.schemas.model import Compatibility
         from pylogd.schemas.service import SchemaRegistryService
     except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[avro]'") from error
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
     from twisted.internet.endpoints import serverFromString
 
     from pylogd.process.logs import log_to
@@ -77,7 +88,7 @@ def schema_registry(
     tls, authenticator = _tls(reactor, access), _authenticator(reactor, access)
     service = SchemaRegistryService(
         reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility), client_security(),
-        authenticator=authenticator, tls=tls,
+        authenticator=authenticator, tls=tls, forwarder=_forwarder(reactor, access), membership=_membership(access),
     )  # fmt: skip
     scheme = "http" if tls is None else "https"
     shell = Shell(
@@ -111,6 +122,31 @@ def _tls(reactor: Any, access: Mapping[str, Any]) -> Any:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[tls]'") from error
     files = TlsFiles(*(access[name] for name in ("tls_certificate", "tls_key", "tls_client_ca")))
     return ReloadedTls(reactor, files)
+
+
+def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
+    """Return what sends changes to the leader, by the options."""
+    from pylogd.schemas.forwarding import Forwarder
+
+    if access["tls_certificate"] is None:
+        return Forwarder(reactor)
+    from pylogd.schemas.tls import LeaderTls, TlsFiles
+
+    own = TlsFiles(access["tls_certificate"], access["tls_key"])
+    return Forwarder(reactor, LeaderTls(access["leader_ca"], own))
+
+
+def _membership(access: Mapping[str, Any]) -> Any:
+    """Return how the registry takes part in the election of a leader, by the options."""
+    from pylogd.schemas.service import Membership
+
+    advertised = "", 0
+    if access["advertise"] is not None:
+        host, _, port = access["advertise"].rpartition(":")
+        if not host or not port.isdigit():
+            raise click.BadParameter(f"{access['advertise']!r} is not HOST:PORT", param_hint="--advertise")
+        advertised = host.strip("[]"), int(port)
+    return Membership(access["group_id"], advertised, not access["never_leader"], access["session_timeout"])
 
 
 def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:

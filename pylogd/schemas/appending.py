@@ -21,11 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.offsets import leader_of
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.security import SecurityOptions
+from pylogd.client.deferred import Cluster
 from pylogd.clock import wall_ms
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -84,12 +83,12 @@ def stamp_of(headers: Iterable[tuple[str, bytes | None]]) -> AppendStamp | None:
 class TopicAppender:
     """Appends to partition 0 of a topic. `timeout`, in seconds, bounds a call with all its retries."""
 
-    def __init__(self, bootstrap: str, topic: str, timeout: float, security: SecurityOptions | None = None) -> None:
-        self._cluster = Cluster(bootstrap, request_timeout=timeout, retry_timeout=timeout, security=security)
+    def __init__(self, cluster: Cluster, topic: str, timeout: float) -> None:
+        self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
-        self._timeout_ms = round(timeout * 1000)
+        self._timeout = timeout
 
-    def append(self, sequence: BatchSequence, token: str, records: Sequence[tuple[bytes, bytes | None]]) -> int:
+    async def append(self, sequence: BatchSequence, token: str, records: Sequence[tuple[bytes, bytes | None]]) -> int:
         """Append (key, value) pairs as one batch that begins with `sequence`. Returns the offset of the first record.
 
         The append succeeded only if the caller then reads `token` at that offset. Raises ConcurrentAppend if nothing
@@ -106,7 +105,7 @@ class TopicAppender:
             base_sequence=sequence.number,
         )
         data = TopicProduceData(self._partition.topic, partition_data=[PartitionProduceData(0, batch)])
-        request = ProduceRequest(acks=-1, timeout_ms=self._timeout_ms, topic_data=[data])
+        request = ProduceRequest(acks=-1, timeout_ms=round(self._timeout * 1000), topic_data=[data])
 
         async def attempt() -> int:
             response = await self._ask_leader(request, _LAST_WITH_NAMES)
@@ -118,9 +117,9 @@ class TopicAppender:
                 raise KafkaError(code, answer.error_message or code.text)
             return int(answer.base_offset)
 
-        return self._cluster.call(attempt)
+        return await self._cluster.call(attempt, self._timeout)
 
-    def end_offset(self) -> int:
+    async def end_offset(self) -> int:
         """Return the offset after the last committed record."""
         partition = ListOffsetsPartition(0, timestamp=_LATEST)
         request = ListOffsetsRequest(_CONSUMER, topics=[ListOffsetsTopic(self._partition.topic, [partition])])
@@ -131,13 +130,8 @@ class TopicAppender:
                 raise KafkaError(error_for(answer.error_code))
             return int(answer.offset)
 
-        return self._cluster.call(attempt)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._cluster.close()
+        return await self._cluster.call(attempt, self._timeout)
 
     async def _ask_leader(self, request: Any, highest: int | None = None) -> Any:
-        calls = self._cluster.evented
-        leader = await leader_of(calls, self._partition)
-        return await calls.send(Question(type(request), lambda _: request, leader, highest))
+        leader = await leader_of(self._cluster, self._partition)
+        return await self._cluster.send(Question(type(request), lambda _: request, leader, highest))

@@ -13,9 +13,6 @@ import io
 import json
 import struct
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,21 +20,12 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from pylogd.errors import PylogdError
-from pylogd.schemas.access import Access
-from pylogd.security.sasl.http_client import read_body
+from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError, path_of
 
 _HEAD: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
-#: The most bytes of a registry's answer: of a schema, as JSON in JSON.
-_MOST_BYTES: Final = 1 << 23
 
-
-class SchemaRegistryError(PylogdError):
-    """The registry answered with an error, or can't be reached. `code` is the API's error code, or 0."""
-
-    def __init__(self, message: str, code: int = 0) -> None:
-        self.code = code
-        super().__init__(message)
+__all__ = ["AvroDeserializer", "AvroSerializer", "NotAvro", "SchemaRegistryClient", "SchemaRegistryError"]
 
 
 class NotAvro(PylogdError):
@@ -53,8 +41,7 @@ class SchemaRegistryClient:
 
     def __init__(self, url: str, timeout: float = 10.0, settings: Mapping[str, str] | None = None) -> None:
         """Raises ValueError for settings that are unknown or contradict each other."""
-        self._access = Access(url, settings or {})
-        self._timeout = timeout
+        self._api = RegistryApi(url, timeout, settings)
         self._schemas: dict[int, Any] = {}
         self._ids: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
@@ -77,45 +64,20 @@ class SchemaRegistryClient:
         text = schema if isinstance(schema, str) else json.dumps(schema, separators=(",", ":"))
         known = self._ids.get((subject, text))
         if known is None:
-            path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
-            known = self._ids[subject, text] = int(self._ask(path, {"schema": text})["id"])
+            path = path_of("subjects", subject, "versions")
+            known = self._ids[subject, text] = int(self._api.ask(path, {"schema": text})["id"])
         return known
-
-    def get(self, path: str) -> Any:
-        """Return the registry's answer to a GET request. Raises SchemaRegistryError."""
-        return self._ask(path)
 
     def _fetch(self, schema_id: int) -> Any:
         named: dict[str, Any] = {}
-        return self._parse(self._ask(f"/schemas/ids/{schema_id}"), named)
+        return self._parse(self._api.ask(path_of("schemas", "ids", schema_id)), named)
 
     def _parse(self, document: Mapping[str, Any], named: dict[str, Any]) -> Any:
         for used in document.get("references") or ():
-            path = f"/subjects/{urllib.parse.quote(used['subject'], safe='')}/versions/{used['version']}?deleted=true"
+            path = path_of("subjects", used["subject"], "versions", used["version"])
             if used["name"] not in named:
-                self._parse(self._ask(path), named)
+                self._parse(self._api.ask(path, query={"deleted": "true"}), named)
         return parse_schema(json.loads(document["schema"]), named_schemas=named)
-
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-        request = urllib.request.Request(self._access.url + path, data, headers)
-        try:
-            with self._access.open(request, self._timeout) as reply:
-                return json.loads(read_body(reply, _MOST_BYTES))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refused(error) from error
-        except (OSError, ValueError) as error:
-            raise SchemaRegistryError(f"can't reach the schema registry at {self._access.url}: {error}") from error
-
-
-def _refused(error: urllib.error.HTTPError) -> SchemaRegistryError:
-    try:
-        document = json.loads(read_body(error, _MOST_BYTES))
-        return SchemaRegistryError(str(document["message"]), int(document["error_code"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return SchemaRegistryError(f"the schema registry answered {error.code} {error.reason}")
 
 
 class AvroSerializer:

@@ -135,7 +135,7 @@ class BoundedSite(Site):
     noisy = False
     protocol: Any = BoundedChannel
 
-    def __init__(self, resource: Resource, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
+    def __init__(self, resource: Resource | None, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
         super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]
         self.displayTracebacks = False
         self.held = 0

@@ -23,8 +23,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.schemas.errors import InvalidSchema, Overloaded
-from pylogd.schemas.parsing import Comparison
-from pylogd.schemas.worker import LENGTH, check_task, compare_task
+from pylogd.schemas.model import Comparison, Definitions
+from pylogd.schemas.worker import LENGTH, compare_task, read_task, render_task
 
 log = Logger()
 
@@ -46,14 +46,21 @@ class SchemaChecker:
         self._busy: dict[str, _Worker] = {}  # by client
         self._all: set[_Worker] = set()
         self._most = workers
-        self._waiting: OrderedDict[str, deque[tuple[dict[str, Any], Deferred[list[str]]]]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[tuple[dict[str, Any], Deferred[Any]]]] = OrderedDict()
         self._stopped = False
 
-    def check(self, client: str, definitions: tuple[str, ...]) -> Deferred[list[str]]:
-        """Check the last of these definitions. Fires with an empty list, or fails with InvalidSchema or Overloaded."""
-        return self._add(client, check_task(definitions))
+    def read(self, client: str, kind: str, definitions: Definitions, *, normalize: bool = False) -> Deferred[Any]:
+        """Check the last of these definitions.
 
-    def compare(self, client: str, comparison: Comparison) -> Deferred[list[str]]:
+        Fires with its text as the registry keeps it, or fails with InvalidSchema or Overloaded.
+        """
+        return self._add(client, read_task(kind, definitions, normalize=normalize))
+
+    def render(self, client: str, kind: str, definitions: Definitions, form: str) -> Deferred[Any]:
+        """Write the last of these definitions in another form. Fires or fails as `read` does."""
+        return self._add(client, render_task(kind, definitions, form))
+
+    def compare(self, client: str, comparison: Comparison) -> Deferred[Any]:
         """Fires with why a schema is incompatible, empty if it is not, or fails with InvalidSchema or Overloaded."""
         return self._add(client, compare_task(comparison))
 
@@ -65,8 +72,8 @@ class SchemaChecker:
                 done.errback(Failure(Overloaded("the schema registry is stopping")))
         return DeferredList([worker.end() for worker in list(self._all)])
 
-    def _add(self, client: str, task: dict[str, Any]) -> Deferred[list[str]]:
-        done: Deferred[list[str]] = Deferred()
+    def _add(self, client: str, task: dict[str, Any]) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
         if sum(map(len, self._waiting.values())) >= _MOST_WAITING:
             done.errback(Failure(Overloaded("too many schemas wait to be checked; try again later")))
             return done
@@ -126,13 +133,13 @@ class _Worker(ProcessProtocol):
         self._seconds = seconds
         self._buffer = bytearray()
         self._client: str | None = None
-        self._done: Deferred[list[str]] | None = None
+        self._done: Deferred[Any] | None = None
         self._timer: Any = None
         self._ends: list[Deferred[None]] = []
         self._used = False
         self._late = False
 
-    def run(self, task: dict[str, Any], client: str, done: Deferred[list[str]]) -> None:
+    def run(self, task: dict[str, Any], client: str, done: Deferred[Any]) -> None:
         """Send a task. `done` gets its result."""
         self._client, self._done = client, done
         extra = 0.0 if self._used else _START_SECONDS
@@ -175,7 +182,7 @@ class _Worker(ProcessProtocol):
         if "invalid" in outcome:
             done.errback(Failure(InvalidSchema(outcome["invalid"])))
         else:
-            done.callback(outcome["reasons"])
+            done.callback(outcome["text"] if "text" in outcome else outcome["reasons"])
 
     def processEnded(self, reason: Failure) -> None:
         client, done = self._take()
@@ -191,7 +198,7 @@ class _Worker(ProcessProtocol):
         for ended in self._ends:
             ended.callback(None)
 
-    def _take(self) -> tuple[str | None, Deferred[list[str]] | None]:
+    def _take(self) -> tuple[str | None, Deferred[Any] | None]:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -43,9 +43,21 @@ class SubjectSoftDeleted(RegistryError):
 
 
 class SubjectNotSoftDeleted(RegistryError):
-    """A version can be deleted permanently only after it was soft-deleted."""
+    """A subject can be deleted permanently only after it was soft-deleted."""
 
     status, code = 404, 40405
+
+
+class VersionSoftDeleted(RegistryError):
+    """The version is soft-deleted already. It can only be deleted permanently."""
+
+    status, code = 404, 40406
+
+
+class VersionNotSoftDeleted(RegistryError):
+    """A version can be deleted permanently only after it was soft-deleted."""
+
+    status, code = 404, 40407
 
 
 class ConfigNotFound(RegistryError):
@@ -61,7 +73,7 @@ class ModeNotFound(RegistryError):
 
 
 class InvalidSchema(RegistryError):
-    """The text is not a valid Avro schema, or the schema has another type."""
+    """The text is not a valid schema of its type, or the type does not exist."""
 
     status, code = 422, 42201
 
@@ -96,10 +108,40 @@ class ReferenceExists(RegistryError):
     status, code = 422, 42206
 
 
+class IdDoesNotMatch(RegistryError):
+    """The schema that is imported has another id already."""
+
+    status, code = 422, 42207
+
+
+class InvalidSubject(RegistryError):
+    """The subject's name is not allowed."""
+
+    status, code = 422, 42208
+
+
+class InvalidRuleSet(RegistryError):
+    """The metadata or the rules of a schema have a wrong form."""
+
+    status, code = 422, 42210
+
+
+class ContextNotEmpty(RegistryError):
+    """The context has subjects, and can't be deleted."""
+
+    status, code = 422, 42211
+
+
 class IncompatibleSchema(RegistryError):
     """The schema is not compatible with earlier versions of the subject, at its compatibility level."""
 
-    status, code = 409, 409
+    status, code = 409, 40901
+
+
+class NotFound(RegistryError):
+    """The path does not exist."""
+
+    status, code = 404, 404
 
 
 class InvalidRequest(RegistryError):
@@ -112,6 +154,22 @@ class StoreTimedOut(RegistryError):
     """A change was not confirmed within the time-out. It may have been written nevertheless."""
 
     status, code = 500, 50002
+
+
+class ForwardingFailed(RegistryError):
+    """The leader of the registries can't be reached, or its answer can't be read."""
+
+    status, code = 500, 50003
+
+
+class LeaderUnreachable(ForwardingFailed):
+    """No connection to the leader could be made: it has not received the request."""
+
+
+class UnknownLeader(RegistryError):
+    """There is no leader among the registries at present."""
+
+    status, code = 500, 50004
 
 
 class BodyTooLarge(RegistryError):

@@ -1,4 +1,4 @@
-"""Modes of the registry and of subjects, which say what may be changed, as in Confluent's registry."""
+"""Modes of the registry, of contexts and of subjects, which say what may be changed, as in Confluent's registry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pylogd.schemas.errors import InvalidMode
 
 
 class Mode(StrEnum):
-    """The mode of the registry, or of a subject, which takes precedence over the registry's."""
+    """The mode of the registry, of a context or of a subject. The narrower one holds."""
 
     READWRITE = "READWRITE"
     #: Schemas can't be registered or deleted, and compatibility levels can't be changed.
@@ -29,4 +29,4 @@ class Mode(StrEnum):
         try:
             return cls(str(name).upper())
         except ValueError as error:
-            raise InvalidMode(f"Invalid mode. Valid values are {', '.join(cls)}") from error
+            raise InvalidMode("Invalid mode. Valid values are READWRITE, READONLY and IMPORT.") from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Any, Final, NamedTuple
 
 from twisted.internet import defer
 from twisted.internet.endpoints import serverFromString
@@ -11,14 +12,35 @@ from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
 
 from pylogd.client import SecurityOptions
+from pylogd.client.deferred import Cluster
 from pylogd.clock import wall_ms
 from pylogd.schemas.authentication import Authenticator
 from pylogd.schemas.bodies import BoundedSite
 from pylogd.schemas.checking import SchemaChecker
-from pylogd.schemas.parsing import Compatibility
+from pylogd.schemas.election import LeaderElection
+from pylogd.schemas.forwarding import Forwarder
+from pylogd.schemas.group_protocol import Identity
+from pylogd.schemas.handlers import Handlers
+from pylogd.schemas.model import Compatibility
 from pylogd.schemas.registry import Registry
 from pylogd.schemas.store import SchemaStore
 from pylogd.schemas.web import SchemaRegistryResource
+
+_EVERYWHERE: Final = ("0.0.0.0", "::")
+_JOIN_SECONDS: Final = 10.0
+
+
+class Membership(NamedTuple):
+    """How a registry takes part in the election of a leader among those that share its topic.
+
+    group: the group that they join. advertised: host and port at which the others reach it, ("", 0) for where it
+    listens. eligible: whether it may lead. session_timeout: seconds without a heartbeat after which it no longer leads.
+    """
+
+    group: str = "schema-registry"
+    advertised: tuple[str, int] = ("", 0)
+    eligible: bool = True
+    session_timeout: float = 10.0
 
 
 class SchemaRegistryService:
@@ -35,18 +57,24 @@ class SchemaRegistryService:
         *,
         authenticator: Authenticator | None = None,
         tls: Any = None,
+        forwarder: Forwarder | None = None,
+        membership: Membership | None = None,
     ) -> None:
         """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
 
         security: of connections to brokers. authenticator: who may send requests; None for everybody. tls: a
-        `tls.ReloadedTls`; None for plain HTTP.
+        `tls.ReloadedTls`; None for plain HTTP. forwarder: sends changes to the leader.
         """
         self._reactor = reactor
         self._authenticator = Authenticator(reactor) if authenticator is None else authenticator
         self._tls = tls
         self._listen = listen
+        self._bootstrap, self._security = bootstrap, security
         self._store = SchemaStore(reactor, bootstrap, topic, Registry(level), security=security)
         self._checker = SchemaChecker(reactor)
+        self._forwarder = Forwarder(reactor) if forwarder is None else forwarder
+        self._membership = membership or Membership()
+        self._election: LeaderElection | None = None
         self._port: IListeningPort | None = None
         self.address = ("", 0)
 
@@ -57,8 +85,8 @@ class SchemaRegistryService:
     async def _start(self) -> None:
         await self._authenticator.start()
         await self._store.start()
-        resource = SchemaRegistryResource(self._store, self._checker, self._authenticator)
-        factory: Any = BoundedSite(resource, self._reactor, _access_line)
+        site: Any = BoundedSite(None, self._reactor, _access_line)
+        factory = site
         if self._tls is not None:
             from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
 
@@ -67,6 +95,23 @@ class SchemaRegistryService:
         self._port = await serverFromString(self._reactor, self._listen).listen(factory)
         bound: Any = self._port.getHost()
         self.address = (bound.host, bound.port)
+        self._election = self._make_election()
+        handlers = Handlers(self._store, self._checker)
+        site.resource = SchemaRegistryResource(handlers, self._authenticator, self._election, self._forwarder)
+        self._election.start()
+
+    def _make_election(self) -> LeaderElection:
+        member = self._membership
+        host, port = member.advertised
+        host = host or (socket.getfqdn() if self.address[0] in _EVERYWHERE else self.address[0])
+        scheme = "http" if self._tls is None else "https"
+        identity = Identity(host, port or self.address[1], scheme, member.eligible)
+        # A JoinGroup is answered once all members have joined, which takes up to the session time-out.
+        cluster = Cluster(
+            self._bootstrap, request_timeout=2 * member.session_timeout + _JOIN_SECONDS, reactor=self._reactor,
+            security=self._security,
+        )  # fmt: skip
+        return LeaderElection(cluster, member.group, identity, self._store.catch_up, member.session_timeout)
 
     def stop(self) -> defer.Deferred[None]:
         """Stop. The Deferred fires once the port and all connections are closed."""
@@ -77,6 +122,9 @@ class SchemaRegistryService:
             await defer.maybeDeferred(self._port.stopListening)
         if self._tls is not None:
             self._tls.stop()
+        if self._election is not None:
+            await self._election.stop()
+        await self._forwarder.stop()
         self._authenticator.stop()
         await self._checker.stop()
         await self._store.stop()

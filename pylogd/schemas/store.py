@@ -1,9 +1,10 @@
 """Read and write the topic in which the registry stores its schemas.
 
-Strategy: the blocking client in threads. A reader thread follows the topic from its beginning as long as the service
-runs and passes the records to the reactor. Writes run in a thread of the pool, and take effect when the reader has read
-them back. Changes are made one after the other, each computed from all records before it. Several services may share a
-topic: a change is appended only if no other service has written meanwhile (`appending`), else it is computed again.
+Strategy: the client on Twisted. A reader follows the topic from its beginning as long as the service runs. A write
+takes effect when the reader has read it back. Changes are made one after the other, each computed from all records
+before it. Several services may share a topic: the leader among them makes the changes (`election`); should two believe
+that they lead, a change is appended only if no other service has written meanwhile (`appending`), else it is computed
+again.
 
 Rules: the service answers no request before the topic was read to its end. A record that can't be applied is skipped.
 Must not know: HTTP, the content of records.
@@ -11,22 +12,22 @@ Must not know: HTTP, the content of records.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 from uuid import uuid4
 
 from twisted.internet import defer
-from twisted.internet.interfaces import IReactorCore
-from twisted.internet.threads import deferToThreadPool
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from pylogd.client import Admin, Cluster, Consumer, SecurityOptions
+from pylogd.client import SecurityOptions
+from pylogd.client.deferred import Admin, Cluster, Consumer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.schemas.appending import FIRST, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
-from pylogd.schemas.registry import TAKEOVER, Registry, TopicRecord
+from pylogd.schemas.model import TopicRecord
+from pylogd.schemas.registry import TAKEOVER, Registry
 
 log = Logger()
 
@@ -38,10 +39,7 @@ _FOREIGN_SECONDS = 1.0
 
 
 class SchemaStore:
-    """The registry's topic. `registry` may be read on the reactor's thread only.
-
-    `timeout`: seconds that a change may take.
-    """
+    """The registry's topic. `timeout`: seconds that a change may take."""
 
     def __init__(
         self,
@@ -53,43 +51,49 @@ class SchemaStore:
         security: SecurityOptions | None = None,
     ) -> None:
         self.registry = registry
-        self._reactor: Any = IReactorCore(reactor)
+        self._reactor = reactor
         self._bootstrap = bootstrap
         self._security = security
         self._topic = topic
         self._timeout = timeout
         self._lock = defer.DeferredLock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="schemas-reader", daemon=True)
-        self._appender = TopicAppender(bootstrap, topic, timeout, security)
+        self._stopping = False
+        self._cluster = Cluster(bootstrap, request_timeout=timeout, reactor=reactor, security=security)
+        self._appender = TopicAppender(self._cluster, topic, timeout)
+        self._consumer: Consumer | None = None
+        self._following: defer.Deferred[None] = defer.succeed(None)
         self._next = 0  # the offset of the first record that was not applied yet
         self._waits: list[tuple[int, defer.Deferred[None]]] = []
         self._next_sequence = FIRST  # the sequence number of the next record
         self._token = ""  # the token of the append under way
         self._token_read = False
-        self._ready: defer.Deferred[None] = defer.Deferred()
 
     def start(self) -> defer.Deferred[None]:
         """Create the topic if it is missing. The Deferred fires once it was read to its end, or fails."""
         return defer.Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
-        end = await self._in_thread(self._open)
-        self._thread.start()
+        end = await self._open()
+        self._following = defer.Deferred.fromCoroutine(self._follow())
         await self._until(end)
 
     def stop(self) -> defer.Deferred[None]:
-        """Stop. The Deferred fires once the threads have ended."""
-        self._stopping.set()
+        """Stop. The Deferred fires once all connections are closed."""
+        self._stopping = True
         return defer.Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        await self._in_thread(self._close)
+        if self._consumer is not None:
+            await self._consumer.close()
+        await self._following
+        self._cluster.close()
 
-    def _close(self) -> None:
-        if self._thread.is_alive():
-            self._thread.join()
-        self._appender.close()
+    async def catch_up(self) -> None:
+        """Wait until all records that are in the topic now are applied. Raises StoreTimedOut."""
+        try:
+            await self._wait_for(await self._appender.end_offset())
+        except PylogdError as error:
+            raise StoreTimedOut(f"the schemas topic can't be read: {error}") from error
 
     def change(self, work: Callable[[], tuple[Any, list[TopicRecord]]]) -> defer.Deferred[Any]:
         """Write the records that `work` returns. The Deferred fires with its result once they are applied.
@@ -113,7 +117,7 @@ class SchemaStore:
         sequence, self._token, self._token_read = self._next_sequence, uuid4().hex, False
         pairs = [(record.key, record.value) for record in records]
         try:
-            offset = await self._in_thread(self._appender.append, sequence, self._token, pairs)
+            offset = await self._appender.append(sequence, self._token, pairs)
         except ConcurrentAppend:
             await self._catch_up(sequence)
             return False
@@ -130,7 +134,7 @@ class SchemaStore:
     async def _catch_up(self, refused: BatchSequence) -> None:
         """Read what other services have written, and so the next sequence number. If no record has it, take over."""
         try:
-            await self._wait_for(await self._in_thread(self._appender.end_offset))
+            await self._wait_for(await self._appender.end_offset())
             if self._next_sequence == refused:  # the other's record is not committed yet, or was deleted
                 news = self._until(self._next + 1).addTimeout(_FOREIGN_SECONDS, self._reactor)
                 with suppress(defer.TimeoutError):
@@ -142,7 +146,7 @@ class SchemaStore:
                 )
                 sequence, self._token = BatchSequence(refused.epoch + 1, 0), uuid4().hex
                 pairs = [(TAKEOVER.key, TAKEOVER.value)]
-                await self._wait_for(1 + await self._in_thread(self._appender.append, sequence, self._token, pairs))
+                await self._wait_for(1 + await self._appender.append(sequence, self._token, pairs))
         except ConcurrentAppend:
             # Another service has begun that epoch, or a later one.
             self._next_sequence = max(self._next_sequence, BatchSequence(refused.epoch + 1, 0))
@@ -165,42 +169,44 @@ class SchemaStore:
             self._waits.append((offset, done))
         return done
 
-    def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> defer.Deferred[Any]:
-        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *arguments)
+    # Reading -------------------------------------------------------------------------------------------------------
 
-    # In threads ----------------------------------------------------------------------------------------------------
-
-    def _open(self) -> int:
+    async def _open(self) -> int:
         """Create the topic if it is missing. Returns its end offset."""
         # bootstrap_timeout=0: the operator is told at once if no broker can be reached.
-        with (
-            Cluster(self._bootstrap, bootstrap_timeout=0.0, security=self._security) as cluster,
-            Admin(cluster) as admin,
-        ):
-            replicas = min(_REPLICAS, max(len(admin.describe_cluster().brokers), 1))
+        with closing(
+            Cluster(self._bootstrap, bootstrap_timeout=0.0, reactor=self._reactor, security=self._security)
+        ) as cluster:
+            admin = Admin(cluster)
+            replicas = min(_REPLICAS, max(len((await admin.describe_cluster()).brokers), 1))
             try:
-                admin.create_topic(self._topic, 1, replicas, {"cleanup.policy": "compact"})
+                await admin.create_topic(self._topic, 1, replicas, {"cleanup.policy": "compact"})
             except KafkaError as error:
                 if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
-        return self._appender.end_offset()
+        return await self._appender.end_offset()
 
-    def _follow(self) -> None:
+    async def _follow(self) -> None:
         position = 0
-        while not self._stopping.is_set():
+        while not self._stopping:
+            self._consumer = consumer = Consumer(
+                self._bootstrap, auto_offset_reset="earliest", reactor=self._reactor, security=self._security
+            )
             try:
-                with Consumer(self._bootstrap, auto_offset_reset="earliest", security=self._security) as consumer:
-                    consumer.assign({(self._topic, 0): position})
-                    while not self._stopping.is_set():
-                        records = consumer.poll(_POLL_SECONDS)
-                        position = consumer.position((self._topic, 0))
-                        self._reactor.callFromThread(self._apply, records, position)
+                await consumer.assign({(self._topic, 0): position})
+                while not self._stopping:
+                    records = await consumer.poll(_POLL_SECONDS)
+                    position = await consumer.position((self._topic, 0))
+                    self._apply(records, position)
             except (PylogdError, OSError) as error:
+                if self._stopping:
+                    return
                 log.error(
                     "Can't read topic {topic}, trying again in {seconds:g} s: {error}",
                     topic=self._topic, seconds=_RETRY_SECONDS, error=str(error),
                 )  # fmt: skip
-                self._stopping.wait(_RETRY_SECONDS)
+                await consumer.close()
+                await deferLater(self._reactor, _RETRY_SECONDS, lambda: None)
 
     def _apply(self, records: list[Any], position: int) -> None:
         for record in records:

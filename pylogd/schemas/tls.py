@@ -11,11 +11,19 @@ from typing import Any, Final, NamedTuple
 
 from OpenSSL import SSL, crypto
 from twisted.internet.interfaces import IOpenSSLContextFactory
-from twisted.internet.ssl import CertificateOptions, TLSVersion
+from twisted.internet.ssl import (
+    Certificate,
+    CertificateOptions,
+    PrivateCertificate,
+    TLSVersion,
+    optionsForClientTLS,
+    trustRootFromCertificates,
+)
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
 from pylogd.errors import PylogdError
@@ -61,6 +69,34 @@ class TlsFiles(NamedTuple):
         except (SSL.Error, crypto.Error, ValueError, TypeError) as error:
             raise BadCertificate(f"{self.certificate}: can't use the certificate or its key: {error!r:.200}") from None
         return options
+
+
+@implementer(IPolicyForHTTPS)
+class LeaderTls:
+    """TLS of connections to the leader of the registries: its certificate is checked, and names its host."""
+
+    def __init__(self, authorities: str | None, own: TlsFiles) -> None:
+        """authorities: PEM file of those that sign registries' certificates, None for the system's.
+
+        own: this registry's certificate, which is shown if the leader asks for one. Raises BadCertificate.
+        """
+        try:
+            self._trusted = None if authorities is None else trustRootFromCertificates(
+                [Certificate(each) for each in _certificates(Path(authorities))]
+            )  # fmt: skip
+            pem = Path(own.certificate).read_bytes() + (b"" if own.key is None else Path(own.key).read_bytes())
+            self._own = PrivateCertificate.loadPEM(pem)
+        except OSError as error:
+            raise BadCertificate(f"can't read {error.filename}: {error.strerror}") from None
+        except (SSL.Error, crypto.Error, ValueError, TypeError) as error:
+            raise BadCertificate(
+                f"can't use the certificates of {authorities or own.certificate}: {error!r:.200}"
+            ) from None
+
+    def creatorForNetloc(self, hostname: bytes, _: int) -> Any:
+        """Return what makes the TLS connection to a host."""
+        trust = {} if self._trusted is None else {"trustRoot": self._trusted}
+        return optionsForClientTLS(hostname.decode("ascii"), clientCertificate=self._own, **trust)
 
 
 @implementer(IOpenSSLContextFactory)

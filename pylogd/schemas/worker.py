@@ -16,34 +16,51 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
 from pylogd.schemas.errors import InvalidSchema
-from pylogd.schemas.parsing import Comparison, Compatibility, check, compare
+from pylogd.schemas.formats import compare, format_of
+from pylogd.schemas.model import Comparison, Compatibility, Definition, Definitions
 
 LENGTH: Final = struct.Struct(">I")
+_MOST_REASONS: Final = 100
 
 
-def check_task(definitions: tuple[str, ...]) -> dict[str, Any]:
-    """Return the task to check the last of these definitions."""
-    return {"check": definitions}
+def read_task(kind: str, definitions: Definitions, *, normalize: bool = False) -> dict[str, Any]:
+    """Return the task to check the last of these definitions and to return it as the registry keeps it."""
+    return {"read": kind, "definitions": definitions, "normalize": normalize}
+
+
+def render_task(kind: str, definitions: Definitions, form: str) -> dict[str, Any]:
+    """Return the task to write the last of these definitions in another form."""
+    return {"render": kind, "definitions": definitions, "form": form}
 
 
 def compare_task(comparison: Comparison) -> dict[str, Any]:
     """Return the task to compare schemas."""
-    return {"compare": {"level": comparison.level.value, "new": comparison.new, "earlier": comparison.earlier}}
+    return {
+        "compare": comparison.kind, "level": comparison.level.value, "new": comparison.new,
+        "earlier": comparison.earlier,
+    }  # fmt: skip
 
 
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a task. Return {"reasons": [...]}, empty if all is well, or {"invalid": why}."""
+    """Do a task. Return {"text": ...}, {"reasons": [...]}, empty if all is well, or {"invalid": why}."""
     try:
-        if "check" in task:
-            check(task["check"])
-            return {"reasons": []}
-        wanted = task["compare"]
-        earlier = tuple((version, tuple(texts)) for version, texts in wanted["earlier"])
-        return {"reasons": compare(Comparison(Compatibility(wanted["level"]), tuple(wanted["new"]), earlier))}
+        if "read" in task:
+            definitions = _definitions(task["definitions"])
+            return {"text": format_of(task["read"]).canonical(definitions, normalize=task["normalize"])}
+        if "render" in task:
+            return {"text": format_of(task["render"]).rendered(_definitions(task["definitions"]), task["form"])}
+        earlier = tuple((version, _definitions(pairs)) for version, pairs in task["earlier"])
+        level = Compatibility(task["level"])
+        reasons = compare(Comparison(task["compare"], level, _definitions(task["new"]), earlier))
+        return {"reasons": reasons[:_MOST_REASONS]}
     except InvalidSchema as error:
         return {"invalid": error.message}
     except MemoryError:
         return {"invalid": "the schema takes too much memory to check: simplify it"}
+
+
+def _definitions(pairs: Any) -> Definitions:
+    return tuple(Definition(name, text) for name, text in pairs)
 
 
 def serve(source: BinaryIO, target: BinaryIO, seconds: int) -> None:

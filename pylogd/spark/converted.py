@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from pylogd.spark.files import PARQUET, set_for, settings
+from pylogd.spark.files import PARQUET, TIMES, set_for, settings, write_quarantine
 from pylogd.tables.columns import of_quarantine
-from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DIRECTORIES, DataFile, Layout, Rows, SparkStaging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: No column of a schema begins so: Avro and Protobuf could, but who does?
-_SIDE: Final = "pylogd_side"
+    from pylogd.typed.rows import TypedRows
+
+#: The column by which rows of the table and of the quarantine are told apart.
+SIDE: Final = "pylogd_side"
 _LOADED, _ASIDE = "lake", "aside"
-_QUARANTINED: Final = "quarantined"
 #: What is packed into `key`, in this order, and what has a column of its own.
 _PACKED: Final = ("reason", "timestampMs", "key", "value")
 _OWN: Final = ("topic", "partition", "offset", "timestampType", "headers")
@@ -41,7 +41,7 @@ class _Convert:
     columns: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = self.columns.append(pa.field(_SIDE, pa.string()))
+        schema = self.columns.append(pa.field(SIDE, pa.string()))
         for batch in batches:
             good, rest = self.rows.convert(batch)
             for rows, side in ((good, _LOADED), (_pack(rest, self.columns), _ASIDE)):
@@ -51,49 +51,38 @@ class _Convert:
 
 
 def write(
-    records: DataFrame, staging: SparkStaging, rows: Rows, columns: pa.Schema, layout: Layout, *, codec: str,
-    gather: bool,
+    records: DataFrame, staging: SparkStaging, rows: TypedRows, layout: Layout, *, codec: str, gather: bool
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:  # fmt: skip
     """Write the rows of a load. Return the files of the table and those of its quarantine.
 
-    records: those of the source, with `headers` and `timestampMs`. rows: makes rows of them. columns: those of the
-    rows. codec: the files' compression. gather: whether rows are shuffled so that each directory gets one file.
+    records: those of the source, with `headers` and `timestampMs`. rows: makes rows of them. codec: the files'
+    compression. gather: whether rows are shuffled so that each directory gets one file.
     """
     from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
-    directories = DIRECTORIES[layout.by]
-    kind = from_arrow_schema(columns.append(pa.field(_SIDE, pa.string())), prefer_timestamp_ntz=True)
+    directories, columns = DIRECTORIES[layout.by], rows.schema
+    kind = from_arrow_schema(columns.append(pa.field(SIDE, pa.string())), prefer_timestamp_ntz=True)
     made = records.mapInArrow(_Convert(rows, columns), kind)
-    seconds = "unix_seconds(timestamp)"
-    times = {
-        "date": expr(f"date_from_unix_date(cast(({seconds} - pmod({seconds}, 86400)) div 86400 as int))"),
-        "hour": expr(f"lpad(cast(pmod({seconds}, 86400) div 3600 as string), 2, '0')"),
-    }
-    made = made.withColumns({name: time for name, time in times.items() if name in directories})
+    made = made.withColumns({name: expr(text) for name, text in TIMES.items() if name in directories})
     if gather:
         made = made.repartition(*directories).sortWithinPartitions(*directories, "partition", "offset")
     with settings(records.sparkSession):
-        made.write.partitionBy(_SIDE, *directories).options(compression=codec, **PARQUET).parquet(staging.directory)
-    added, aside = staging.found(f"{_SIDE}={_LOADED}", False), staging.found(f"{_SIDE}={_ASIDE}", False)
+        made.write.partitionBy(SIDE, *directories).options(compression=codec, **PARQUET).parquet(staging.directory)
+    added, aside = staging.found(f"{SIDE}={_LOADED}", False), staging.found(f"{SIDE}={_ASIDE}", False)
     return added, _quarantine(records, staging, aside, codec) if aside else ()
 
 
-def _quarantine(records: DataFrame, staging: SparkStaging, aside: Sequence[DataFile], codec: str) -> list[DataFile]:
+def _quarantine(records: DataFrame, staging: SparkStaging, aside: Sequence[DataFile], codec: str) -> Sequence[DataFile]:
     """Write the quarantine's files from the rows that were set aside. Return the files."""
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - needs a session
 
     spark = records.sparkSession
     with set_for(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):  # topics are not numbers
-        reader = spark.read.option("basePath", f"{staging.directory}/{_SIDE}={_ASIDE}")
+        reader = spark.read.option("basePath", f"{staging.directory}/{SIDE}={_ASIDE}")
         rows = reader.parquet(*(file.staged for file in aside)).select(*_OWN, "key")
-    kept = rows.mapInArrow(_unpack, from_arrow_schema(of_quarantine())).repartition("topic")
-    kept.write.partitionBy("topic").options(compression=codec).parquet(f"{staging.directory}/{_QUARANTINED}")
-    found = staging.found(_QUARANTINED, True)
-    before, after = sum(file.rows for file in aside), sum(file.rows for file in found)
-    if before != after:
-        raise TableError(f"quarantining {before} rows wrote {after}: nothing was committed")
-    return found
+    kept = rows.mapInArrow(_unpack, from_arrow_schema(of_quarantine()))
+    return write_quarantine(kept, staging, aside, codec)
 
 
 def _pack(rest: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:

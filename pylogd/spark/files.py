@@ -36,6 +36,12 @@ _QUARANTINED: Final = "quarantined"
 _REASON: Final = "the time stamp lies outside of the years 1 to 9999"
 #: Options of the Parquet writer.
 PARQUET: Final = {"parquet.enable.dictionary#offset": "false", "parquet.enable.dictionary#timestamp": "false"}
+#: The columns of directories, as expressions of the column `timestamp`.
+_SECONDS: Final = "unix_seconds(timestamp)"
+TIMES: Final = {
+    "date": f"date_from_unix_date(cast(({_SECONDS} - pmod({_SECONDS}, 86400)) div 86400 as int))",
+    "hour": f"lpad(cast(pmod({_SECONDS}, 86400) div 3600 as string), 2, '0')",
+}
 
 
 def write(
@@ -74,13 +80,11 @@ def _with_time(rows: DataFrame, value: str) -> DataFrame:
     """Add the columns of the directories. Of rows without a time stamp, `value` holds what `_quarantine` needs."""
     from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
 
-    seconds = "unix_seconds(timestamp)"
     packed = "concat_ws(':', timestampMs, hex(value))"  # without the colon if the value is null
     return rows.withColumns(
         {
             "side": expr("if(timestamp is null, 'aside', 'lake')"),
-            "date": expr(f"date_from_unix_date(cast(({seconds} - pmod({seconds}, 86400)) div 86400 as int))"),
-            "hour": expr(f"lpad(cast(pmod({seconds}, 86400) div 3600 as string), 2, '0')"),
+            **{name: expr(text) for name, text in TIMES.items()},
             "value": expr(f"if(timestamp is null, cast({packed} as {value}), cast(value as {value}))"),
         }
     ).drop("timestampMs")
@@ -100,7 +104,14 @@ def _quarantine(
             "value": expr("if(instr(value, ':') = 0, null, unhex(substring_index(value, ':', -1)))"),
         }
     )
-    kept = kept.drop("timestamp", "date", "hour").repartition("topic")
+    return write_quarantine(kept.drop("timestamp", "date", "hour"), staging, aside, codec)
+
+
+def write_quarantine(
+    kept: DataFrame, staging: SparkStaging, aside: Sequence[DataFile], codec: str
+) -> Sequence[DataFile]:
+    """Write rows of the quarantine, which were made from the rows in `aside`. Return the files."""
+    kept = kept.repartition("topic")
     kept.write.partitionBy("topic").options(compression=codec).parquet(f"{staging.directory}/{_QUARANTINED}")
     found = staging.found(_QUARANTINED, True)
     before, after = sum(file.rows for file in aside), sum(file.rows for file in found)

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pylogd.errors import PylogdError
 from pylogd.spark.ranges import lag
 from pylogd.spark.stream_offsets import topics_of
-from pylogd.tables.positions import ByPartition, by_partition
+from pylogd.tables.position import ByPartition, by_partition
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

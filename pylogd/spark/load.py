@@ -36,7 +36,7 @@ from pylogd.tables.interface import (
     Table,
     TaskStaging,
 )
-from pylogd.tables.positions import LoadRange, Position, recreated
+from pylogd.tables.position import LoadRange, Position, recreated
 from pylogd.tables.records import RecordRows
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
     plan.options()  # refuses wrong options before anything is made
-    if plan.schemas is None and table.exists:
-        table.create(plan.layout)  # checks it
+    if table.layout is not None:
+        plan.layout.check(table.location, table.layout)
     before = table.position
     loading = _what_is_new(before, plan)
     if loading.start == loading.end and not recreated(before.topic_ids, loading.topic_ids):
@@ -129,19 +129,19 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
         "invalidTimestamps": "null",
         "includeTimestampMs": "true",
     }
-    typed = None
+    rows: TypedRows | None = None
     if plan.schemas is None:
         table.create(plan.layout)
     else:  # after the ends were read: see `typed`
-        from pylogd.spark.typed import prepare  # noqa: PLC0415 - needs the extra `typed`
+        from pylogd.spark.typed import prepare  # noqa: PLC0415 - an extra
 
-        typed, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
+        rows, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
         loading = replace(loading, schema_ids={plan.topic: schema_id})
     find_source(spark)
-    rows = spark.read.format("pylogd").options(**options).load()
+    records = spark.read.format("pylogd").options(**options).load()
     staging = table.staging(before, loading)
     try:
-        added, quarantined = _write(rows, staging, typed, plan)
+        added, quarantined = _write(records, staging, rows, plan)
     except Exception:
         table.refresh()
         table.position.check(before, loading)  # another loader was faster, and has deleted what was staged
@@ -150,14 +150,15 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
 
 def _write(
-    rows: DataFrame, staging: TaskStaging | SparkStaging, typed: TypedRows | None, plan: LoadPlan
+    records: DataFrame, staging: TaskStaging | SparkStaging, rows: TypedRows | None, plan: LoadPlan
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-    """Write the rows of a load. Return the files of the table and those of its quarantine."""
+    """Write the files of the table and those of its quarantine. rows: of a typed table; None for rows of records."""
+    layout, gather = plan.layout, plan.gather
     if not isinstance(staging, SparkStaging):
-        return tasks.write(rows, staging, typed or RecordRows(plan.layout), plan.layout, gather=plan.gather)
-    if typed is not None:
-        return converted.write(rows, staging, typed, typed.schema, plan.layout, codec=plan.codec, gather=plan.gather)
-    return files.write(rows, staging, plan.layout, codec=plan.codec, gather=plan.gather)
+        return tasks.write(records, staging, rows or RecordRows(layout), layout, gather=gather)
+    if rows is None:
+        return files.write(records, staging, layout, codec=plan.codec, gather=gather)
+    return converted.write(records, staging, rows, layout, codec=plan.codec, gather=gather)
 
 
 def find_source(spark: SparkSession) -> None:

@@ -24,7 +24,7 @@ from pylogd.spark.options import (
     admin_arguments,
     offsets_json,
 )
-from pylogd.tables.positions import ByPartition
+from pylogd.tables.position import ByPartition
 
 _log = logging.getLogger(__name__)
 

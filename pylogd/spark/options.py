@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from pylogd.client.properties import is_security, security_from
 from pylogd.spark.errors import OptionError
-from pylogd.tables.positions import ByPartition, nested
+from pylogd.tables.position import ByPartition, nested
 
 _log = logging.getLogger(__name__)
 

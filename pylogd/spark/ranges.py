@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pylogd.spark.errors import PlanError
-from pylogd.tables.positions import ByPartition
+from pylogd.tables.position import ByPartition
 
 
 @dataclass(frozen=True, slots=True, order=True)

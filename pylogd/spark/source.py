@@ -48,7 +48,7 @@ from pylogd.spark.offsets import OffsetLookup, PartitionId
 from pylogd.spark.options import SourceOptions
 from pylogd.spark.ranges import OffsetRange, limit_records, ranges_between, split
 from pylogd.spark.stream_offsets import Document, StreamOffset
-from pylogd.tables.positions import ByPartition
+from pylogd.tables.position import ByPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

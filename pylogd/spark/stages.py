@@ -12,7 +12,7 @@ from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.tables.errors import TableError
 from pylogd.tables.parquet.lake import Lake
-from pylogd.tables.positions import ByPartition, by_partition
+from pylogd.tables.position import ByPartition, by_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

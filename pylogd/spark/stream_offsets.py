@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pylogd.tables.positions import ByPartition, by_partition, nested, recreated
+from pylogd.tables.position import ByPartition, by_partition, nested, recreated
 
 #: An offset as Spark passes it: a JSON object.
 Document = dict[str, Any]

@@ -9,6 +9,7 @@ Must not know: formats of tables.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,6 +34,16 @@ class SchemaSource:
     registry: Registry
     subject: str = ""
     message: str = ""
+
+    @classmethod
+    def at(cls, url: str, settings: Mapping[str, str], subject: str = "", message: str = "") -> SchemaSource:
+        """Return the source at a registry's URL. Raises ValueError for wrong settings.
+
+        settings: TLS and credentials, see `pylogd.schemas.access`.
+        """
+        registry = Registry(url, tuple(sorted(settings.items())))
+        registry.lookup()  # refuses wrong settings
+        return cls(registry, subject, message)
 
     def subject_of(self, topic: str) -> str:
         """Return the subject of a topic's values."""

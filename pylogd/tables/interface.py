@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pylogd.tables.errors import LayoutChanged
-from pylogd.tables.positions import LoadRange, Position
+from pylogd.tables.position import LoadRange, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pylogd.tables.errors import CommitConflict, TableError
 from pylogd.tables.interface import Committed, DataFile, Layout
-from pylogd.tables.positions import LoadRange, Position, by_partition, nested
+from pylogd.tables.position import LoadRange, Position, by_partition, nested
 
 #: Attempts at a commit, each after another process has committed something that does not contradict it.
 _ATTEMPTS: Final = 20

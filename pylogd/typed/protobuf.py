@@ -289,7 +289,7 @@ class _Columns:
         if pa.types.is_map(column.type):
             entry = field.message_type
             return nodes.map_of(_scalar(column.type.key_type), self._single(entry, "value", column.type.item_type))
-        if pa.types.is_list(column.type) and field.is_repeated:
+        if pa.types.is_list(column.type):
             return nodes.list_of(self._single(message, column.name, column.type.value_type))
         return self._single(message, column.name, column.type)
 

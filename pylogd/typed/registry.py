@@ -13,18 +13,17 @@ Source: Confluent Schema Registry API reference.
 from __future__ import annotations
 
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pylogd.schemas.avro import SchemaRegistryClient, SchemaRegistryError
+from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError, path_of
 from pylogd.typed.errors import UnknownSchema
 
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"
 PROTOBUF: Final = "PROTOBUF"
-_SERIALIZED: Final = "format=serialized"
+_SERIALIZED: Final[Mapping[str, str]] = {"format": "serialized"}
 #: Seconds before a request that failed is made again.
 _PAUSES: Final = (0.2, 1.0)
 _MOST_REFERENCES: Final = 1_000
@@ -65,8 +64,8 @@ class Version:
 class SchemaLookup:
     """The schemas of a registry. `sleep`: waits for a number of seconds."""
 
-    def __init__(self, client: SchemaRegistryClient, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._client = client
+    def __init__(self, api: RegistryApi, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._api = api
         self._sleep = sleep
         self._known: dict[SchemaId, Registered] = {}
         self._ids: dict[tuple[str, int], int] = {}
@@ -86,7 +85,7 @@ class SchemaLookup:
 
         Raises SchemaRegistryError.
         """
-        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+        path = path_of("subjects", subject, "versions")
         found = []
         try:
             numbers = sorted(self._ask(path))
@@ -96,12 +95,12 @@ class SchemaLookup:
             raise
         for number in numbers:
             if (subject, number) not in self._ids:
-                self._ids[subject, number] = int(self._ask(f"{path}/{number}")["id"])
+                self._ids[subject, number] = int(self._ask(path + path_of(number))["id"])
             found.append(Version(number, self._ids[subject, number]))
         return found
 
     def _fetch(self, schema_id: SchemaId) -> Registered:
-        path = f"/schemas/ids/{schema_id}" if isinstance(schema_id, int) else f"/schemas/guids/{schema_id}"
+        path = path_of("schemas", "ids" if isinstance(schema_id, int) else "guids", schema_id)
         try:
             document = self._ask(path)
         except SchemaRegistryError as error:
@@ -110,7 +109,7 @@ class SchemaLookup:
             raise
         kind = document.get("schemaType") or AVRO
         if kind == PROTOBUF:
-            document = self._ask(f"{path}?{_SERIALIZED}")
+            document = self._ask(path, _SERIALIZED)
         named: dict[str, Definition] = {}
         self._add_references(document, kind, named)
         return Registered(kind, document["schema"], tuple(named.values()))
@@ -122,22 +121,20 @@ class SchemaLookup:
                 continue
             if len(named) >= _MOST_REFERENCES:
                 raise SchemaRegistryError(f"a schema refers to more than {_MOST_REFERENCES} others")
-            query = f"?deleted=true&{_SERIALIZED}" if kind == PROTOBUF else "?deleted=true"
-            found = self._ask(
-                f"/subjects/{urllib.parse.quote(used['subject'], safe='')}/versions/{used['version']}{query}"
-            )
+            query = {"deleted": "true", **(_SERIALIZED if kind == PROTOBUF else {})}
+            found = self._ask(path_of("subjects", used["subject"], "versions", used["version"]), query)
             self._add_references(found, kind, named)
             named.setdefault(name, Definition(name, found["schema"]))
 
-    def _ask(self, path: str) -> Any:
+    def _ask(self, path: str, query: Mapping[str, str] | None = None) -> Any:
         for pause in _PAUSES:
             try:
-                return self._client.get(path)
+                return self._api.ask(path, query=query)
             except SchemaRegistryError as error:
                 if not _may_pass(error):
                     raise
             self._sleep(pause)
-        return self._client.get(path)
+        return self._api.ask(path, query=query)
 
 
 def _is_missing(error: SchemaRegistryError) -> bool:

@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylogd.schemas.avro import SchemaRegistryClient
+from pylogd.schemas.api_client import RegistryApi
 from pylogd.tables.columns import HEADERS, RECORD, with_directories
 from pylogd.tables.interface import Layout
 from pylogd.tables.records import INVALID_TIME, divide, quarantined
@@ -31,8 +31,8 @@ from pylogd.typed.registry import Registered, SchemaId, SchemaLookup, Version
 
 #: The columns of each table beside those of its schemas.
 RECORD_COLUMNS: Final = (*RECORD, pa.field("headers", HEADERS))
-#: Names that the columns of schemas can't have, in lower case.
-RESERVED: Final = frozenset({*(each.name.lower() for each in RECORD_COLUMNS), "date", "hour"})
+#: Names that the columns of schemas can't have, in lower case. The last one is what Spark's writer adds.
+RESERVED: Final = frozenset({*(each.name.lower() for each in RECORD_COLUMNS), "date", "hour", "pylogd_side"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Registry:
 
 @lru_cache
 def _lookup(registry: Registry) -> SchemaLookup:
-    return SchemaLookup(SchemaRegistryClient(registry.url, settings=dict(registry.settings)))
+    return SchemaLookup(RegistryApi(registry.url, settings=dict(registry.settings)))
 
 
 @dataclass(frozen=True, slots=True)

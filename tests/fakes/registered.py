@@ -14,7 +14,7 @@ import fastavro
 import grpc_tools.protoc
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from pylogd.schemas.avro import SchemaRegistryClient, SchemaRegistryError
+from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError
 from pylogd.typed.errors import UnknownSchema
 from pylogd.typed.registry import AVRO, JSON, PROTOBUF, Definition, Registered, SchemaId
 
@@ -33,13 +33,13 @@ class MemoryLookup:
         return self.schemas[schema_id]
 
 
-class MemoryRegistry(SchemaRegistryClient):
-    """A client of a registry of Avro schemas in a list, whose ids count from 1: all are versions of one subject."""
+class MemoryRegistry(RegistryApi):
+    """The API of a registry of Avro schemas in a list, whose ids count from 1: all are versions of one subject."""
 
     def __init__(self, *schemas: Any) -> None:
         self.schemas = list(schemas)
 
-    def get(self, path: str) -> Any:
+    def ask(self, path: str, body: Any = None, query: Any = None) -> Any:
         if path.endswith("/versions"):
             if not self.schemas:
                 raise SchemaRegistryError("no such subject", 40401)

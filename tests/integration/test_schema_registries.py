@@ -16,20 +16,22 @@ from pylogd.local.broker import BrokerProcess
 from pylogd.schemas.appending import PRODUCER_ID
 from pylogd.wire.records import encode_batch
 from tests.integration.conftest import StartBroker
-from tests.integration.test_schema_registry import SECONDS, RegistryProcess, ask
+from tests.integration.test_schema_registry import AT_ONCE, SECONDS, RegistryProcess, ask, made
 from tests.rawclient import RawClient, produce, wait_until
 
 SCHEMAS = 40
+SESSION = 2.0
 
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
-    return start_broker()
+    return start_broker(settings={**AT_ONCE, "group.min.session.timeout.ms": str(int(SESSION * 1000))})
 
 
 @pytest.fixture
 def registries(broker: BrokerProcess, tmp_path: Path) -> Iterator[list[RegistryProcess]]:
-    processes = [RegistryProcess(broker.address, tmp_path / f"registry{number}.log") for number in range(2)]
+    options = ["--session-timeout", str(SESSION)]
+    processes = [RegistryProcess(broker.address, tmp_path / f"registry{number}.log", *options) for number in range(2)]
     yield processes
     for number, process in enumerate(processes):
         if process.process.poll() is None:
@@ -137,13 +139,13 @@ def test_ids_versions_and_modes_of_requests_are_checked(registries: list[Registr
     refused = post("s", schema='"int"', version=3)
     assert (refused[0], refused[1]["error_code"]) == (422, 42201)
     assert ask(f"{url}/mode", "PUT", {"mode": "IMPORT"}) == (200, {"mode": "IMPORT"})
-    assert post("s", schema='"int"', id=7, version=3) == (200, {"id": 7})
+    assert made(post("s", schema='"int"', id=7, version=3)) == (200, 7, 3)
     assert post("s", schema='"string"', id=7, version=4)[1]["error_code"] == 42205
     assert post("s", schema='"string"')[1]["error_code"] == 42205
     assert post("s", schema='"string"', id="x")[1]["error_code"] == 422
     assert ask(f"{url}/subjects/s/versions/3")[1]["id"] == 7
     assert ask(f"{url}/mode", "PUT", {"mode": "READWRITE"}) == (200, {"mode": "READWRITE"})
-    assert post("t", schema='"string"') == (200, {"id": 8})
+    assert made(post("t", schema='"string"')) == (200, 8, 1)
     assert ask(f"{url}/mode", "PUT", {"mode": "IMPORT"})[1]["error_code"] == 42205
     assert ask(f"{url}/mode", "PUT", {"mode": "SIDEWAYS"})[1]["error_code"] == 42204
     assert ask(f"{url}/mode/t")[1]["error_code"] == 40409
@@ -151,3 +153,44 @@ def test_ids_versions_and_modes_of_requests_are_checked(registries: list[Registr
     assert ask(f"{url}/mode/t", "PUT", {"mode": "READONLY"}) == (200, {"mode": "READONLY"})
     assert post("t", schema='"bytes"')[1]["error_code"] == 42205
     assert ask(f"{url}/mode/t", "DELETE") == (200, {"mode": "READONLY"})
+
+
+def leader_of(registries: list[RegistryProcess], tmp_path: Path) -> int:
+    """Return which of the registries leads, by the log of the last one that is alive."""
+    urls = [registry.url for registry in registries]
+    logs = [tmp_path / f"registry{number}.log" for number, one in enumerate(registries) if one.process.poll() is None]
+    named = [line.split()[-1] for line in logs[-1].read_text().splitlines() if "The leader of the registries" in line]
+    return urls.index(named[-1]) if named else -1
+
+
+def test_a_killed_leader_is_followed_by_another(
+    broker: BrokerProcess, registries: list[RegistryProcess], tmp_path: Path
+) -> None:
+    """Every registration is answered, by whichever registry it is sent to, and no id is given twice."""
+    ids: dict[str, int] = {}
+    for number in range(10):
+        ids[enum(number)] = register(registries[number % 2], f"s{number}", enum(number))
+    before = leader_of(registries, tmp_path)
+    assert before in (0, 1)
+    registries[before].kill()
+    other = registries[1 - before]
+    for number in range(10, 15):
+        ids[enum(number)] = register(other, f"s{number}", enum(number))
+    assert leader_of(registries, tmp_path) == 1 - before
+    assert sorted(ids.values()) == list(range(1, 16))
+    assert knows(other, ids)
+
+
+def test_a_registry_that_never_leads_sends_changes_on(broker: BrokerProcess, tmp_path: Path) -> None:
+    options = ["--session-timeout", str(SESSION), "--never-leader"]
+    first = RegistryProcess(broker.address, tmp_path / "first.log", *options)
+    second = RegistryProcess(broker.address, tmp_path / "second.log", "--session-timeout", str(SESSION))
+    try:
+        assert register(first, "s", enum(1)) == 1
+        assert ask(f"{first.url}/subjects/s/versions") == (200, [1]), "what was changed is known where it was asked for"
+        assert ask(f"{first.url}/config/s", "PUT", {"compatibility": "NONE"}) == (200, {"compatibility": "NONE"})
+        assert ask(f"{first.url}/subjects/s/versions/7", "DELETE")[1]["error_code"] == 40402, "errors come back as well"
+        assert ask(f"{first.url}/subjects/s/versions/1", "DELETE") == (200, 1)
+    finally:
+        assert (first.stop(), second.stop()) == (0, 0)
+    assert second.url in (tmp_path / "first.log").read_text()

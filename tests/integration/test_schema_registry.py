@@ -28,6 +28,8 @@ from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, NotAvro, Schem
 from tests.integration.conftest import StartBroker
 
 SECONDS = 180
+#: The broker's setting with which the first registry is elected as soon as it asks for it.
+AT_ONCE = {"group.initial.rebalance.delay.ms": "0"}
 FLIGHT: dict[str, Any] = {
     "type": "record",
     "name": "Flight",
@@ -73,7 +75,7 @@ class RegistryProcess:
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
-    return start_broker()
+    return start_broker(settings=AT_ONCE)
 
 
 @pytest.fixture
@@ -91,10 +93,17 @@ def ask(url: str, method: str = "GET", body: Any = None) -> tuple[int, Any]:
     request = urllib.request.Request(url, data, method=method)
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as reply:
-            return reply.status, json.load(reply)
+            text = reply.read()
+            return reply.status, json.loads(text) if text else None
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+def made(answer: tuple[int, Any]) -> tuple[int, int, int]:
+    """Return the status, the id and the version in the answer to a registration."""
+    status, document = answer
+    return status, document.get("id"), document.get("version")
 
 
 def test_confluents_client_registers_and_reads_schemas(registry: RegistryProcess) -> None:
@@ -112,7 +121,7 @@ def test_confluents_client_registers_and_reads_schemas(registry: RegistryProcess
     broken = {**FLIGHT, "fields": [{"name": "carrier", "type": "int"}]}
     with pytest.raises(ConfluentError) as caught:
         client.register_schema("flights-value", ConfluentSchema(json.dumps(broken), "AVRO"))
-    assert (caught.value.http_status_code, caught.value.error_code) == (409, 409)
+    assert (caught.value.http_status_code, caught.value.error_code) == (409, 40901)
     client.set_compatibility("flights-value", "NONE")
     assert client.get_compatibility("flights-value") == "NONE"
     client.register_schema("flights-value", ConfluentSchema(json.dumps(broken), "AVRO"))
@@ -188,34 +197,166 @@ def test_a_killed_registry_has_kept_every_schema_it_confirmed(
     assert again.stop() == 0
 
 
-def test_bad_requests_are_answered_with_confluents_error_codes(registry: RegistryProcess) -> None:
+BELONGS = 'is not a valid version id. Allowed values are between [1, 2^31-1] and the string "latest"'
+LEVELS = (
+    "Invalid compatibility level. Valid values are none, backward, forward, full, backward_transitive, "
+    "forward_transitive, and full_transitive"
+)
+GONE = "was soft deleted.Set permanent=true to delete permanently"
+FIRST = "was not deleted first before being permanently deleted"
+ENUM = {"schema": json.dumps({"type": "enum", "name": "E", "symbols": ["A"]})}
+#: Requests in order, and their status, code and text; a text of None is not compared. The codes and texts are those of
+#: Confluent's registry.
+REFUSED: list[tuple[str, str, Any, int, int, str | None]] = [
+    ("POST", "/subjects/a/versions", b"{", 422, 422, None),
+    ("POST", "/subjects/a/versions", [], 422, 422, None),
+    ("POST", "/subjects/a/versions", {}, 422, 42201, "Empty schema"),
+    ("POST", "/subjects/a/versions", {"schema": "{}"}, 422, 42201, None),
+    ("POST", "/subjects/a/versions", {"schema": '"int"', "schemaType": "THRIFT"}, 422, 42201, None),
+    ("POST", "/subjects/a/versions", {"schema": "{", "schemaType": "JSON"}, 422, 42201, None),
+    ("POST", "/subjects/a/versions", {"schema": "message", "schemaType": "PROTOBUF"}, 422, 42201, None),
+    ("POST", "/subjects/a/versions", {"schema": '"int"', "references": [{}]}, 422, 422, None),
+    ("POST", "/subjects/a/versions", {"schema": '"int"', "metadata": 7}, 422, 42210, None),
+    ("POST", "/subjects/__GLOBAL/versions", {"schema": '"int"'}, 422, 42208,
+     "The specified subject '__GLOBAL' is not a valid."),
+    ("GET", "/subjects/a/versions", None, 404, 40401, "Subject 'a' not found."),
+    ("POST", "/subjects/a", {"schema": '"int"'}, 404, 40401, "Subject 'a' not found."),
+    ("GET", "/subjects/a/versions/latest", None, 404, 40401, "Subject 'a' not found."),
+    ("GET", "/subjects/a/versions/none", None, 422, 42202, "The specified version 'none' " + BELONGS),
+    ("DELETE", "/subjects/a/versions/0", None, 422, 42202, "The specified version '0' " + BELONGS),
+    ("DELETE", "/subjects/a", None, 404, 40401, "Subject 'a' not found."),
+    ("GET", "/schemas/ids/7", None, 404, 40403, "Schema 7 not found"),
+    ("GET", "/schemas/ids/7/versions", None, 404, 40403, None),
+    ("GET", "/schemas/ids/x", None, 404, 404, "HTTP 404 Not Found"),
+    ("PUT", "/config", {"compatibility": "SIDEWAYS"}, 422, 42203, LEVELS),
+    ("PUT", "/config", {"overrideMetadata": {}}, 422, 422, None),
+    ("GET", "/config/a", None, 404, 40408, "Subject 'a' does not have subject-level compatibility configured"),
+    ("DELETE", "/config/a", None, 404, 40401, "Subject 'a' not found."),
+    ("GET", "/mode/a", None, 404, 40409, "Subject 'a' does not have subject-level mode configured"),
+    ("DELETE", "/mode/a", None, 404, 40401, "Subject 'a' not found."),
+    ("PUT", "/mode", {"mode": "SIDEWAYS"}, 422, 42204, None),
+    ("GET", "/nowhere", None, 404, 404, "HTTP 404 Not Found"),
+    ("PUT", "/subjects", {}, 405, 405, None),
+    ("POST", "/subjects/a%2Fb%20c/versions", {"schema": '"int"'}, 200, 0, None),
+    ("POST", "/subjects/e/versions", ENUM, 200, 0, None),
+    ("POST", "/subjects/e/versions", {"schema": '"int"'}, 409, 40901, None),
+    ("POST", "/subjects/e", {"schema": '"int"'}, 404, 40403, "Schema not found"),
+    ("GET", "/subjects/e/versions/2", None, 404, 40402, "Version 2 not found."),
+    ("POST", "/compatibility/subjects/e/versions/2", ENUM, 404, 40402, "Version 2 not found."),
+    ("POST", "/subjects/e/versions", {**ENUM, "id": 9}, 422, 42205, "Subject e in context  is not in import mode"),
+    ("POST", "/subjects/e/versions", {"schema": ENUM["schema"].replace("A", "B"), "version": 5}, 422, 42201,
+     "Version is not one more than previous version"),
+    ("PUT", "/mode", {"mode": "IMPORT"}, 422, 42205, "Cannot import since found existing subjects"),
+    ("PUT", "/mode/e", {"mode": "READONLY"}, 200, 0, None),
+    ("DELETE", "/subjects/e", None, 422, 42205, "Subject e in context  is in read-only mode"),
+    ("PUT", "/mode/e", {"mode": "READWRITE"}, 200, 0, None),
+    ("POST", "/subjects/r/versions",
+     {"schema": '{"type":"record","name":"R","fields":[{"name":"e","type":"E"}]}',
+      "references": [{"name": "E", "subject": "e", "version": 1}]}, 200, 0, None),
+    ("DELETE", "/subjects/e/versions/1", None, 422, 42206,
+     "One or more references exist to the schema {magic=1,keytype=SCHEMA,subject=e,version=1}."),
+    ("DELETE", "/subjects/r", None, 200, 0, None),
+    ("DELETE", "/subjects/e?permanent=true", None, 422, 42206, None),
+    ("DELETE", "/subjects/r?permanent=true", None, 200, 0, None),
+    ("DELETE", "/subjects/e?permanent=true", None, 404, 40405, f"Subject 'e' {FIRST}"),
+    ("DELETE", "/subjects/e/versions/1?permanent=true", None, 404, 40407, f"Subject 'e' Version 1 {FIRST}"),
+    ("DELETE", "/subjects/e/versions/1", None, 200, 0, None),
+    ("DELETE", "/subjects/e/versions/1", None, 404, 40406, f"Subject 'e' Version 1 {GONE}"),
+    ("DELETE", "/subjects/e", None, 404, 40404, f"Subject 'e' {GONE}"),
+    ("DELETE", "/contexts/.none", None, 204, 0, None),
+    ("POST", "/contexts/.c/subjects/s/versions", {"schema": '"int"'}, 200, 0, None),
+    ("DELETE", "/contexts/.c", None, 422, 42211, "The specified context ':.c:' is not empty."),
+]  # fmt: skip
+
+
+def test_codes_and_texts_of_errors_are_confluent_s(registry: RegistryProcess) -> None:
+    for method, path, body, status, code, text in REFUSED:
+        found, document = ask(registry.url + path, method, body)
+        assert found == status, (method, path, found, document)
+        if status >= 400:
+            assert document["error_code"] == code, (method, path, document)
+            assert text is None or document["message"] == text, (method, path)
+    assert ask(f"{registry.url}/subjects") == (200, [":.c:s", "a/b c"])
+
+
+def test_contexts_have_ids_and_settings_of_their_own(registry: RegistryProcess) -> None:
     url = registry.url
-    assert ask(f"{url}/schemas/types") == (200, ["AVRO"])
-    assert ask(f"{url}/") == (200, {})
-    wrong = [
-        ("/subjects/a/versions", "POST", b"{", 422, 422),
-        ("/subjects/a/versions", "POST", [], 422, 422),
-        ("/subjects/a/versions", "POST", {}, 422, 42201),
-        ("/subjects/a/versions", "POST", {"schema": "{}"}, 422, 42201),
-        ("/subjects/a/versions", "POST", {"schema": '"int"', "schemaType": "JSON"}, 422, 42201),
-        ("/subjects/a/versions", "POST", {"schema": '"int"', "references": [{}]}, 422, 422),
-        ("/subjects/a/versions", "GET", None, 404, 40401),
-        ("/subjects/a", "POST", {"schema": '"int"'}, 404, 40401),
-        ("/subjects/a/versions/latest", "GET", None, 404, 40401),
-        ("/subjects/a/versions/none", "GET", None, 422, 42202),
-        ("/schemas/ids/1", "GET", None, 404, 40403),
-        ("/schemas/ids/x", "GET", None, 404, 40403),
-        ("/config", "PUT", {"compatibility": "SIDEWAYS"}, 422, 42203),
-        ("/config/a", "GET", None, 404, 40408),
-        ("/nowhere", "GET", None, 404, 404),
-        ("/subjects", "PUT", {}, 405, 405),
-    ]
-    for path, method, body, status, code in wrong:
-        found = ask(url + path, method, body)
-        assert (found[0], found[1]["error_code"]) == (status, code), (path, method, found)
-    subject = "a%2Fb%20c"
-    assert ask(f"{url}/subjects/{subject}/versions", "POST", {"schema": '"int"'})[0] == 200
-    assert ask(f"{url}/subjects") == (200, ["a/b c"])
+    assert made(ask(f"{url}/subjects/s/versions", "POST", {"schema": '"int"'})) == (200, 1, 1)
+    one = f"{url}/contexts/.one"
+    assert made(ask(f"{one}/subjects/s/versions", "POST", {"schema": '"string"'})) == (200, 1, 1)
+    assert made(ask(f"{url}/subjects/:.one:t/versions", "POST", {"schema": '"long"'})) == (200, 2, 1)
+    assert ask(f"{url}/contexts") == (200, [".", ".one"])
+    assert made(ask(f"{one}/subjects/v/versions", "POST", {"schema": '"int"'})) == (200, 3, 1)
+    guid = ask(f"{url}/schemas/ids/1")[1]["guid"]
+    assert ask(f"{url}/schemas/guids/{guid}")[1]["schema"] == '"int"', "the same schema has the same one everywhere"
+    assert ask(f"{url}/schemas/guids/{guid}/ids") == (200, [{"context": ".", "id": 1}, {"context": ".one", "id": 3}])
+    assert ask(f"{url}/schemas/guids/none")[1] == {"error_code": 40403, "message": "Schema none not found"}
+    assert ask(f"{one}/subjects") == (200, [":.one:s", ":.one:t", ":.one:v"])
+    assert ask(f"{url}/subjects") == (200, [":.one:s", ":.one:t", ":.one:v", "s"])
+    assert ask(f"{url}/subjects?subjectPrefix=") == (200, ["s"])
+    assert ask(f"{one}/schemas/ids/1")[1]["schema"] == '"string"'
+    found = ask(f"{url}/schemas/ids/1?fetchMaxId=true")[1]
+    assert (found["schema"], found["maxId"]) == ('"int"', 1)
+    assert ask(f"{url}/schemas/ids/2?subject=t&fetchMaxId=true")[1]["schema"] == '"long"', "found in another context"
+    assert ask(f"{one}/config", "PUT", {"compatibility": "NONE"}) == (200, {"compatibility": "NONE"})
+    assert ask(f"{url}/config/:.one:s?defaultToGlobal=true") == (200, {"compatibilityLevel": "NONE"})
+    assert ask(f"{url}/config/s?defaultToGlobal=true") == (200, {"compatibilityLevel": "BACKWARD"})
+    assert ask(f"{one}/mode", "PUT", {"mode": "READONLY"})[0] == 200
+    assert ask(f"{one}/subjects/u/versions", "POST", {"schema": '"int"'})[1]["message"] == (
+        "Subject :.one:u in context :.one: is in read-only mode"
+    )
+    assert ask(f"{url}/subjects/u/versions", "POST", {"schema": '"int"'})[0] == 200
+
+
+def test_lists_in_pages_metadata_and_deleted_versions(registry: RegistryProcess) -> None:
+    url, subjects = registry.url, f"{registry.url}/subjects"
+    for number in range(3):
+        body = {"schema": '{"type":"string"}', "metadata": {"properties": {"owner": f"team{number}"}}}
+        assert ask(f"{subjects}/s/versions", "POST", body)[1]["version"] == number + 1
+    assert ask(f"{subjects}/s/versions", "POST", {"schema": '{"type":"string"}'})[1]["version"] == 3, "it inherits"
+    assert ask(f"{subjects}/s/versions?offset=1&limit=1") == (200, [2])
+    found = ask(f"{subjects}/s/metadata?key=owner&value=team1")[1]
+    assert (found["version"], found["metadata"]) == (2, {"properties": {"owner": "team1"}})
+    assert ask(f"{subjects}/s/versions/1", "DELETE") == (200, 1)
+    assert ask(f"{subjects}/s/versions") == (200, [2, 3])
+    assert ask(f"{subjects}/s/versions?deleted=true") == (200, [1, 2, 3])
+    assert ask(f"{subjects}/s/versions?deletedOnly=true") == (200, [1])
+    assert ask(f"{subjects}/t/versions", "POST", {"schema": '"int"'})[0] == 200
+    assert ask(f"{subjects}/t", "DELETE") == (200, [1])
+    assert ask(f"{subjects}?deletedOnly=true") == (200, ["t"])
+    assert ask(f"{subjects}?deleted=true&offset=1") == (200, ["t"])
+    assert [each["version"] for each in ask(f"{url}/schemas?deleted=true")[1]] == [1, 2, 3, 1]
+    assert [each["subject"] for each in ask(f"{url}/schemas?latestOnly=true")[1]] == ["s"]
+    assert ask(f"{url}/schemas/types") == (200, ["AVRO", "JSON", "PROTOBUF"])
+    assert ask(f"{url}/config/a", "PUT", {"alias": "s", "normalize": True})[1] == {"alias": "s", "normalize": True}
+    assert ask(f"{subjects}/a/versions") == (200, [2, 3]), "an alias of s"
+
+
+def test_the_command_line(registry: RegistryProcess, tmp_path: Path) -> None:
+    def run(*arguments: str, code: int = 0, given: str = "") -> list[str]:
+        environment = {**os.environ, "PYLOGD_SCHEMA_REGISTRY": registry.url}
+        done = subprocess.run(
+            [*pylogd_command(), "schemas", *arguments], input=given, capture_output=True, text=True, timeout=SECONDS,
+            check=False, env=environment,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return (done.stdout or done.stderr).splitlines()
+
+    flight, later = tmp_path / "flight.avsc", tmp_path / "later.avsc"
+    flight.write_text(json.dumps(FLIGHT))
+    later.write_text(json.dumps({**FLIGHT, "fields": [*FLIGHT["fields"][:1], {"name": "x", "type": "int"}]}))
+    assert run("check", "flights-value", str(flight)) == ["compatible"]
+    assert run("register", "flights-value", str(flight)) == ["1"]
+    assert run("check", "flights-value", str(later), code=1) == ["not compatible"]
+    assert "40901" not in run("register", "flights-value", str(later), code=1)[0]
+    proto = 'syntax = "proto3";\nmessage A {\n  int32 a = 1;\n}\n'
+    assert run("register", "a", "-", "--type", "protobuf", given=proto) == ["2"]
+    used = 'syntax = "proto3"; import "a.proto"; message B { A a = 1; }'
+    assert run("register", "b", "-", "--type", "protobuf", "--reference", "a.proto=a:1", given=used) == ["3"]
+    assert run("list") == ["a\t1\t2\tPROTOBUF\t0", "b\t1\t3\tPROTOBUF\t1", "flights-value\t1\t1\tAVRO\t0"]
+    assert json.loads(run("show", "flights-value")[0]) == FLIGHT
+    assert run("show", "--id", "2")[-3:] == ["message A {", "  int32 a = 1;", "}"]
+    assert run("show", "nothing", code=1) == ["Error: Subject 'nothing' not found."]
 
 
 def test_a_missing_broker_is_one_line_of_error(tmp_path: Path) -> None:

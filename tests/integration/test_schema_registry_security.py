@@ -26,7 +26,7 @@ from joserfc import jwk, jwt
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.schemas.avro import SchemaRegistryClient, SchemaRegistryError
 from tests.integration.conftest import StartBroker
-from tests.integration.test_schema_registry import RegistryProcess
+from tests.integration.test_schema_registry import AT_ONCE, RegistryProcess
 
 SECONDS = 120
 BASIC = {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": "ada:secret of ada"}
@@ -68,7 +68,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
-    return start_broker()
+    return start_broker(settings=AT_ONCE)
 
 
 @pytest.fixture
@@ -132,6 +132,30 @@ def test_clients_register_and_read_over_tls(registry: RegistryProcess, certifica
     assert caught.value.code == 40101
 
 
+def test_the_command_line_over_tls_with_a_password(
+    registry: RegistryProcess, certificates: Certificates, tmp_path: Path
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(f"basic.auth.user.info=ada:secret of ada\nssl.truststore.location={certificates.authority}\n")
+
+    def run(*arguments: str, given: str = "", code: int = 0) -> str:
+        done = subprocess.run(
+            [*pylogd_command(), "schemas", *arguments, "--schema-registry", registry.url], input=given,
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+        return done.stdout or done.stderr
+
+    known = ["--command-config", str(config)]
+    assert run("register", "s", "-", "--type", "avro", *known, given='"int"') == "1\n"
+    assert run("check", "s", "-", "--type", "avro", *known, given='"long"') == "compatible\n"
+    assert run("list", *known) == "s\t1\t1\tAVRO\t0\n"
+    assert run("show", "s", *known) == '"int"\n'
+    assert "CERTIFICATE_VERIFY_FAILED" in run("list", code=1)
+    config.write_text(f"ssl.truststore.location={certificates.authority}\n")
+    assert "credentials are required" in run("list", *known, code=1)
+
+
 def test_certificates_of_clients_can_be_required(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -145,6 +169,25 @@ def test_certificates_of_clients_can_be_required(
     with pytest.raises(SchemaRegistryError, match="can't reach"):
         SchemaRegistryClient(registry.url, settings=trusted).register("s", '"string"')
     assert registry.stop() == 0
+
+
+def test_changes_are_sent_to_the_leader_over_tls_with_the_credentials_of_the_client(
+    registry: RegistryProcess, broker: BrokerProcess, certificates: Certificates, tmp_path: Path
+) -> None:
+    options = ["--tls-certificate", certificates.own, "--users", str(tmp_path / "users"), "--never-leader"]
+    settings = {**BASIC, "ssl.truststore.location": certificates.authority}
+    for number, more in enumerate(([], ["--leader-ca", certificates.authority])):
+        follower = RegistryProcess(broker.address, tmp_path / f"follower{number}.log", *options, *more)
+        client = SchemaRegistryClient(follower.url, 60.0, settings)
+        if more:
+            assert client.register("s", '"string"') == 1
+            assert SchemaRegistryClient(registry.url, settings=settings).register("s", '"string"') == 1
+        else:
+            with pytest.raises(SchemaRegistryError, match="Error while forwarding the request") as refused:
+                client.register("s", '"string"')
+            assert refused.value.code == 50003, "the leader's certificate is of an authority that nobody trusts"
+        assert follower.stop() == 0
+        assert "secret of ada" not in (tmp_path / f"follower{number}.log").read_text()
 
 
 @pytest.mark.parametrize(

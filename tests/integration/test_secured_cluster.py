@@ -164,7 +164,12 @@ def test_every_command_reaches_a_secured_cluster(secured: Secured, command: Call
             plan.write_text(json.dumps(json.JSONDecoder().raw_decode(printed)[0]))  # a note follows
         if name == "consume":
             assert set(printed.split()) >= {"a", "b"}
-    covered = {name for name, _, _ in steps} | {"load", "audit", "schema-registry"}
+    covered = {name for name, _, _ in steps} | {
+        "load",
+        "audit",
+        "schema-registry",
+        *(f"schemas {name}" for name in ("list", "show", "register", "check")),
+    }
     takes_config = {
         name
         for first in COMMANDS
@@ -315,7 +320,8 @@ def test_the_registry_is_a_user_of_the_brokers(secured: Secured, tmp_path: Path)
     )  # fmt: skip
     registry = RegistryProcess(
         secured.sasl_bootstrap, tmp_path / "registry.log", "--command-config", str(secured.properties("bob")),
-        "--topic", "bob-schemas", "--users", str(users), "--tls-certificate", str(secured.tls / "broker1.pem"),
+        "--topic", "bob-schemas", "--group-id", "bob-registries", "--users", str(users),
+        "--tls-certificate", str(secured.tls / "broker1.pem"),
     )  # fmt: skip
     client = SchemaRegistryClient(
         registry.url,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pylogd.tables.parquet.lake import Lake
-from pylogd.tables.positions import by_partition
+from pylogd.tables.position import by_partition
 from tests.fakes.s3 import S3Server
 from tests.pages import write_page
 from tests.stores.filesystems import FileSystem, opened, running_hdfs, s3a_settings

@@ -26,7 +26,7 @@ from pylogd.tables.columns import of_quarantine, of_records
 from pylogd.tables.delta.staging import DeltaStaging, TableFiles
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
-from pylogd.tables.positions import LoadRange, Position
+from pylogd.tables.position import LoadRange, Position
 from pylogd.tables.recorded import LoadRecord, Quarantine, RecordedTable, Refused, layout_json, layout_of
 
 if TYPE_CHECKING:

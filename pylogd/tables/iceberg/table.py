@@ -42,7 +42,7 @@ from pylogd.tables.errors import TableError
 from pylogd.tables.iceberg.orphans import delete_orphans
 from pylogd.tables.iceberg.staging import IcebergStaging, TableFiles
 from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
-from pylogd.tables.positions import LoadRange, Position
+from pylogd.tables.position import LoadRange, Position
 from pylogd.tables.recorded import (
     LoadRecord,
     Quarantine,

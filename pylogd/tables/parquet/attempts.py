@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pylogd.tables.errors import CommitConflict, TableError
 from pylogd.tables.parquet.files import ATTEMPTS, STAGING, Files
-from pylogd.tables.positions import LoadRange, Position, by_partition, nested
+from pylogd.tables.position import LoadRange, Position, by_partition, nested
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from pylogd.tables.parquet.commits import (
     position_of,
 )
 from pylogd.tables.parquet.evolution import evolved
-from pylogd.tables.positions import LoadRange, Position, nested
+from pylogd.tables.position import LoadRange, Position, nested
 
 
 class Change(Protocol):

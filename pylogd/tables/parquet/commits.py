@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import Layout
-from pylogd.tables.positions import Position, by_partition, nested
+from pylogd.tables.position import Position, by_partition, nested
 
 VERSION: Final = 3
 #: Version 1 has no topic ids, leader epochs and quarantine; 2 has no layout, writer and `applied`.

@@ -45,7 +45,7 @@ from pylogd.tables.parquet.checkpoints import CheckpointPath, Snapshot
 from pylogd.tables.parquet.commits import VERSION, Commit, DataFile, layout_of, position_of
 from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, QUARANTINE, REPLACED, Files, each, numbered
 from pylogd.tables.parquet.history import History
-from pylogd.tables.positions import ByPartition, Position
+from pylogd.tables.position import ByPartition, Position
 
 _log = logging.getLogger(__name__)
 

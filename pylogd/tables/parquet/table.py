@@ -22,7 +22,7 @@ from pylogd.tables.parquet.evolution import evolved
 from pylogd.tables.parquet.expiry import Expired, expire
 from pylogd.tables.parquet.files import QUARANTINE, Files
 from pylogd.tables.parquet.lake import Lake, target_path
-from pylogd.tables.positions import LoadRange, Position, by_partition
+from pylogd.tables.position import LoadRange, Position, by_partition
 
 
 class SparkFiles(Files, Protocol):

@@ -81,7 +81,7 @@ def test_values_of_all_types_are_written_and_read_unchanged(spark: Any, registry
     back = messages.select(from_avro("m", registry.url, ALL).alias("v"))
     assert back.schema["v"].dataType == kind
     assert back.collect() == frame.collect()
-    assert f"{topic}-value" in SchemaRegistryClient(registry.url)._ask("/subjects")
+    assert f"{topic}-value" in SchemaRegistryClient(registry.url)._api.ask("/subjects")
     wrong = spark.sql("select named_struct('carrier', 'A') as v")
     with pytest.raises(Exception, match="does not fit the schema"):
         wrong.select(to_avro("v", registry.url, f"{topic}-wrong", FLIGHT)).collect()

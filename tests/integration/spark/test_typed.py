@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pylogd.client import Admin, Producer
+from pylogd.client import Admin, NewTopic, Producer
 from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.spark.errors import OptionError
 from pylogd.spark.load import LoadPlan, load
 from pylogd.spark.opening import open_table
 from pylogd.spark.typed import SchemaSource
 from pylogd.tables.errors import LayoutChanged
-from pylogd.typed.rows import Registry
+from pylogd.tables.iceberg.catalogs import TableName, open_catalog
+from pylogd.tables.interface import Table
 from tests.fakes.registered import record
 from tests.integration.conftest import Address
 from tests.integration.test_schema_registry import RegistryProcess
@@ -42,68 +45,106 @@ def registry(broker: Address, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def typed_plan(broker: Address, registry: RegistryProcess, topic: str) -> LoadPlan:
-    return LoadPlan(broker.address, ("subscribe", topic), by="day", schemas=SchemaSource(Registry(registry.url)))
+    return LoadPlan(broker.address, ("subscribe", topic), by="day", schemas=SchemaSource.at(registry.url, {}))
+
+
+def rows_of(spark: Any, table: Table) -> list[Any]:
+    """Read the table as the types that it records, sorted by partition and offset."""
+    columns = table.columns
+    assert columns is not None
+    kind = from_arrow_schema(columns, prefer_timestamp_ntz=True)
+    rows = spark.read.schema(kind).parquet(*(file.path for file in table.files()))
+    assert dict(rows.dtypes)["id"] == "bigint"
+    found: list[Any] = rows.orderBy("partition", "offset").collect()
+    return found
+
+
+def quarantine_of(spark: Any, table: Table) -> list[Any]:
+    files = [file.path for file in table.quarantined()]
+    found: list[Any] = spark.read.parquet(*files).orderBy("partition", "offset").collect()
+    return found
 
 
 def test_a_typed_table_follows_its_schemas_and_quarantines_the_rest(
     spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
 ) -> None:
-    root = tmp_path / "lake"
+    root, plan = str(tmp_path / "lake"), typed_plan(broker, registry, topic)
     client = SchemaRegistryClient(registry.url)
-    old = AvroSerializer(client, OLD)
-    other = AvroSerializer(client, OTHER)
+    old, new, other = (AvroSerializer(client, schema) for schema in (OLD, NEW, OTHER))
     with Admin(broker.address) as admin:
-        admin.create_topic(topic, 2)
-    plan = typed_plan(broker, registry, topic)
-    with Producer(broker.address) as producer:
+        admin.create_topics([NewTopic(topic, 2, 1, {"retention.ms": "-1"})])
 
-        def send(value: bytes | None, partition: int) -> None:
-            producer.send(topic, value, key=b"k", partition=partition, timestamp=NOON, headers=[("h", b"1")])
+    def loaded(*messages: tuple[int, bytes | None]) -> tuple[int, int]:
+        with Producer(broker.address) as producer:
+            for partition, value in messages:
+                producer.send(topic, value, key=b"k", partition=partition, timestamp=NOON, headers=[("h", b"1")])
+        done = load(spark, open_table(spark, root), plan)
+        assert done is not None
+        return done.rows, done.quarantined
 
-        send(old(topic, {"id": 1, "timestamp": 5}), 0)
-        send(b"junk", 1)
-        send(None, 0)
-        producer.flush()
-        first = load(spark, open_table(spark, str(root)), plan)
-        assert first is not None
-        assert (first.rows, first.quarantined) == (2, 1)
+    assert loaded((0, old(topic, {"id": 1, "timestamp": 5})), (1, b"junk"), (0, None)) == (2, 1)
+    assert loaded(
+        (1, new(topic, {"id": 1 << 40, "stops": [{"x": 0.5}], "timestamp": 6})),
+        (1, old(topic, {"id": 3, "timestamp": 7})),
+        (0, other(f"{topic}-2", {"id": "a"})),
+        (0, struct.pack(">bI", 0, 1 << 30)),
+    ) == (2, 2)
+    table = open_table(spark, root)
+    assert load(spark, table, plan) is None
 
-        send(AvroSerializer(client, NEW)(topic, {"id": 1 << 40, "stops": [{"x": 0.5}], "timestamp": 6}), 1)
-        send(old(topic, {"id": 3, "timestamp": 7}), 1)
-        send(other(f"{topic}-2", {"id": "a"}), 0)
-        send(struct.pack(">bI", 0, 1 << 30), 0)
-    second = load(spark, open_table(spark, str(root)), plan)
-    assert second is not None
-    assert (second.rows, second.quarantined) == (2, 2)
-    assert load(spark, open_table(spark, str(root)), plan) is None
-
-    table = open_table(spark, str(root))
-    columns = table.columns
-    assert columns is not None
-    rows = spark.read.schema(_spark_schema(columns)).parquet(*(file.path for file in table.files()))
-    assert dict(rows.dtypes)["id"] == "bigint"
-    found = rows.orderBy("partition", "offset").select("id", "value_timestamp", "stops", "key", "headers").collect()
+    found = rows_of(spark, table)
     assert [(row.id, row.stops and [stop.x for stop in row.stops], bytes(row.key)) for row in found] == [
         (1, None, b"k"), (None, None, b"k"), (1 << 40, [0.5], b"k"), (3, None, b"k"),
     ]  # fmt: skip
     assert [row.value_timestamp and row.value_timestamp.microsecond for row in found] == [5000, None, 6000, 7000]
     assert {row.headers[0].key for row in found} == {"h"}
-
-    kept = spark.read.parquet(*(file.path for file in table.quarantined())).orderBy("partition", "offset").collect()
+    kept = quarantine_of(spark, table)
     assert [(row.partition, row.offset, row.reason[:30]) for row in kept] == [
-        (0, 2, "schema 2 does not fit the tabl"),
+        (0, 2, "schema 3 does not fit the tabl"),
         (0, 3, "the registry has no schema wit"),
         (1, 0, "no schema id: the value begins"),
     ]
-    assert bytes(kept[2].value) == b"junk"
-    assert bytes(kept[2].key) == b"k"
-    assert kept[2].timestampMs == NOON
-
+    assert (bytes(kept[2].value), bytes(kept[2].key), kept[2].timestampMs) == (b"junk", b"k", NOON)
     with pytest.raises(LayoutChanged):
-        load(spark, open_table(spark, str(root)), replace(plan, schemas=None))
+        load(spark, table, replace(plan, schemas=None))
     with pytest.raises(OptionError, match="one topic"):
-        load(spark, open_table(spark, str(root)), replace(plan, subscription=("subscribe", "a,b")))
+        load(spark, table, replace(plan, subscription=("subscribe", "a,b")))
 
 
-def _spark_schema(columns: Any) -> Any:
-    return from_arrow_schema(columns, prefer_timestamp_ntz=True)
+def test_tasks_write_typed_rows_to_iceberg(
+    spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
+) -> None:
+    name = f"iceberg:{tmp_path}/warehouse/demo.trips"
+    serialise = AvroSerializer(SchemaRegistryClient(registry.url), NEW)
+    with Admin(broker.address) as admin, Producer(broker.address) as producer:
+        admin.create_topics([NewTopic(topic, 1, 1, {"retention.ms": "-1"})])
+        producer.send(topic, serialise(topic, {"id": 1, "stops": [{"x": 0.5}], "timestamp": 6}), timestamp=NOON)
+        producer.send(topic, b"junk", timestamp=NOON)
+    done = load(spark, open_table(spark, name), typed_plan(broker, registry, topic))
+    assert done is not None
+    assert (done.rows, done.quarantined) == (1, 1)
+    catalog = open_catalog(TableName.parse(f"{tmp_path}/warehouse/demo.trips"), {})
+    (row,) = catalog.load_table("demo.trips").scan().to_arrow().to_pylist()
+    assert (row["id"], row["stops"], row["offset"]) == (1, [{"x": 0.5}], 0)
+    (kept,) = catalog.load_table("demo.trips_quarantine").scan().to_arrow().to_pylist()
+    assert (kept["offset"], kept["value"], kept["reason"][:12]) == (1, b"junk", "no schema id")
+
+
+def test_the_example_in_the_documentation(
+    spark: Any, broker: Address, registry: RegistryProcess, tmp_path: Path
+) -> None:
+    """Events are written by the page's program, loaded, and counted by the page's queries."""
+    text = (Path(__file__).parents[3] / "docs/typed-tables.md").read_text()
+    (program,), (queries,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "sql"))
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic("flights", 4, 1)])
+    exec(program.replace("localhost:9092", broker.address).replace("http://localhost:8081", registry.url), {})
+    plan = typed_plan(broker, registry, "flights")
+    assert load(spark, open_table(spark, f"{tmp_path}/flights"), plan) is not None
+    averages, reasons = queries.replace("/tmp/flights", f"{tmp_path}/flights").strip().removesuffix(";").split(";")
+    with duckdb.connect() as connection:
+        found = connection.execute(averages).fetchall()
+        ((_, reason),) = connection.execute(reasons).fetchall()
+    assert {tail for tail, _ in found} == {f"N{number}" for number in range(20)}
+    assert sum(average for _, average in found) == pytest.approx(sum(number % 7 for number in range(1000)) / 50)
+    assert reason in text

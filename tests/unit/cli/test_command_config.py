@@ -82,6 +82,6 @@ def test_every_command_that_connects_has_the_option() -> None:
         name: {option for parameter in command.params for option in parameter.opts}
         for name, command in commands(pylogd, "pylogd")
     }
-    connecting = {name for name, found in options.items() if "--bootstrap-server" in found}
+    connecting = {name for name, found in options.items() if found & {"--bootstrap-server", "--schema-registry"}}
     assert len(connecting) > 20
     assert connecting == {name for name, found in options.items() if "--command-config" in found}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from pylogd.schemas.errors import (
     ConfigNotFound,
+    IdDoesNotMatch,
     InvalidCompatibility,
     InvalidMode,
     InvalidSchema,
@@ -22,62 +22,12 @@ from pylogd.schemas.errors import (
     SubjectNotSoftDeleted,
     SubjectSoftDeleted,
     VersionNotFound,
+    VersionNotSoftDeleted,
 )
+from pylogd.schemas.model import Compatibility, NotCompared, Reference
 from pylogd.schemas.modes import Mode
-from pylogd.schemas.parsing import Compatibility, Reference, Schema, check, compare, read_schema
-from pylogd.schemas.registry import NotCompared, Registry, TopicRecord
-
-
-def record_of(*fields: dict[str, Any], name: str = "Flight") -> str:
-    return json.dumps({"type": "record", "name": name, "fields": list(fields)})
-
-
-CARRIER = {"name": "carrier", "type": "string"}
-DELAY = {"name": "delay", "type": "int"}
-DELAY_DEFAULT = {**DELAY, "default": 0}
-
-
-def read(registry: Registry, text: object, kind: object = None, references: Sequence[Reference] = ()) -> Schema:
-    """Return the schema of a request, checked."""
-    schema = read_schema(text, kind, references)
-    check(registry.definitions(schema))
-    return schema
-
-
-def conflicts(registry: Registry, subject: str, schema: Schema, which: str | None = None) -> list[str]:
-    """Return why a schema is incompatible with the subject's versions."""
-    comparison = registry.comparison(subject, schema, which)
-    return [] if comparison is None else compare(comparison)
-
-
-class Fixture:
-    """A registry whose topic is a list."""
-
-    def __init__(self) -> None:
-        self.topic: list[TopicRecord] = []
-        self.registry = Registry()
-
-    def write(self, records: list[TopicRecord]) -> None:
-        for record in records:
-            self.topic.append(record)
-            self.registry.apply(record.key, record.value)
-
-    def register(self, subject: str, text: str, *references: Reference) -> int:
-        schema = read(self.registry, text, None, references)
-        passed = self.registry.comparison(subject, schema)
-        assert passed is None or not compare(passed)
-        schema_id, records = self.registry.register(subject, schema, passed=passed)
-        self.write(records)
-        return schema_id
-
-    def compacted(self) -> Registry:
-        """Return a registry that has read the topic after a compaction."""
-        latest = {record.key: record for record in self.topic}
-        kept = [record for record in self.topic if latest[record.key] is record and record.value is not None]
-        fresh = Registry()
-        for record in kept:
-            fresh.apply(record.key, record.value)
-        return fresh
+from pylogd.schemas.registry import Registry
+from tests.unit.schemas.registries import CARRIER, DELAY, DELAY_DEFAULT, Fixture, conflicts, read, record_of
 
 
 def test_ids_and_versions() -> None:
@@ -111,7 +61,7 @@ def test_missing_subjects_versions_and_schemas_are_errors() -> None:
     with pytest.raises(SchemaNotFound):
         registry.by_id(1)
     with pytest.raises(ConfigNotFound):
-        registry.level("a", inherit=False)
+        registry.own_settings("a")
     fixture = Fixture()
     fixture.register("a", '"string"')
     with pytest.raises(VersionNotFound):
@@ -131,8 +81,8 @@ def test_texts_that_are_no_schema_are_refused(text: object) -> None:
 
 
 def test_other_schema_types_are_refused() -> None:
-    with pytest.raises(InvalidSchema, match="PROTOBUF"):
-        read(Fixture().registry, '"string"', "PROTOBUF")
+    with pytest.raises(InvalidSchema, match="Invalid schema type THRIFT: use one of AVRO, JSON, PROTOBUF"):
+        read(Fixture().registry, '"string"', "THRIFT")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +96,7 @@ def test_other_schema_types_are_refused() -> None:
 )
 def test_levels(level: str, adds_default: bool, adds_plain: bool, removes: bool) -> None:
     fixture = Fixture()
-    fixture.write(fixture.registry.set_level("a", Compatibility.named(level.lower())))
+    fixture.set_level("a", level.lower())
     fixture.register("a", record_of(CARRIER, {"name": "year", "type": "int"}))
     for fields, allowed in (
         ((CARRIER, {"name": "year", "type": "int"}, DELAY_DEFAULT), adds_default),
@@ -164,7 +114,7 @@ def test_a_transitive_level_compares_with_every_version() -> None:
     fixture.register("a", record_of(CARRIER))
     third = read(fixture.registry, record_of(CARRIER, {"name": "delay", "type": "string", "default": ""}))
     assert not conflicts(fixture.registry, "a", third)
-    fixture.write(fixture.registry.set_level(None, Compatibility.BACKWARD_TRANSITIVE))
+    fixture.set_level(None, "BACKWARD_TRANSITIVE")
     (reason,) = conflicts(fixture.registry, "a", third)
     assert "version 1" in reason
     with pytest.raises(NotCompared) as refused:
@@ -178,7 +128,7 @@ def test_references() -> None:
     fixture.register("carrier", record_of({"name": "code", "type": "string"}, name="Carrier"))
     used = Reference("Carrier", "carrier", 1)
     fixture.register("flight", record_of({"name": "carrier", "type": "Carrier"}), used)
-    assert fixture.registry.referring_to("carrier", 1) == [2]
+    assert [user.id for user in fixture.registry.referring_to("carrier", 1)] == [2]
     with pytest.raises(ReferenceExists):
         fixture.registry.delete_version("carrier", "1", permanent=False)
     with pytest.raises(ReferenceExists):
@@ -199,8 +149,10 @@ def test_deleting_hides_and_deleting_permanently_removes() -> None:
     texts = [record_of(CARRIER), record_of(CARRIER, DELAY_DEFAULT)]
     for text in texts:
         fixture.register("a", text)
-    with pytest.raises(SubjectNotSoftDeleted):
+    with pytest.raises(VersionNotSoftDeleted):
         fixture.registry.delete_version("a", "2", permanent=True)
+    with pytest.raises(SubjectNotSoftDeleted):
+        fixture.registry.delete_subject("a", permanent=True)
     number, records = fixture.registry.delete_version("a", "latest", permanent=False)
     fixture.write(records)
     assert number == 2
@@ -218,8 +170,10 @@ def test_deleting_hides_and_deleting_permanently_removes() -> None:
     fixture.write(fixture.registry.delete_subject("a", permanent=False)[1])
     numbers, records = fixture.registry.delete_subject("a", permanent=True)
     fixture.write(records)
-    assert numbers == [1, 2, 3]
+    assert numbers == [1, 3], "version 2 had the id of version 3, which replaced it"
     assert fixture.registry.subjects(deleted=True) == []
+    with pytest.raises(SchemaNotFound):
+        fixture.registry.by_id(2)
 
 
 def test_an_id_is_never_given_twice_even_after_compaction() -> None:
@@ -235,15 +189,15 @@ def test_an_id_is_never_given_twice_even_after_compaction() -> None:
 def test_a_restarted_registry_has_the_same_state() -> None:
     fixture = Fixture()
     fixture.register("a", record_of(CARRIER))
-    fixture.write(fixture.registry.set_level("a", Compatibility.FULL))
+    fixture.set_level("a", "FULL")
     fixture.register("b", '"string"')
     fixture.write(fixture.registry.delete_version("b", "1", permanent=False)[1])
     fresh = fixture.compacted()
     assert fresh.subjects() == ["a"] and fresh.subjects(deleted=True) == ["a", "b"]
-    assert fresh.level("a", inherit=False) is Compatibility.FULL
+    assert fresh.own_settings("a").level is Compatibility.FULL
     assert fresh.version("a", "1") == fixture.registry.version("a", "1")
-    fixture.write(fixture.registry.set_level("a", None))
-    assert fixture.compacted().level("a") is Compatibility.BACKWARD
+    fixture.write(fixture.registry.remove_settings("a")[1])
+    assert fixture.compacted().settings("a").level is Compatibility.BACKWARD
 
 
 @pytest.mark.parametrize(
@@ -273,7 +227,7 @@ def test_a_topic_of_confluents_registry_is_understood() -> None:
     registry.apply(b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"NONE"}')
     registry.apply(b'{"keytype":"NOOP","magic":0}', None)
     assert registry.version("t-value", "latest").id == 41
-    assert registry.level() is Compatibility.NONE
+    assert registry.settings().level is Compatibility.NONE
     registry.apply(b'{"keytype":"DELETE_SUBJECT","subject":"t-value","magic":0}', b'{"subject":"t-value","version":1}')
     assert registry.subjects() == [] and registry.subjects(deleted=True) == ["t-value"]
 
@@ -309,7 +263,7 @@ def test_an_invalid_record_is_logged_and_skipped(key: bytes, value: bytes, caplo
 def test_an_id_in_an_invalid_record_is_not_given_to_another_schema(value: bytes) -> None:
     registry = Registry()
     registry.apply(SCHEMA_KEY, value, 0)
-    assert registry.register("t", read(registry, '"string"'))[0] == 8
+    assert registry.register("t", read(registry, '"string"'))[0].id == 8
 
 
 def test_an_id_that_the_topic_gives_twice_stays_with_the_first(caplog: pytest.LogCaptureFixture) -> None:
@@ -326,7 +280,7 @@ class TestModes:
     ) -> int:
         given, records = fixture.registry.register(subject, read(fixture.registry, text), schema_id, number)
         fixture.write(records)
-        return given
+        return given.id
 
     def importing(self) -> Fixture:
         fixture = Fixture()
@@ -363,9 +317,10 @@ class TestModes:
         with pytest.raises(OperationNotPermitted, match="not in read-write mode"):
             self.register(fixture, "s", '"int"', None)
         self.register(fixture, "s", '"int"', 1, 1)
-        for subject, schema_id, number in (("t", 1, 1), ("s", 2, 1)):
-            with pytest.raises(OperationNotPermitted, match="Overwrite"):
-                self.register(fixture, subject, '"string"', schema_id, number)
+        with pytest.raises(OperationNotPermitted, match="Overwrite new schema with id 1 in context  is not permitted"):
+            self.register(fixture, "t", '"string"', 1, 1)
+        with pytest.raises(IdDoesNotMatch, match="has id 1 already"):
+            self.register(fixture, "s", '"string"', 2, 1)
 
     def test_import_begins_where_there_is_nothing_or_by_force(self) -> None:
         fixture = Fixture()
@@ -387,16 +342,16 @@ class TestModes:
             lambda: fixture.register("s", '"long"'),
             lambda: registry.delete_version("s", "1", permanent=False),
             lambda: registry.delete_subject("s", permanent=False),
-            lambda: registry.set_level(None, Compatibility.NONE),
+            lambda: registry.change_settings(None, {"compatibility": "NONE"}),
         ]
         for change in changes:
             with pytest.raises(OperationNotPermitted, match="read-only"):
                 change()
         fixture.write(registry.set_mode("s", Mode.READWRITE))
         assert registry.mode("s").writable is (mode is Mode.READONLY)
-        fixture.write(registry.set_mode("s", None))
+        fixture.write(registry.remove_mode("s")[1])
         with pytest.raises(ModeNotFound):
-            registry.mode("s", inherit=False)
+            registry.own_mode("s")
 
     def test_ids_run_out(self) -> None:
         fixture = self.importing()

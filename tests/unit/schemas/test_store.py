@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.testing import MemoryReactorClock
 
+from pylogd.client.core.admin.calls import Question
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers
 from pylogd.schemas.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
-from pylogd.schemas.parsing import read_schema
-from pylogd.schemas.registry import Registry, TopicRecord
+from pylogd.schemas.model import Schema, TopicRecord
+from pylogd.schemas.registry import Registry
 from pylogd.schemas.store import SchemaStore
-from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from pylogd.wire.records import Record
-from tests.fakes.broker import FakeBroker
 from tests.fakes.metadata import result_of
 
 
@@ -48,24 +54,25 @@ class Topic:
     def end_offset(self) -> int:
         return len(self.records) - self.hidden
 
-    def close(self) -> None:
-        """Do nothing: there are no connections."""
-
 
 class Service:
-    """A registry's store on the topic. It knows records only after `read` was called."""
+    """A registry's store on the topic. It knows records only after `read` was called. `slow`: requests are held."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.clock = MemoryReactorClock()
         self.store = SchemaStore(self.clock, "localhost:9", "_schemas", Registry())
-        self.store._appender.close()
-        self.store._appender = topic  # type: ignore[assignment]
+        self.store._appender = self  # type: ignore[assignment]
         self.held: list[tuple[Deferred[Any], Any]] = []
         self.slow = False
-        self.store._in_thread = self._in_thread  # type: ignore[method-assign]
 
-    def _in_thread(self, function: Any, *arguments: Any) -> Deferred[Any]:
+    def append(self, sequence: BatchSequence, token: str, records: list[tuple[bytes, bytes | None]]) -> Deferred[Any]:
+        return self._asked(self.topic.append, sequence, token, records)
+
+    def end_offset(self) -> Deferred[Any]:
+        return self._asked(self.topic.end_offset)
+
+    def _asked(self, function: Any, *arguments: Any) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()
         if self.slow:
             self.held.append((done, lambda: function(*arguments)))
@@ -80,15 +87,18 @@ class Service:
             maybeDeferred(work).chainDeferred(done)
 
     def read(self) -> None:
-        """Pass the committed records to the store, as its reader thread does."""
+        """Pass the committed records to the store, as its reader does."""
         end = self.topic.end_offset()
         self.store._apply(self.topic.records[self.store._next : end], end)
 
     def register(self, subject: str, text: str) -> Deferred[int]:
-        registry, schema = self.store.registry, read_schema(text, None, ())
-        return self.store.change(
-            lambda: registry.register(subject, schema, passed=registry.comparison(subject, schema))
-        )
+        registry, schema = self.store.registry, Schema(text)
+
+        def work() -> tuple[int, list[TopicRecord]]:
+            version, records = registry.register(subject, schema, passed=registry.comparison(subject, schema))
+            return version.id, records
+
+        return self.store.change(work)
 
 
 def enum(number: int) -> str:
@@ -96,7 +106,8 @@ def enum(number: int) -> str:
 
 
 def ids(service: Service) -> dict[int, str]:
-    return {number: schema.text for number, schema in service.store.registry._by_id.items()}
+    registry = service.store.registry
+    return {number: registry.by_id(number).text for _, number in registry._uses}
 
 
 def told(deferred: Deferred[Any]) -> bool:
@@ -214,10 +225,25 @@ def test_a_record_that_cannot_be_applied_is_skipped(monkeypatch: pytest.MonkeyPa
     assert result_of(done) == 2
 
 
+class Calls:
+    """A cluster that answers ListOffsets, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.metadata = SimpleNamespace(partition=lambda _: SimpleNamespace(leader=3))
+        self.asked: list[Any] = []
+
+    async def call(self, attempt: Callable[[], Awaitable[Any]], _: float) -> Any:
+        return await attempt()
+
+    async def send(self, question: Question) -> ListOffsetsResponse:
+        assert question.target == 3
+        self.asked.append(question.build(0))
+        partition = ListOffsetsPartitionResponse(0, offset=41)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse("_schemas", [partition])])
+
+
 def test_end_offsets_are_asked_for_as_a_consumer() -> None:
-    with FakeBroker("_schemas") as server:
-        appender = TopicAppender(server.address, "_schemas", 10.0)
-        assert appender.end_offset() == 0
-        appender.close()
-        (request,) = server.asked(ApiKey.LIST_OFFSETS)
-        assert request.replica_id == -1, "other ids are those of brokers, which are told the end of the log"
+    calls = Calls()
+    appender = TopicAppender(calls, "_schemas", 10.0)  # type: ignore[arg-type]
+    assert result_of(Deferred.fromCoroutine(appender.end_offset())) == 41
+    assert calls.asked[0].replica_id == -1, "other ids are those of brokers, which are told the end of the log"

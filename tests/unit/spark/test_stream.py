@@ -26,7 +26,7 @@ from pylogd.spark.errors import DataLoss, PlanError, TopicRecreated
 from pylogd.spark.offsets import report_loss
 from pylogd.spark.options import SourceOptions
 from pylogd.spark.source import PylogdReader, PylogdStreamReader
-from pylogd.tables.positions import ByPartition
+from pylogd.tables.position import ByPartition
 
 BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 

@@ -18,7 +18,7 @@ from pylogd.tables.columns import HEADERS, of_quarantine
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import Layout
 from pylogd.typed import rows as module
-from pylogd.typed.rows import RECORD_COLUMNS, Registry, table_columns
+from pylogd.typed.rows import RECORD_COLUMNS, RESERVED, Registry, table_columns
 from tests.fakes.registered import MemoryRegistry, record
 
 LAYOUT = Layout("topic", "columns")
@@ -56,7 +56,7 @@ class MemoryTable:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryRegistry]:
     found = MemoryRegistry()
-    monkeypatch.setattr(module, "SchemaRegistryClient", lambda url, settings: found)
+    monkeypatch.setattr(module, "RegistryApi", lambda url, settings: found)
     module._lookup.cache_clear()
     typed._warned.clear()
     yield found
@@ -129,6 +129,10 @@ def test_without_a_subject_there_is_no_table(client: MemoryRegistry) -> None:
     source = SchemaSource(Registry("http://registry"), subject="other")
     with pytest.raises(OptionError, match="no subject 'other'"):
         prepare(MemoryTable(), "events", source, LAYOUT)  # type: ignore[arg-type]
+
+
+def test_no_column_of_a_schema_has_the_name_that_the_writer_adds() -> None:
+    assert converted.SIDE in RESERVED
 
 
 BYTES = st.none() | st.binary(max_size=5)

@@ -21,7 +21,7 @@ from pylogd.tables.iceberg.table import IcebergTable
 from pylogd.tables.interface import DIRECTORIES, DataFile, Layout, SparkStaging, Table
 from pylogd.tables.parquet.local import LocalFiles
 from pylogd.tables.parquet.table import LakeTable
-from pylogd.tables.positions import LoadRange, Position
+from pylogd.tables.position import LoadRange, Position
 from pylogd.tables.records import RecordRows
 
 LAYOUT = Layout()

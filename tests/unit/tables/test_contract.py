@@ -16,7 +16,7 @@ import pytest
 from pylogd.clock import wall_ms
 from pylogd.tables.errors import CommitConflict, LayoutChanged, OffsetsMoved, TableError
 from pylogd.tables.interface import Layout, Table
-from pylogd.tables.positions import LoadRange, Position
+from pylogd.tables.position import LoadRange, Position
 from pylogd.tables.recorded import Quarantine
 from tests.unit.tables.cases import CASES, COLUMNS, Case, IcebergCase, records
 

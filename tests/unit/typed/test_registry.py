@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
-from pylogd.schemas.avro import SchemaRegistryClient, SchemaRegistryError
+from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError
 from pylogd.typed.errors import UnknownSchema
 from pylogd.typed.registry import Definition, Registered, SchemaLookup, Version
 
 
-class Answers(SchemaRegistryClient):
-    """A client whose answers are given; errors are raised, lists are answered one after the other."""
+class Answers(RegistryApi):
+    """An API whose answers are given; errors are raised, lists are answered one after the other."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
         self.asked: list[str] = []
 
-    def get(self, path: str) -> Any:
+    def ask(self, path: str, body: Any = None, query: Any = None) -> Any:
+        path += "?" + urlencode(query) if query else ""
         self.asked.append(path)
         answer = self.answers.get(path, SchemaRegistryError("not found", 40403))
         if isinstance(answer, list) and answer and isinstance(answer[0], Exception | dict):

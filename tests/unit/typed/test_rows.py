@@ -70,7 +70,7 @@ def test_the_columns_of_a_table_and_back() -> None:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryRegistry]:
     client = MemoryRegistry(OLD, NEW)
-    monkeypatch.setattr(module, "SchemaRegistryClient", lambda url, settings: client)
+    monkeypatch.setattr(module, "RegistryApi", lambda url, settings: client)
     module._lookup.cache_clear()
     module._decoder.cache_clear()
     yield client

@@ -12,7 +12,7 @@ from pylogd.tables.parquet.commits import Commit, DataFile
 from pylogd.tables.parquet.compaction import compact
 from pylogd.tables.parquet.files import Files
 from pylogd.tables.parquet.lake import Lake, target_path
-from pylogd.tables.positions import LoadRange
+from pylogd.tables.position import LoadRange
 
 EVERY = 4
 T0 = ("t", 0)

@@ -17,7 +17,7 @@ from pylogd.tables.parquet.expiry import Expired, expire
 from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, FLOORS, numbered
 from pylogd.tables.parquet.history import CommitExpired, History
 from pylogd.tables.parquet.lake import Lake
-from pylogd.tables.positions import LoadRange, by_partition
+from pylogd.tables.position import LoadRange, by_partition
 from tests.unit.tables.parquet.lakes import T0, compact_all, expected, load_once, records, stage
 from tests.unit.tables.parquet.memory import MemoryFiles
 

@@ -12,7 +12,7 @@ from pylogd.tables.errors import CommitConflict, TableError
 from pylogd.tables.parquet.expiry import expire
 from pylogd.tables.parquet.history import CommitExpired
 from pylogd.tables.parquet.lake import Lake
-from pylogd.tables.positions import by_partition
+from pylogd.tables.position import by_partition
 from tests.unit.tables.parquet.lakes import EVERY, T0, compact_all, expected, load_once, records
 from tests.unit.tables.parquet.memory import Actor, Crash, MemoryFiles, Turns, run_until_done
 

@@ -16,7 +16,7 @@ from pylogd.tables.parquet.commits import Commit, DataFile, columns_of
 from pylogd.tables.parquet.expiry import expire
 from pylogd.tables.parquet.files import COMMITS, numbered
 from pylogd.tables.parquet.lake import Lake, target_path
-from pylogd.tables.positions import LoadRange, by_partition
+from pylogd.tables.position import LoadRange, by_partition
 from tests.unit.tables.parquet.lakes import T0, compact_all, expected, load_once, records, stage
 from tests.unit.tables.parquet.memory import Crash, MemoryFiles
 

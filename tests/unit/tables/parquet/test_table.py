@@ -20,7 +20,7 @@ from pylogd.tables.parquet.files import COMMITS, numbered
 from pylogd.tables.parquet.history import CommitExpired
 from pylogd.tables.parquet.local import LocalFiles
 from pylogd.tables.parquet.table import LakeTable
-from pylogd.tables.positions import LoadRange
+from pylogd.tables.position import LoadRange
 
 T0 = ("t", 0)
 HOURLY = Layout()

@@ -1,0 +1,218 @@
+"""`pylogd schemas`: list, show, register and check schemas of a registry, ours or Confluent's."""
+
+# ruff: noqa: PLC0415 - the client is imported only where it is needed, so that other commands start fast
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from pylogd.cli.common import json_option
+from pylogd.cli.output import note, print_json, print_line, print_table
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_DEFAULT: Final = "http://localhost:8081"
+_TYPES: Final = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
+_REFERENCE: Final = re.compile(r"(?P<name>[^=]+)=(?P<subject>.+):(?P<version>\d+)")
+_INCOMPATIBLE: Final = 1
+
+
+@click.group()
+def schemas() -> None:
+    """List, show, register and check schemas of a registry: Avro, JSON Schema, Protobuf.
+
+    A schema is a version of a subject; a serialiser for the topic `flights` uses the subject `flights-value`. The
+    registry is `--schema-registry URL`, or PYLOGD_SCHEMA_REGISTRY. TLS and a user: `--command-config FILE`, with
+    `basic.auth.user.info=ada:secret` and `ssl.truststore.location=ca.pem`, for example.
+
+    \b
+    pylogd schemas list
+    pylogd schemas show flights-value
+    pylogd schemas check flights-value flight.avsc
+    pylogd schemas register flights-value flight.avsc
+    """
+
+
+def _registry(function: Function) -> Function:
+    """Add the options that say which registry."""
+    with_config = click.option(
+        "--command-config", "config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Properties of TLS and credentials, named as in Confluent's clients. Also from PYLOGD_COMMAND_CONFIG.",
+    )(function)  # fmt: skip
+    return click.option(
+        "-r", "--schema-registry", "url", metavar="URL", envvar="PYLOGD_SCHEMA_REGISTRY", default=_DEFAULT,
+        show_default=True, help="The registry. Also from PYLOGD_SCHEMA_REGISTRY.",
+    )(with_config)  # fmt: skip
+
+
+def _new_schema(function: Function) -> Function:
+    """Add the arguments and options that say which schema is sent."""
+    for add in (
+        click.option("--normalize", is_flag=True, help="Write equivalent schemas alike."),
+        click.option("--reference", "references", multiple=True, metavar="NAME=SUBJECT:VERSION",
+                     help="A version that the schema refers to by NAME: a type in Avro, a URI in JSON Schema, a file "
+                          "in Protobuf. May be repeated."),
+        click.option("--type", "kind", type=click.Choice(list(_TYPES.values()), case_sensitive=False),
+                     help="Default: by the file's name (.avsc, .json, .proto)."),
+        click.argument("file", type=click.File("r", encoding="utf-8")),
+        click.argument("subject"),
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
+@schemas.command("list")
+@_registry
+@click.option("--prefix", default="", metavar="TEXT", help="Only subjects that begin with this.")
+@click.option("--all", "every", is_flag=True, help="All versions, not only each subject's last.")
+@click.option("--deleted", is_flag=True, help="Soft-deleted versions too.")
+@json_option
+def list_schemas(url: str, config: Path | None, prefix: str, every: bool, deleted: bool, as_json: bool) -> None:
+    """Print the subjects with their last version, its id and type, and how many schemas it refers to.
+
+    In a pipe, a line for each version: subject, version, id, type, references.
+
+    \b
+    pylogd schemas list --prefix flights
+    pylogd schemas list --prefix :.production: --all
+    """
+    start = prefix if prefix.startswith(":.") else ":*:" + prefix
+    query = {"subjectPrefix": start, "latestOnly": _flag(not every), "deleted": _flag(deleted)}
+    found = _api(url, config).ask("/schemas", query=query)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (each["subject"], each["version"], each["id"], each.get("schemaType", "AVRO"), len(each.get("references", ())))
+        for each in found
+    ]
+    print_table(("subject", ">version", ">id", "type", ">references"), rows)
+
+
+@schemas.command()
+@_registry
+@click.option("--id", "schema_id", type=int, metavar="NUMBER", help="The schema with this id, instead of a subject's.")
+@click.option("--deleted", is_flag=True, help="A soft-deleted version too.")
+@click.option("--json", "as_json", is_flag=True, help="Print all that the registry says of it, as JSON.")
+@click.argument("subject", required=False)
+@click.argument("version", default="latest")
+def show(
+    url: str,
+    config: Path | None,
+    schema_id: int | None,
+    deleted: bool,
+    as_json: bool,
+    subject: str | None,
+    version: str,
+) -> None:
+    """Print a schema: the last version of SUBJECT, or VERSION, or the one with an id.
+
+    A message's id is in its bytes 1 to 4.
+
+    \b
+    pylogd schemas show flights-value
+    pylogd schemas show flights-value 2 > flight.avsc
+    pylogd schemas show --id 41
+    """
+    from pylogd.schemas.api_client import path_of
+
+    if (schema_id is None) == (subject is None):
+        raise click.UsageError("name a SUBJECT or an --id")
+    path = (
+        path_of("schemas", "ids", schema_id) if subject is None else path_of("subjects", subject, "versions", version)
+    )
+    found = _api(url, config).ask(path, query={"deleted": _flag(deleted)})
+    if as_json:
+        print_json(found)
+    elif found.get("schemaType") == "PROTOBUF":
+        for line in found["schema"].splitlines():
+            print_line(line)
+    else:
+        print_json(json.loads(found["schema"]))
+
+
+@schemas.command()
+@_registry
+@_new_schema
+def register(url: str, config: Path | None, subject: str, file: Any, **given: Any) -> None:
+    """Register the schema in FILE (- for standard input) as the last version of SUBJECT; print its id.
+
+    A schema that the subject has already keeps its version. One that is not compatible with the earlier versions is
+    refused: `pylogd schemas check` says why.
+
+    \b
+    pylogd schemas register flights-value flight.avsc
+    pylogd schemas register flights-value flight.proto --reference carrier.proto=carriers:1
+    """
+    from pylogd.schemas.api_client import path_of
+
+    query = {"normalize": _flag(given["normalize"])}
+    answer = _api(url, config).ask(path_of("subjects", subject, "versions"), _body(file, **given), query)
+    print_line(str(answer["id"]))
+
+
+@schemas.command()
+@_registry
+@click.option(
+    "--version", metavar="NUMBER|latest", help="Compare with this version. Default: as the subject's level says."
+)
+@_new_schema
+def check(url: str, config: Path | None, subject: str, file: Any, version: str | None, **given: Any) -> None:
+    """Say whether the schema in FILE (- for standard input) could be registered for SUBJECT.
+
+    It is compared with the subject's versions by its compatibility level. Exit status 1 and the reasons on standard
+    error if it is not compatible.
+
+    \b
+    pylogd schemas check flights-value flight.avsc
+    pylogd schemas check flights-value flight.avsc --version 2
+    """
+    from pylogd.schemas.api_client import path_of
+
+    parts = ["compatibility", "subjects", subject, "versions", *([] if version is None else [version])]
+    query = {"normalize": _flag(given["normalize"]), "verbose": "true"}
+    answer = _api(url, config).ask(path_of(*parts), _body(file, **given), query)
+    for reason in answer.get("messages", ()):
+        note(str(reason))
+    print_line("compatible" if answer["is_compatible"] else "not compatible")
+    if not answer["is_compatible"]:
+        click.get_current_context().exit(_INCOMPATIBLE)
+
+
+def _api(url: str, config: Path | None) -> Any:
+    """Return the registry's API. Raises BadParameter."""
+    from pylogd.client.properties import parse_properties
+    from pylogd.schemas.api_client import RegistryApi
+
+    try:
+        settings = {} if config is None else parse_properties(config.read_text("utf-8"))
+        return RegistryApi(url, settings=settings)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _body(file: Any, kind: str | None, references: Sequence[str], normalize: bool) -> Mapping[str, Any]:
+    """Return the body of a request with the schema in a file. Raises BadParameter."""
+    kind = kind or _TYPES.get(Path(file.name).suffix)
+    if kind is None:
+        raise click.UsageError(f"name the --type of {file.name}: its name does not end with {', '.join(_TYPES)}")
+    used = []
+    for text in references:
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
+            raise click.BadParameter(f"{text!r} is not NAME=SUBJECT:VERSION", param_hint="--reference")
+        used.append({**match.groupdict(), "version": int(match["version"])})
+    try:
+        return {"schema": file.read(), "schemaType": kind, "references": used}
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{file.name} is not text in UTF-8", param_hint="FILE") from None
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,88 @@
+"""JSON Schema, drafts 3 to 2020-12: `jsonschema` decides whether a schema is valid, `referencing` finds references.
+
+Which changes are compatible is in `json_differences`. jsoncompat was tried for it and not taken: it gives no reasons,
+refuses drafts before 2020-12 and references to other schemas, and accepts a changed `pattern`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import Draft7Validator, validator_for
+from referencing import Registry, Resource
+from referencing.exceptions import NoSuchResource, Unresolvable
+from referencing.jsonschema import DRAFT7, specification_with
+from referencing.typing import URI
+
+from pylogd.schemas.errors import InvalidSchema
+from pylogd.schemas.formats.json_differences import incompatibilities
+from pylogd.schemas.formats.json_nodes import JsonSchemas
+from pylogd.schemas.model import Definitions
+
+_NESTED: Final = "not a JSON Schema: it is nested too deeply"
+
+
+def canonical(definitions: Definitions, *, normalize: bool) -> str:
+    """Return the last of these definitions as compact JSON, its attributes sorted with `normalize`."""
+    try:
+        document = _document(definitions[-1].text)
+        _load(definitions).check()
+        return json.dumps(document, separators=(",", ":"), sort_keys=normalize)
+    except RecursionError:
+        raise InvalidSchema(_NESTED) from None
+
+
+def rendered(definitions: Definitions, form: str) -> str:
+    """Return the schema as it is; `resolved` is not supported."""
+    if form == "resolved":
+        raise InvalidSchema("format=resolved is not supported: get the references one by one")
+    return definitions[-1].text
+
+
+def conflicts(reader: Definitions, writer: Definitions) -> list[str]:
+    """Return why values that are valid by `writer` may not be by `reader`, by the rules of Confluent's registry."""
+    try:
+        return incompatibilities(_load(writer).root(), _load(reader).root())
+    except RecursionError:
+        raise InvalidSchema(_NESTED) from None
+
+
+def _document(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidSchema(f"not a JSON Schema: the text is not JSON: {error}") from None
+    if not isinstance(found, dict | bool):
+        raise InvalidSchema("not a JSON Schema: it must be an object, true or false")
+    validator = validator_for(found, default=Draft7Validator)
+    try:
+        validator.check_schema(found)
+    except SchemaError as error:
+        raise InvalidSchema(f"not a JSON Schema: {error.message} (at {error.json_path})") from None
+    return found
+
+
+def _load(definitions: Definitions) -> JsonSchemas:
+    """Return the schemas, with every name that they are referred to by."""
+    documents = [(definition.name, _document(definition.text)) for definition in definitions]
+    specification = specification_with(_dialect(documents[-1][1]), default=DRAFT7)
+    resources = {
+        name: Resource.from_contents(document, default_specification=specification) for name, document in documents
+    }
+
+    def retrieve(uri: URI) -> Resource[Any]:
+        for name, resource in resources.items():
+            if name and (uri == name or uri.endswith("/" + name.lstrip("./"))):
+                return resource
+        raise NoSuchResource(ref=uri)  # type: ignore[call-arg]
+
+    root = resources[""]
+    registry: Registry[Any] = Registry(retrieve=retrieve)  # type: ignore[call-arg]
+    return JsonSchemas(registry.resolver_with_root(root), root.contents, Unresolvable)
+
+
+def _dialect(document: Any) -> str:
+    found = document.get("$schema", "") if isinstance(document, dict) else ""
+    return str(found)

@@ -1,0 +1,328 @@
+"""What the registry's HTTP API answers, by method and path.
+
+Strategy: a table (`routes`) maps method and path to a handler. A handler takes an ApiRequest and returns the JSON
+document to send, a `Text`, a Deferred of one, or a coroutine. It raises the errors of `schemas.errors`.
+Source: Confluent Schema Registry API reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from pylogd.schemas.api_request import ApiRequest
+from pylogd.schemas.checking import SchemaChecker
+from pylogd.schemas.contexts import WILDCARD, context_named
+from pylogd.schemas.errors import (
+    IncompatibleSchema,
+    InvalidSchema,
+    SchemaNotFound,
+    StoreTimedOut,
+    SubjectNotFound,
+)
+from pylogd.schemas.lookups import documents
+from pylogd.schemas.model import KINDS, Comparison, NotCompared, Schema, TopicRecord, Version
+from pylogd.schemas.modes import Mode
+from pylogd.schemas.reading import SchemaReader
+from pylogd.schemas.registry import Registry
+from pylogd.schemas.store import SchemaStore
+
+#: How often a registration is compared again because other versions were registered meanwhile.
+_MOST_COMPARISONS: Final = 5
+_ONE: Final = r"([^/]+)"
+_SUBJECT: Final = f"/subjects/{_ONE}"
+_VERSION: Final = f"{_SUBJECT}/versions/{_ONE}"
+_ID: Final = f"/schemas/ids/{_ONE}"
+
+
+class Text(NamedTuple):
+    """An answer that is sent as it is: a schema."""
+
+    text: str
+
+
+Handler = Callable[[ApiRequest], Any]
+
+
+class Route(NamedTuple):
+    """A method and a path, and what answers it. `change`: whether it changes the registry, so that the leader does it.
+
+    settled: for a change: returns what is known already, so that nothing has to change, or None.
+    """
+
+    method: str
+    path: re.Pattern[str]
+    handler: Handler
+    change: bool = False
+    settled: Handler | None = None
+
+
+class Handlers:
+    """The handlers, for one registry."""
+
+    def __init__(self, store: SchemaStore, checker: SchemaChecker) -> None:
+        self._store = store
+        self._checker = checker
+        self._registry: Registry = store.registry
+        self._reader = SchemaReader(self._registry, checker)
+
+    def routes(self) -> list[Route]:
+        """Return the table of all routes."""
+        reads: list[tuple[str, str, Handler]] = [
+            ("GET", "/", lambda _: {}),
+            ("GET", "/contexts", lambda request: request.page(self._registry.contexts())),
+            ("GET", "/subjects", self._subjects),
+            ("POST", _SUBJECT, self._look_up),
+            ("GET", _SUBJECT + "/versions", self._versions),
+            ("GET", _SUBJECT + "/metadata", self._with_metadata),
+            ("GET", _VERSION, self._version),
+            ("GET", _VERSION + "/schema", self._version_text),
+            ("GET", _VERSION + "/referencedby", self._referenced_by),
+            ("GET", "/schemas", self._schemas),
+            ("GET", "/schemas/types", lambda _: list(KINDS)),
+            ("GET", f"/schemas/guids/{_ONE}", self._schema_of_guid),
+            ("GET", f"/schemas/guids/{_ONE}/ids", self._ids_of_guid),
+            ("GET", _ID, self._schema),
+            ("GET", _ID + "/schema", self._schema_text),
+            ("GET", _ID + "/subjects", self._subjects_of),
+            ("GET", _ID + "/versions", self._versions_of),
+            ("GET", f"/config(?:/{_ONE})?", self._settings),
+            ("GET", f"/mode(?:/{_ONE})?", self._mode),
+            ("POST", f"/compatibility{_SUBJECT}/versions(?:/{_ONE})?", self._compatible),
+        ]
+        changes: list[tuple[str, str, Handler]] = [
+            ("DELETE", _SUBJECT, self._delete_subject),
+            ("DELETE", _VERSION, self._delete_version),
+            ("DELETE", f"/contexts/{_ONE}", self._delete_context),
+            ("PUT", f"/config(?:/{_ONE})?", self._set_settings),
+            ("DELETE", f"/config(?:/{_ONE})?", self._remove_settings),
+            ("PUT", f"/mode(?:/{_ONE})?", self._set_mode),
+            ("DELETE", f"/mode(?:/{_ONE})?", self._remove_mode),
+        ]
+        return [
+            *(Route(method, re.compile(path), handler) for method, path, handler in reads),
+            *(Route(method, re.compile(path), handler, True) for method, path, handler in changes),
+            Route("POST", re.compile(_SUBJECT + "/versions"), self._register, True, self._registered),
+        ]
+
+    async def catch_up(self) -> None:
+        """Wait until all changes that were made so far are known here. Raises StoreTimedOut."""
+        await self._store.catch_up()
+
+    def _subject(self, request: ApiRequest) -> str:
+        """Return the subject of a request, or the one that it is an alias of."""
+        subject = request.subject()
+        return self._registry.settings(subject).alias or subject
+
+    # Subjects and versions -----------------------------------------------------------------------------------------
+
+    def _subjects(self, request: ApiRequest) -> Sequence[str]:
+        start = request.start(WILDCARD)
+        only = request.flag("deletedOnly")
+        return request.page(self._registry.subjects(deleted=request.flag("deleted"), only=only, start=start))
+
+    def _versions(self, request: ApiRequest) -> Sequence[int]:
+        subject, only = self._subject(request), request.flag("deletedOnly")
+        return request.page(self._registry.versions(subject, deleted=request.flag("deleted"), only=only))
+
+    def _found(self, request: ApiRequest, *, deleted: bool = False) -> Any:
+        deleted = deleted or request.flag("deleted")
+        return self._registry.version(self._subject(request), request.parts[1], deleted=deleted)
+
+    async def _version(self, request: ApiRequest) -> dict[str, Any]:
+        found = self._found(request)
+        return {**found.as_json(), "schema": await self._form(request, found.subject, found.schema)}
+
+    async def _version_text(self, request: ApiRequest) -> Text:
+        found = self._found(request)
+        return Text(await self._form(request, found.subject, found.schema))
+
+    async def _with_metadata(self, request: ApiRequest) -> dict[str, Any]:
+        metadata = dict(zip(request.texts("key"), request.texts("value"), strict=False))
+        subject, deleted = self._subject(request), request.flag("deleted")
+        found = self._registry.versions_with(subject, deleted=deleted, metadata=metadata)
+        return {**found.as_json(), "schema": await self._form(request, found.subject, found.schema)}
+
+    def _referenced_by(self, request: ApiRequest) -> Sequence[int]:
+        used = self._found(request, deleted=True)
+        deleted = request.flag("deleted")
+        users = self._registry.referring_to(used.subject, used.version, deleted=deleted)
+        return request.page(sorted({user.id for user in users}))
+
+    async def _form(self, request: ApiRequest, subject: str, schema: Schema) -> str:
+        """Return a schema's text in the form that the request asks for."""
+        form = request.text("format")
+        if not form:
+            return schema.text
+        definitions = self._registry.definitions(subject, schema)
+        return str(await self._checker.render(request.client, schema.kind, definitions, form))
+
+    async def _read(self, request: ApiRequest, subject: str) -> Schema:
+        normalize = request.flag("normalize")
+        return await self._reader.read(request.client, subject, request.document(), normalize=normalize)
+
+    async def _look_up(self, request: ApiRequest) -> dict[str, Any]:
+        subject = self._subject(request)
+        schema, deleted = await self._read(request, subject), request.flag("deleted")
+        found = self._registry.find(subject, schema, deleted=deleted)
+        if found is None and not self._registry.has_subject(subject, deleted=deleted):
+            raise SubjectNotFound(f"Subject '{subject}' not found.")
+        if found is None:
+            raise SchemaNotFound("Schema not found")
+        return {**found.as_json(), "schema": await self._form(request, subject, found.schema)}
+
+    async def _registered(self, request: ApiRequest) -> dict[str, Any] | None:
+        """Return the version of a schema that the subject has already, None if it must be registered."""
+        subject, wanted = self._subject(request), request.number("id")
+        if request.number("version") is not None:
+            return None
+        found = self._registry.find(subject, await self._read(request, subject))
+        return None if found is None or wanted not in (None, found.id) else _made(found)
+
+    async def _register(self, request: ApiRequest) -> dict[str, Any]:
+        wanted, number, subject = request.number("id"), request.number("version"), self._subject(request)
+        schema = await self._read(request, subject)
+        passed: Comparison | None = None
+
+        def work() -> tuple[dict[str, Any], list[TopicRecord]]:
+            made, records = self._registry.register(subject, schema, wanted, number, passed=passed)
+            return _made(made), records
+
+        for _ in range(_MOST_COMPARISONS):
+            try:
+                done: dict[str, Any] = await self._store.change(work)
+                return done
+            except NotCompared as missing:
+                passed = missing.comparison
+            reasons = await self._checker.compare(request.client, passed)
+            if reasons:
+                raise IncompatibleSchema(
+                    f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
+                    f"details: [{', '.join(_details(reasons, passed))}]"
+                )
+        raise StoreTimedOut("the change was not made: other versions of the subject kept being registered; try again")
+
+    def _delete_subject(self, request: ApiRequest) -> Deferred[list[int]]:
+        permanent, subject = request.flag("permanent"), self._subject(request)
+        return self._store.change(lambda: self._registry.delete_subject(subject, permanent=permanent))
+
+    def _delete_version(self, request: ApiRequest) -> Deferred[int]:
+        permanent, subject = request.flag("permanent"), self._subject(request)
+        return self._store.change(lambda: self._registry.delete_version(subject, request.parts[1], permanent=permanent))
+
+    def _delete_context(self, request: ApiRequest) -> Deferred[None]:
+        context = context_named(request.parts[0])
+        return self._store.change(lambda: (None, self._registry.delete_context(context)))
+
+    # Schemas -------------------------------------------------------------------------------------------------------
+
+    def _schemas(self, request: ApiRequest) -> Sequence[dict[str, Any]]:
+        start, deleted = request.start(WILDCARD), request.flag("deleted")
+        found = self._registry.listed(start=start, deleted=deleted, latest=request.flag("latestOnly"))
+        return documents(request.page(found))
+
+    async def _schema(self, request: ApiRequest) -> dict[str, Any]:
+        subject = request.subject_of_id()
+        used = self._registry.uses_of(request.id(), subject, deleted=True)[0]
+        text = await self._form(request, used.subject, used.schema)
+        document = {**used.schema.members(), "guid": used.guid, "schema": text}
+        if request.flag("fetchMaxId"):
+            document["maxId"] = self._registry.last_id(subject)
+        return document
+
+    async def _schema_text(self, request: ApiRequest) -> Text:
+        used = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=True)[0]
+        return Text(await self._form(request, used.subject, used.schema))
+
+    async def _schema_of_guid(self, request: ApiRequest) -> dict[str, Any]:
+        used = next(iter(self._registry.by_guid(request.parts[0]).values()))
+        text = await self._form(request, used.subject, used.schema)
+        return {**used.schema.members(), "guid": used.guid, "schema": text}
+
+    def _ids_of_guid(self, request: ApiRequest) -> list[dict[str, Any]]:
+        return [{"context": context, "id": number} for context, number in self._registry.by_guid(request.parts[0])]
+
+    def _subjects_of(self, request: ApiRequest) -> Sequence[str]:
+        uses = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=request.flag("deleted"))
+        return request.page(sorted({use.subject for use in uses}))
+
+    def _versions_of(self, request: ApiRequest) -> Sequence[dict[str, Any]]:
+        uses = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=request.flag("deleted"))
+        return request.page([{"subject": use.subject, "version": use.version} for use in uses])
+
+    # Compatibility -------------------------------------------------------------------------------------------------
+
+    async def _compatible(self, request: ApiRequest) -> dict[str, Any]:
+        subject, which = self._subject(request), request.parts[1] or None
+        verbose = request.flag("verbose")
+        try:
+            comparison = self._registry.comparison(subject, await self._read(request, subject), which)
+            reasons = [] if comparison is None else await self._checker.compare(request.client, comparison)
+            messages = [] if comparison is None or not reasons else _details(reasons, comparison)
+        except InvalidSchema as error:
+            if not verbose:
+                raise
+            messages = [error.message]
+        return {"is_compatible": not messages, **({"messages": messages} if verbose else {})}
+
+    def _settings(self, request: ApiRequest) -> dict[str, Any]:
+        scope, inherit = request.scope(), request.flag("defaultToGlobal")
+        found = self._registry.settings(scope) if inherit else self._registry.own_settings(scope)
+        return found.as_json("compatibilityLevel")
+
+    def _set_settings(self, request: ApiRequest) -> Deferred[dict[str, Any]]:
+        scope, document = request.scope(), request.document()
+
+        def work() -> tuple[dict[str, Any], list[TopicRecord]]:
+            settings, records = self._registry.change_settings(scope, document)
+            return settings.as_json("compatibility"), records
+
+        return self._store.change(work)
+
+    def _remove_settings(self, request: ApiRequest) -> Deferred[dict[str, Any]]:
+        scope = request.scope()
+
+        def work() -> tuple[dict[str, Any], list[TopicRecord]]:
+            before, records = self._registry.remove_settings(scope)
+            return before.as_json("compatibilityLevel"), records
+
+        return self._store.change(work)
+
+    # Modes ---------------------------------------------------------------------------------------------------------
+
+    def _mode(self, request: ApiRequest) -> dict[str, str]:
+        scope, inherit = request.scope(), request.flag("defaultToGlobal")
+        return {"mode": (self._registry.mode(scope) if inherit else self._registry.own_mode(scope)).value}
+
+    def _set_mode(self, request: ApiRequest) -> Deferred[dict[str, str]]:
+        scope, force = request.scope(), request.flag("force")
+        mode = Mode.named(request.document().get("mode"))
+        return self._store.change(lambda: ({"mode": mode.value}, self._registry.set_mode(scope, mode, force=force)))
+
+    def _remove_mode(self, request: ApiRequest) -> Deferred[dict[str, str]]:
+        scope, recursive = request.scope(), request.flag("recursive")
+
+        def work() -> tuple[dict[str, str], list[TopicRecord]]:
+            before, records = self._registry.remove_mode(scope, recursive=recursive)
+            return {} if before is None else {"mode": before.value}, records
+
+        return self._store.change(work)
+
+
+def _made(version: Version) -> dict[str, Any]:
+    """Return the answer to a registration."""
+    return {"id": version.id, "version": version.version, "guid": version.guid}
+
+
+def _details(reasons: Sequence[str], comparison: Comparison) -> list[str]:
+    """Return why a schema is incompatible, with the last version it was compared with and the level."""
+    version, definitions = comparison.earlier[-1]
+    return [
+        *reasons,
+        f"{{oldSchemaVersion: {version}}}",
+        f"{{oldSchema: '{definitions[-1].text}'}}",
+        f"{{compatibility: '{comparison.level.value}'}}",
+    ]

@@ -1,0 +1,298 @@
+"""Questions about the registry's state: which subjects, versions, schemas, settings and modes there are.
+
+Must not know: HTTP, brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pylogd.schemas.contexts import DEFAULT, EVERY, WILDCARD, QualifiedSubject, beside, context_of, prefix
+from pylogd.schemas.errors import (
+    ConfigNotFound,
+    InvalidSchema,
+    InvalidVersion,
+    ModeNotFound,
+    SchemaNotFound,
+    SubjectNotFound,
+    VersionNotFound,
+)
+from pylogd.schemas.model import Comparison, Compatibility, Definitions, Reference, Schema, Version, definitions_of
+from pylogd.schemas.modes import Mode
+from pylogd.schemas.settings import Settings
+from pylogd.schemas.state import MAX_NUMBER, RegistryState
+
+LATEST = "latest"
+
+
+class Lookups(RegistryState):
+    """The state, with what can be asked of it. `level`: the compatibility level where none was set.
+
+    Arguments of several methods: deleted: whether soft-deleted versions are looked at too. subject: its full name.
+    """
+
+    def __init__(self, level: Compatibility = Compatibility.BACKWARD) -> None:
+        super().__init__()
+        self._default = Settings(level)
+
+    # Subjects and versions -----------------------------------------------------------------------------------------
+
+    def contexts(self) -> list[str]:
+        """Return the names of all contexts, the default one first."""
+        return [DEFAULT, *sorted(self._contexts)]
+
+    def subjects(self, *, deleted: bool = False, only: bool = False, start: str = WILDCARD) -> list[str]:
+        """Return the full names of subjects, sorted. only: of those without a live version only.
+
+        start: what they begin with: `:.context:` for a context, `:*:` and a text for all contexts.
+        """
+        every = start.startswith(WILDCARD)
+        begin = start.removeprefix(WILDCARD) if every else start
+        found = []
+        for name, versions in self._subjects.items():
+            text = QualifiedSubject.of(name).subject if every else name
+            outside = not every and not begin and context_of(name) != DEFAULT
+            live = any(not version.deleted for version in versions.values())
+            if text.startswith(begin) and not outside and ((not live) if only else (live or deleted)):
+                found.append(name)
+        return sorted(found)
+
+    def has_subject(self, subject: str, *, deleted: bool = False) -> bool:
+        """Return whether a subject has a version."""
+        return any(deleted or not version.deleted for version in self._subjects.get(subject, {}).values())
+
+    def versions(self, subject: str, *, deleted: bool = False, only: bool = False) -> list[int]:
+        """Return the subject's versions, ascending. only: deleted ones only. Raises SubjectNotFound if it has none."""
+        if not self.has_subject(subject, deleted=deleted or only):
+            raise SubjectNotFound(f"Subject '{subject}' not found.")
+        versions = self._subjects[subject].items()
+        return sorted(at for at, version in versions if (version.deleted if only else deleted or not version.deleted))
+
+    def version(self, subject: str, which: str, *, deleted: bool = False) -> Version:
+        """Return a version by its number, or the last one for "latest" or "-1".
+
+        A subject that is not in the default context is looked for in the others. Raises SubjectNotFound,
+        VersionNotFound or InvalidVersion.
+        """
+        number = version_number(which)
+        names = [subject]
+        if context_of(subject) == DEFAULT:
+            names += [prefix(context) + subject for context in sorted(self._contexts)]
+        for name in names:
+            found = self._numbered(name, number, deleted=deleted)
+            if found is not None:
+                return found
+        if not self.has_subject(subject, deleted=deleted):
+            raise SubjectNotFound(f"Subject '{subject}' not found.")
+        raise VersionNotFound(f"Version {number} not found.")
+
+    def _numbered(self, subject: str, number: int, *, deleted: bool) -> Version | None:
+        versions = self._subjects.get(subject, {})
+        if number < 0:
+            live = [at for at, version in versions.items() if deleted or not version.deleted]
+            return versions[max(live)] if live else None
+        found = versions.get(number)
+        return found if found is not None and (deleted or not found.deleted) else None
+
+    def latest(self, subject: str) -> Version | None:
+        """Return the last live version of a subject, None if it has none."""
+        return self._numbered(subject, -1, deleted=False)
+
+    def versions_with(self, subject: str, *, deleted: bool, metadata: Mapping[str, str]) -> Version:
+        """Return the last version whose metadata has these properties. Raises SubjectNotFound or SchemaNotFound."""
+        for number in reversed(self.versions(subject, deleted=deleted)):
+            found = self._subjects[subject][number]
+            properties = found.schema.members().get("metadata", {}).get("properties", {})
+            if metadata.items() <= properties.items():
+                return found
+        raise SchemaNotFound("Schema not found")
+
+    def listed(self, *, start: str, deleted: bool, latest: bool) -> list[Version]:
+        """Return the versions of all subjects that begin with `start`. latest: only each subject's last."""
+        found = []
+        for subject in self.subjects(deleted=deleted, start=start):
+            numbers = self.versions(subject, deleted=deleted)
+            found += [self._subjects[subject][number] for number in (numbers[-1:] if latest else numbers)]
+        return found
+
+    def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
+        """Return the newest version of a subject that has this schema, or None.
+
+        A schema without metadata and rules is also found if it has those of the last version.
+        """
+        for identity in dict.fromkeys((schema.identity, self.inheriting(subject, schema).identity)):
+            for _, version in sorted(self._subjects.get(subject, {}).items(), reverse=True):
+                if (deleted or not version.deleted) and version.schema.identity == identity:
+                    return version
+        return None
+
+    def inheriting(self, subject: str, schema: Schema) -> Schema:
+        """Return a schema with the metadata and rules of the subject's last version, if it has none itself."""
+        last = self.latest(subject)
+        if schema.extras or last is None or not last.schema.extras:
+            return schema
+        return Schema(schema.text, schema.references, schema.kind, last.schema.extras)
+
+    # Schemas -------------------------------------------------------------------------------------------------------
+
+    def by_id(self, schema_id: int, subject: str = "") -> Schema:
+        """Return the schema with an id. subject: says the context; "" for the default one, then any other.
+
+        Raises SchemaNotFound.
+        """
+        return self._uses_in_context(schema_id, subject)[0].schema
+
+    def _uses_in_context(self, schema_id: int, subject: str) -> list[Version]:
+        context = context_of(subject)
+        bare = QualifiedSubject.of(subject).subject
+        for each in [context] if context != DEFAULT else [DEFAULT, *sorted(self._contexts)]:
+            uses = self._uses.get((each, schema_id))
+            if uses and (
+                each == context or not bare or any(QualifiedSubject.of(name).subject == bare for name, _ in uses)
+            ):
+                return list(uses.values())
+        raise SchemaNotFound(f"Schema {schema_id} not found")
+
+    def uses_of(self, schema_id: int, subject: str = "", *, deleted: bool = False) -> list[Version]:
+        """Return the versions that have a schema. Raises SchemaNotFound."""
+        found = [use for use in self._uses_in_context(schema_id, subject) if deleted or not use.deleted]
+        return sorted(found, key=lambda version: (version.subject, version.version))
+
+    def by_guid(self, guid: str) -> dict[tuple[str, int], Version]:
+        """Return a version of each context and id that has a schema, by these. Raises SchemaNotFound."""
+        found = self._guids.get(guid)
+        if not found:
+            raise SchemaNotFound(f"Schema {guid} not found")
+        return dict(sorted(found.items()))
+
+    def last_id(self, subject: str = "") -> int:
+        """Return the largest id given so far in the context of a subject."""
+        return self._last_ids.get(context_of(subject), 0)
+
+    def knows(self, context: str, schema: Schema) -> bool:
+        """Return whether a schema is registered in a context, and is therefore valid."""
+        return (context, schema.identity) in self._ids
+
+    # References ----------------------------------------------------------------------------------------------------
+
+    def referring_to(self, subject: str, number: int, *, deleted: bool = False) -> list[Version]:
+        """Return the versions that refer to this one."""
+        return [
+            version
+            for version in self._all_versions()
+            if version.schema.references and (deleted or not version.deleted)
+            and any(
+                (beside(version.subject, used.subject), used.version) == (subject, number)
+                for used in version.schema.references
+            )
+        ]  # fmt: skip
+
+    def resolve(self, parent: str, reference: Reference) -> tuple[str, Schema]:
+        """Return what a schema of the subject `parent` refers to: its subject and itself. Raises InvalidSchema."""
+        subject = beside(parent, reference.subject)
+        found = self._numbered(subject, reference.version, deleted=True)
+        if found is None:
+            raise InvalidSchema(f"reference {reference.name!r}: subject {subject!r} has no version {reference.version}")
+        return subject, found.schema
+
+    def definitions(self, subject: str, schema: Schema) -> Definitions:
+        """Return the schemas that a schema of this subject refers to, and last itself. Raises InvalidSchema."""
+        try:
+            return definitions_of(subject, schema, self.resolve)
+        except RecursionError:
+            raise InvalidSchema("its references form too long a chain") from None
+
+    def comparison(self, subject: str, schema: Schema, which: str | None = None) -> Comparison | None:
+        """Return what a schema must be compared with: the subject's versions by its level, or only version `which`.
+
+        None if there is nothing to compare. Raises VersionNotFound, InvalidVersion or InvalidSchema.
+        """
+        settings = self.settings(subject)
+        level = settings.level or Compatibility.BACKWARD
+        if which is None:
+            live = [self._subjects[subject][at] for at in self.versions(subject)] if self.has_subject(subject) else []
+            live = [version for version in live if self._in_group(settings.group, schema, version.schema)]
+            earlier: Iterable[Version] = live if level.transitive else live[-1:]
+        else:
+            number = version_number(which)
+            found = self._numbered(subject, number, deleted=False)
+            if found is None and number > 0:
+                raise VersionNotFound(f"Version {number} not found.")
+            earlier = [] if found is None else [found]
+        pairs = tuple((each.version, self.definitions(subject, each.schema)) for each in earlier)
+        if level is Compatibility.NONE or not pairs:
+            return None
+        for each in earlier:
+            if each.schema.kind != schema.kind:
+                raise InvalidSchema(
+                    f"Incompatible because of different schema type: version {each.version} is {each.schema.kind}"
+                )
+        return Comparison(schema.kind, level, self.definitions(subject, schema), pairs)
+
+    @staticmethod
+    def _in_group(group: str | None, *schemas: Schema) -> bool:
+        """Return whether schemas have the same value of the property that groups them."""
+        if group is None:
+            return True
+        values = [each.members().get("metadata", {}).get("properties", {}).get(group) for each in schemas]
+        return len(set(map(str, values))) == 1
+
+    # Settings ------------------------------------------------------------------------------------------------------
+
+    def settings(self, subject: str | None = None) -> Settings:
+        """Return the settings that hold for a subject: its own, then its context's, then the registry's."""
+        found = Settings()
+        for each in _scopes(subject):
+            found = found.over(self._settings.get(each, Settings()))
+        found = found.over(self._default)
+        own = self._settings.get(subject)
+        return (
+            found
+            if own is None or own.alias is None
+            else Settings(found.level, found.normalize, own.alias, found.group)
+        )
+
+    def own_settings(self, subject: str | None) -> Settings:
+        """Return the settings of a subject alone, of the registry for None. Raises ConfigNotFound."""
+        found = self._settings.get(subject)
+        if found is None and subject not in (None, EVERY):
+            raise ConfigNotFound(f"Subject '{subject}' does not have subject-level compatibility configured")
+        return (found or Settings()).over(Settings(self._default.level))
+
+    def mode(self, subject: str | None = None) -> Mode:
+        """Return the mode that holds for a subject."""
+        if self._modes.get(None) is Mode.READONLY_OVERRIDE:
+            return Mode.READONLY_OVERRIDE
+        return next((self._modes[each] for each in _scopes(subject) if each in self._modes), Mode.READWRITE)
+
+    def own_mode(self, subject: str | None) -> Mode:
+        """Return the mode of a subject alone, of the registry for None. Raises ModeNotFound."""
+        found = self._modes.get(subject)
+        if found is None and subject not in (None, EVERY):
+            raise ModeNotFound(f"Subject '{subject}' does not have subject-level mode configured")
+        return found or Mode.READWRITE
+
+
+def _scopes(subject: str | None) -> list[str | None]:
+    """Return the keys of settings that hold for a subject, the narrowest first."""
+    context = context_of(subject)
+    general = None if context == DEFAULT else prefix(context)
+    return list(dict.fromkeys([subject, general, EVERY]))
+
+
+def version_number(which: str) -> int:
+    """Return a version's number, -1 for the last one. Raises InvalidVersion."""
+    if which in (LATEST, "-1"):
+        return -1
+    if not which.isascii() or not which.isdigit() or not 0 < int(which) <= MAX_NUMBER:
+        raise InvalidVersion(
+            f"The specified version '{which}' is not a valid version id. "
+            'Allowed values are between [1, 2^31-1] and the string "latest"'
+        )
+    return int(which)
+
+
+def documents(versions: Iterable[Version]) -> list[dict[str, Any]]:
+    """Return versions as JSON."""
+    return [version.as_json() for version in versions]

@@ -1,0 +1,76 @@
+"""Read the schema of a request: check it, and bring it into the form in which the registry keeps it.
+
+Must not know: HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pylogd.schemas.checking import SchemaChecker
+from pylogd.schemas.contexts import context_of
+from pylogd.schemas.errors import InvalidRequest, InvalidSchema
+from pylogd.schemas.lookups import Lookups
+from pylogd.schemas.model import AVRO, KINDS, PROTOBUF, Schema, extras_of, references_of
+
+_MOST_KNOWN: Final = 256
+
+
+class SchemaReader:
+    """Reads schemas. The last ones read are remembered."""
+
+    def __init__(self, lookups: Lookups, checker: SchemaChecker) -> None:
+        self._lookups = lookups
+        self._checker = checker
+        self._known: OrderedDict[tuple[str, Schema, bool], Schema] = OrderedDict()
+
+    async def read(self, client: str, subject: str, document: Mapping[str, Any], *, normalize: bool) -> Schema:
+        """Return the schema of a request. Raises InvalidSchema, InvalidRequest, InvalidRuleSet or Overloaded.
+
+        client: who sends it. normalize: whether to write equivalent schemas alike, which settings may say too.
+        """
+        normalize = normalize or bool(self._lookups.settings(subject).normalize)
+        given = given_schema(document)
+        context = context_of(subject)
+        if not normalize and self._lookups.knows(context, given):
+            return given
+        key = context, given, normalize
+        found = self._known.get(key)
+        definitions = self._lookups.definitions(subject, given)
+        if found is None:
+            text = await self._checker.read(client, given.kind, definitions, normalize=normalize)
+            found = self._known[key] = Schema(text, given.references, given.kind, given.extras)
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+
+def given_schema(document: Mapping[str, Any]) -> Schema:
+    """Return the schema as a request has it, its JSON compact. Whether it is valid may take long to say.
+
+    Raises InvalidSchema, InvalidRequest or InvalidRuleSet.
+    """
+    kind, text = document.get("schemaType") or AVRO, document.get("schema")
+    if kind not in KINDS:
+        raise InvalidSchema(f"Invalid schema type {kind}: use one of {', '.join(KINDS)}")
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidSchema("Empty schema")
+    try:
+        references = references_of(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest("a reference must have a name, a subject and a version") from error
+    extras = extras_of(document)
+    if kind == PROTOBUF:
+        return Schema(text, references, kind, extras)
+    try:
+        text = json.dumps(json.loads(text), separators=(",", ":"))
+    except RecursionError as error:
+        raise InvalidSchema("the schema is nested too deeply") from error
+    except ValueError as error:
+        if kind != AVRO:
+            raise InvalidSchema(f"not a JSON Schema: the text is not JSON: {error}") from None
+        text = json.dumps(text.strip())  # a primitive type may be given without quotes
+    return Schema(text, references, kind, extras)

@@ -1,0 +1,65 @@
+"""The settings of the registry, of a context or of a subject, as the API's `/config` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from pylogd.schemas.errors import InvalidRequest
+from pylogd.schemas.model import Compatibility
+
+_TEXTS: Final = {"alias": "alias", "compatibilityGroup": "group"}
+#: Settings of Confluent's registry that this one does not have.
+_MISSING: Final = (
+    "aliasForDeks", "compatibilityPolicy", "defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet",
+    "validateFields", "validateNewSchemas", "validateRules",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings. None is not set.
+
+    alias: the subject that requests for this one are for. normalize: whether all schemas are registered normalized.
+    group: the name of a property of metadata: versions are compatible with those that have the same value of it.
+    """
+
+    level: Compatibility | None = None
+    normalize: bool | None = None
+    alias: str | None = None
+    group: str | None = None
+
+    def as_json(self, level: str) -> dict[str, Any]:
+        """Return them as JSON, the compatibility level by the name `level`."""
+        document: dict[str, Any] = {name: getattr(self, mine) for name, mine in _TEXTS.items()}
+        document |= {"normalize": self.normalize, level: None if self.level is None else self.level.value}
+        return {name: value for name, value in document.items() if value is not None}
+
+    def changed(self, document: Mapping[str, Any], level: str) -> Settings:
+        """Return them with the changes of a request or a record. Raises InvalidCompatibility or InvalidRequest."""
+        found = self
+        if document.get(level) is not None:
+            found = replace(found, level=Compatibility.named(document[level]))
+        if document.get("normalize") is not None:
+            if not isinstance(document["normalize"], bool):
+                raise InvalidRequest("normalize must be true or false")
+            found = replace(found, normalize=document["normalize"])
+        for name, mine in _TEXTS.items():
+            if document.get(name) is not None:
+                if not isinstance(document[name], str):
+                    raise InvalidRequest(f"{name} must be a string")
+                found = replace(found, **{mine: document[name] or None})
+        return found
+
+    def over(self, general: Settings) -> Settings:
+        """Return these settings, with those of `general` where none is set."""
+        names = [each.name for each in fields(self) if each.name != "alias"]
+        return replace(self, **{name: getattr(general, name) for name in names if getattr(self, name) is None})
+
+
+def refuse_missing(document: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a request with settings that this registry does not have."""
+    for name in _MISSING:
+        if document.get(name) is not None:
+            raise InvalidRequest(f"the setting {name} is not supported by this registry")
