@@ -53,7 +53,7 @@ def measure(files: Files, client: str, commits: int) -> list[str]:
     rows = []
 
     def row(what: str, action: Callable[[], object]) -> None:
-        rows.append(f"| {client} | {what} | {seconds(action) * 1000:,.0f} |")
+        rows.append(f"| {client} | {what} | {seconds(action) * 1000:,.1f} |")
         print(rows[-1], flush=True)
 
     row(f"open, {commits:,} commits, listed", lambda: Lake(files))
