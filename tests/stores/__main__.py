@@ -74,7 +74,9 @@ class Worker:
 
     def result(self) -> dict[str, int]:
         """Wait for its end, and return what it did."""
-        out, _ = self.process.communicate(timeout=SECONDS)
+        assert self.process.stdout is not None
+        self.process.wait(SECONDS)
+        out = self.process.stdout.read()  # not `communicate`, which forgets what `wait_ready` has read ahead
         if self.process.returncode:
             raise AssertionError(f"{self.role} ended with {self.process.returncode}: {self._said()}")
         found: dict[str, int] = json.loads(out.splitlines()[-1])
