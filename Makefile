@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once mirror mirror-kafka transactions conformance conformance-spark bench bench-spark bench-end-to-end bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held stores strangers clean
+.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once mirror mirror-kafka transactions conformance conformance-spark bench bench-spark bench-end-to-end bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -102,6 +102,9 @@ crash: install ## kill a loaded broker 1,000 times and check that nothing is los
 
 kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; resumes)
 	$(BIN)/python -m tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
+
+races: install ## race and kill loaders of Iceberg and Delta tables; writes tests/races/RESULTS.md (5 minutes; RACES_ARGS="--only delta")
+	$(BIN)/python -m tests.races --results tests/races/RESULTS.md $(RACES_ARGS)
 
 stores: install java ## race and kill writers of a lake on local disks, HDFS and S3; writes tests/stores/RESULTS.md (15 minutes; STORES_ARGS="--only HDFS")
 	$(BIN)/python -m tests.stores --results tests/stores/RESULTS.md $(STORES_ARGS)

@@ -19,7 +19,7 @@ import json
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from pylogd.tables.errors import CommitConflict, TableError
@@ -207,7 +207,7 @@ class RecordedTable(ABC):
 def committed(number: int, kind: str, at_ms: int, record: LoadRecord, added: Sequence[DataFile]) -> Committed:
     """Return the entry of the history for a load."""
     return Committed(
-        number, kind, at_ms, replace(record.loading),
+        number, kind, at_ms, read_range(read_document(record.loading)),
         sum(file.rows for file in added), len(added), sum(file.bytes for file in added),
         sum(file.rows for file in record.quarantined),
     )  # fmt: skip

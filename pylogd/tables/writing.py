@@ -91,8 +91,9 @@ class DirectoryWriter:
     def abort(self) -> None:
         """Close what is open after an error."""
         for file in self._open.values():
-            with suppress(Exception):  # the first error is the one that counts
-                file.stream.close()
+            for each in (file.writer, file.stream):
+                with suppress(Exception):  # the first error is the one that counts
+                    each.close()
         self._open.clear()
 
     def _file(self, directory: Directory) -> _OpenFile:

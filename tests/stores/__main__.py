@@ -74,7 +74,9 @@ class Worker:
 
     def result(self) -> dict[str, int]:
         """Wait for its end, and return what it did."""
-        out, _ = self.process.communicate(timeout=SECONDS)
+        assert self.process.stdout is not None
+        self.process.wait(SECONDS)
+        out = self.process.stdout.read()  # not `communicate`, which forgets what `wait_ready` has read ahead
         if self.process.returncode:
             raise AssertionError(f"{self.role} ended with {self.process.returncode}: {self._said()}")
         found: dict[str, int] = json.loads(out.splitlines()[-1])
@@ -189,7 +191,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", action="append", choices=PLACES)
     parser.add_argument("--results", type=Path)
     options = parser.parse_args(arguments)
-    outcomes = []
+    rows = _rows_of(options.results)
     for name in options.only or PLACES:
         begun = time.monotonic()
         outcome = Outcome(name, options.races)
@@ -199,11 +201,19 @@ def main(arguments: list[str]) -> int:
             if place.client == "hadoop":
                 outcome.spark = load_with_spark(place, options.messages)
         outcome.seconds = time.monotonic() - begun
-        outcomes.append(outcome)
-        print(row(outcome), flush=True)
+        rows[name] = row(outcome)
+        print(rows[name], flush=True)
         if options.results:
-            write_page(options.results, report(outcomes, options.seed))
+            write_page(options.results, report([rows[each] for each in PLACES if each in rows]))
     return 0
+
+
+def _rows_of(page: Path | None) -> dict[str, str]:
+    """Return the rows of places in a page, which stay if only other places are run."""
+    if page is None or not page.exists():
+        return {}
+    lines = page.read_text("utf-8").splitlines()
+    return {name: line for name in PLACES for line in lines if line.startswith(f"| {name} |")}
 
 
 def row(outcome: Outcome) -> str:
@@ -219,12 +229,12 @@ def row(outcome: Outcome) -> str:
     )
 
 
-def report(outcomes: Sequence[Outcome], seed: int) -> list[str]:
+def report(rows: Sequence[str]) -> list[str]:
     """Return the results as lines of Markdown."""
     return [
         "# Lakes on local disks, HDFS and S3",
         "",
-        f"`make stores`, seed {seed}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, Python "
+        f"`make stores`, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, Python "
         f"{platform.python_version()}, {os.cpu_count()} CPUs. At each place two processes create the same files at "
         "the same times: each file was created by one of them. Then three loaders, two of them of the same "
         "partition, and a process that compacts and expires work on one lake; processes are killed and started "
@@ -233,7 +243,7 @@ def report(outcomes: Sequence[Outcome], seed: int) -> list[str]:
         "",
         "| place | races | won by a + b | commits | kept | conflicts | kills | rows | rows by Spark | s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        *map(row, outcomes),
+        *rows,
         "",
         "*Python*: without a JVM, by hard links or by s3fs. *Hadoop*, *HDFS*, *S3A*: by the classes that `pylogd "
         "load` uses, each process with a JVM of its own. HDFS is Hadoop's MiniDFSCluster 3.5.0 in another process. "

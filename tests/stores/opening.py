@@ -53,7 +53,7 @@ def measure(files: Files, client: str, commits: int) -> list[str]:
     rows = []
 
     def row(what: str, action: Callable[[], object]) -> None:
-        rows.append(f"| {client} | {what} | {seconds(action) * 1000:,.0f} |")
+        rows.append(f"| {client} | {what} | {seconds(action) * 1000:,.1f} |")
         print(rows[-1], flush=True)
 
     row(f"open, {commits:,} commits, listed", lambda: Lake(files))
@@ -72,9 +72,10 @@ def main(arguments: list[str]) -> int:
     """Run as the command line says, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.stores.opening", description=__doc__)
     parser.add_argument("--commits", type=int, default=20_000)
+    parser.add_argument("--client", choices=["hadoop", "python"], action="append", help="only this one")
     options = parser.parse_args(arguments)
     print("| client | what | ms |\n| --- | --- | --- |")
-    for client in ("hadoop", "python"):
+    for client in options.client or ("hadoop", "python"):
         with tempfile.TemporaryDirectory(prefix="pylogd-opening-") as folder:
             root = Path(folder) / "lake"
             fill(root, options.commits)

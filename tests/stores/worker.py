@@ -2,7 +2,7 @@
 
 PLACE is a `FileSystem` as JSON. The roles: `load TOPIC GOAL STEP` commits until the topic's partition 0 is at GOAL;
 `tidy STOP` compacts and expires until the file STOP exists; `create COUNT NAME` races for COUNT files, one
-each 50 ms, from the time on that it reads from its standard input.
+each 200 ms, from the time on that it reads from its standard input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.tables.parquet.lakes import compact_all, load_once
 
 EVERY = 8
 KEEP = 20
-PACE_SECONDS = 0.05
+PACE_SECONDS = 0.2
 _PAUSE_SECONDS = 0.2
 
 

@@ -31,7 +31,8 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table import Table as Loaded
-from pyiceberg.table import TableProperties
+from pyiceberg.table import TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 from pyiceberg.typedef import Record
@@ -73,6 +74,7 @@ _SUFFIX: Final = "_quarantine"
 _SETTINGS: Final = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.MAX_SNAPSHOT_AGE_MS: str(24 * 3_600_000),  # each commit costs more with each snapshot
 }
 _EXPIRE_EVERY: Final = 100
 
@@ -249,7 +251,7 @@ def append(
     table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
     with _errors(".".join(table.name())):
         try:
-            transaction = table.transaction()
+            transaction = _Commit(table)
             with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as adding:
                 for file in files:
                     adding.append_data_file(file)
@@ -257,6 +259,18 @@ def append(
             return transaction.commit_transaction()
         except (CommitFailedException, ValidationException) as error:
             raise Refused from error
+
+
+class _Commit(Transaction):
+    """A transaction that does not copy the metadata before it has changed it.
+
+    pyiceberg copies all of it each time it looks at it, 17 times a commit. With 150 snapshots that took 90 of 125 ms.
+    """
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The table's metadata with the changes of the transaction."""
+        return super().table_metadata if self._updates else self._table.metadata
 
 
 def expire(table: Loaded, now_ms: int) -> Loaded:

@@ -32,21 +32,14 @@ def test_a_lake_is_read_as_of_earlier_commits_until_they_expire(
         paths = [each["path"] for each in documents(run("load", "--to", tmp_path, "--files", "--json", *more))]
         return int(spark.read.parquet(*paths).count())
 
-    assert [rows("--as-of", number) for number in (1, 2, 3)] == [40, 80, 80] and rows() == 80
-    assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
-    history = documents(run("load", "--to", tmp_path, "--history", "--json"))
-    (kept,) = documents(run("load", "--to", tmp_path, "--expire", "--json"))
-    assert kept["commits"] == 0, "they are not older than seven days"
+    assert (rows("--as-of", 1), rows()) == (40, 80)
+    last = len(documents(run("load", "--to", tmp_path, "--history", "--json")))  # one or more compactions
     (done,) = documents(run("load", "--to", tmp_path, "--expire", "--keep-days", "0", "--json"))
-    last = len(history)  # directories that are done at different times are different commits
     assert (done["floor"], done["commits"]) == (last, last - 1) and done["files"]
-    assert rows() == 80
-    refused = run("load", "--to", tmp_path, "--files", "--as-of", 1)
-    assert refused.exit_code == 1 and f"there is no commit 1 in the lake: kept are {last} to {last}" in refused.stderr
-    assert [each["commit"] for each in documents(run("load", "--to", tmp_path, "--history", "--json"))] == [last]
-    fill(broker.address, topic, range(80, 90))
-    run("load", topic, "--to", tmp_path)
     assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
+    refused = run("load", "--to", tmp_path, "--files", "--as-of", 1)
+    assert refused.exit_code == 1
+    assert f"there is no commit 1 in the lake: kept are {last} to {last}" in refused.stderr
 
 
 def test_a_lake_keeps_its_layout(
