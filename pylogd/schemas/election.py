@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.task import deferLater
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from pylogd.client.core.admin.calls import Question, refresh
@@ -72,6 +72,7 @@ class LeaderElection:
         self._waits: list[Deferred[None]] = []
         self._running: Deferred[None] | None = None
         self._stopped = False
+        self._troubled = False  # whether a failure was logged since the last success
 
     @property
     def is_leader(self) -> bool:
@@ -131,9 +132,10 @@ class LeaderElection:
         self._coordinator = None
         if self._leads and not self.is_leader:
             self._settle(None, False)
-        log.warn(
-            "Can't take part in the election of a leader in group {group}, trying again in {seconds:g} s: {error}",
-            group=self._group, seconds=_RETRY_SECONDS, error=str(error),
+        level, self._troubled = (LogLevel.debug if self._troubled else LogLevel.warn), True
+        log.emit(
+            level, "Can't take part in the election of a leader in group {group}, trying again: {error}",
+            group=self._group, error=str(error),
         )  # fmt: skip
         await deferLater(self._reactor, _RETRY_SECONDS, lambda: None)
 
@@ -167,6 +169,7 @@ class LeaderElection:
         )
         _check(synced.error_code)
         self._heard = self._reactor.seconds()
+        self._troubled = False
         await self._take(bytes(synced.assignment))
 
     async def _take(self, encoded: bytes) -> None:

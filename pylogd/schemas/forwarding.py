@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.error import ConnectError, ConnectingCancelledError
 from twisted.internet.task import deferLater
-from twisted.web.client import Agent, FileBodyProducer, HTTPConnectionPool, ResponseFailed, readBody
+from twisted.web.client import (
+    Agent,
+    FileBodyProducer,
+    HTTPConnectionPool,
+    RequestTransmissionFailed,
+    ResponseFailed,
+    readBody,
+)
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IPolicyForHTTPS
 
@@ -24,7 +31,8 @@ from pylogd.schemas.group_protocol import Identity
 FORWARDED: Final = "X-Forward"
 _FAILED: Final = "Error while forwarding the request to the leader"
 _KEPT: Final = ("authorization", "content-type", "accept")
-_FAILURES: Final = (ConnectingCancelledError, ResponseFailed, TimeoutError, OSError, ValueError)
+_BROKEN: Final = (RequestTransmissionFailed, ResponseFailed)
+_FAILURES: Final = (*_BROKEN, ConnectingCancelledError, TimeoutError, OSError, ValueError)
 _PAUSE_SECONDS: Final = 0.5
 
 
@@ -75,6 +83,6 @@ class Forwarder:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ResponseFailed):
+    if isinstance(error, _BROKEN):
         return "; ".join(failure.getErrorMessage() for failure in error.reasons)
     return str(error) or type(error).__name__

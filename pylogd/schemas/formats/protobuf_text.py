@@ -8,7 +8,7 @@ Source: Protocol Buffers language specification; google/protobuf/descriptor.prot
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, Final
 
 from google.protobuf import text_encoding, text_format
@@ -212,7 +212,7 @@ class ProtoWriter:
             if field.full_name == "google.protobuf.MessageOptions.map_entry":
                 continue
             name = f"(.{field.full_name})" if field.is_extension else field.name
-            for each in value if field.is_repeated else (value,):
+            for each in value if isinstance(value, MutableSequence) else (value,):
                 yield f"{name} = {self._value(field, each)}"
 
     def _value(self, field: FieldDescriptor, value: Any) -> str:
