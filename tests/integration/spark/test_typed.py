@@ -133,15 +133,16 @@ def test_tasks_write_typed_rows_to_iceberg(
 
 
 def test_the_example_in_the_documentation(
-    spark: Any, broker: Address, registry: RegistryProcess, tmp_path: Path
+    spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
 ) -> None:
     """Events are written by the page's program, loaded, and counted by the page's queries."""
     text = (Path(__file__).parents[3] / "docs/typed-tables.md").read_text()
     (program,), (queries,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "sql"))
     with Admin(broker.address) as admin:
-        admin.create_topics([NewTopic("flights", 4, 1)])
-    exec(program.replace("localhost:9092", broker.address).replace("http://localhost:8081", registry.url), {})
-    plan = typed_plan(broker, registry, "flights")
+        admin.create_topics([NewTopic(topic, 4, 1)])
+    program = program.replace('"flights"', repr(topic)).replace("localhost:9092", broker.address)
+    exec(program.replace("http://localhost:8081", registry.url), {})
+    plan = typed_plan(broker, registry, topic)
     assert load(spark, open_table(spark, f"{tmp_path}/flights"), plan) is not None
     averages, reasons = queries.replace("/tmp/flights", f"{tmp_path}/flights").strip().removesuffix(";").split(";")
     with duckdb.connect() as connection:
