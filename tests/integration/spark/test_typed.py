@@ -65,6 +65,13 @@ def quarantine_of(spark: Any, table: Table) -> list[Any]:
     return found
 
 
+def check_that_other_plans_are_refused(spark: Any, table: Table, plan: LoadPlan) -> None:
+    with pytest.raises(LayoutChanged):
+        load(spark, table, replace(plan, schemas=None))
+    with pytest.raises(OptionError, match="one topic"):
+        load(spark, table, replace(plan, subscription=("subscribe", "a,b")))
+
+
 def test_a_typed_table_follows_its_schemas_and_quarantines_the_rest(
     spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
 ) -> None:
@@ -107,10 +114,7 @@ def test_a_typed_table_follows_its_schemas_and_quarantines_the_rest(
         (1, 0, "no schema id: the value begins"),
     ]
     assert (bytes(kept[2].value), bytes(kept[2].key), kept[2].timestampMs) == (b"junk", b"k", NOON)
-    with pytest.raises(LayoutChanged):
-        load(spark, table, replace(plan, schemas=None))
-    with pytest.raises(OptionError, match="one topic"):
-        load(spark, table, replace(plan, subscription=("subscribe", "a,b")))
+    check_that_other_plans_are_refused(spark, table, plan)
 
 
 def test_tasks_write_typed_rows_to_iceberg(
