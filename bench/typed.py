@@ -15,6 +15,7 @@ import argparse
 import base64
 import io
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -183,6 +184,7 @@ def main() -> None:
         "Measured on {cores} cores ({processor}), {memory}, {system}, Python {python}, at commit {commit}.".format(
             **machine("")
         ),
+        f"The load average was {os.getloadavg()[0]:.0f}.",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
     if given.write:

@@ -37,10 +37,13 @@ RESERVED: Final = frozenset({*(each.name.lower() for each in RECORD_COLUMNS), "d
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """How a registry is reached. settings: TLS and credentials, see `pylogd.schemas.access`."""
+    """How a registry is reached. settings: TLS and credentials, see `pylogd.schemas.access`.
 
-    url: str
-    settings: tuple[tuple[str, str], ...] = ()
+    Neither is in the object's text, since both may contain passwords.
+    """
+
+    url: str = field(repr=False)
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def lookup(self) -> SchemaLookup:
         """Return the schemas of the registry, the same for each call in a process. Raises ValueError for settings."""

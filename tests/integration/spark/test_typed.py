@@ -65,6 +65,13 @@ def quarantine_of(spark: Any, table: Table) -> list[Any]:
     return found
 
 
+def check_that_other_plans_are_refused(spark: Any, table: Table, plan: LoadPlan) -> None:
+    with pytest.raises(LayoutChanged):
+        load(spark, table, replace(plan, schemas=None))
+    with pytest.raises(OptionError, match="one topic"):
+        load(spark, table, replace(plan, subscription=("subscribe", "a,b")))
+
+
 def test_a_typed_table_follows_its_schemas_and_quarantines_the_rest(
     spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
 ) -> None:
@@ -107,10 +114,7 @@ def test_a_typed_table_follows_its_schemas_and_quarantines_the_rest(
         (1, 0, "no schema id: the value begins"),
     ]
     assert (bytes(kept[2].value), bytes(kept[2].key), kept[2].timestampMs) == (b"junk", b"k", NOON)
-    with pytest.raises(LayoutChanged):
-        load(spark, table, replace(plan, schemas=None))
-    with pytest.raises(OptionError, match="one topic"):
-        load(spark, table, replace(plan, subscription=("subscribe", "a,b")))
+    check_that_other_plans_are_refused(spark, table, plan)
 
 
 def test_tasks_write_typed_rows_to_iceberg(
@@ -133,15 +137,16 @@ def test_tasks_write_typed_rows_to_iceberg(
 
 
 def test_the_example_in_the_documentation(
-    spark: Any, broker: Address, registry: RegistryProcess, tmp_path: Path
+    spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
 ) -> None:
     """Events are written by the page's program, loaded, and counted by the page's queries."""
     text = (Path(__file__).parents[3] / "docs/typed-tables.md").read_text()
     (program,), (queries,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "sql"))
     with Admin(broker.address) as admin:
-        admin.create_topics([NewTopic("flights", 4, 1)])
-    exec(program.replace("localhost:9092", broker.address).replace("http://localhost:8081", registry.url), {})
-    plan = typed_plan(broker, registry, "flights")
+        admin.create_topics([NewTopic(topic, 4, 1)])
+    program = program.replace('"flights"', repr(topic)).replace("localhost:9092", broker.address)
+    exec(program.replace("http://localhost:8081", registry.url), {})
+    plan = typed_plan(broker, registry, topic)
     assert load(spark, open_table(spark, f"{tmp_path}/flights"), plan) is not None
     averages, reasons = queries.replace("/tmp/flights", f"{tmp_path}/flights").strip().removesuffix(";").split(";")
     with duckdb.connect() as connection:

@@ -14,9 +14,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylogd.schemas.formats.protobuf import rendered
+from pylogd.schemas.model import Definition as Named
 from pylogd.typed.errors import Misfit, NotColumns
 from pylogd.typed.protobuf import ProtobufFile, ProtobufReader
-from pylogd.typed.registry import Registered
+from pylogd.typed.registry import Definition, Registered
 from tests.fakes.registered import protobuf
 
 EVENT = """
@@ -272,3 +274,17 @@ def test_the_text_of_a_recursive_message_is_json() -> None:
     event = Event()
     event.parent.text = "é"
     assert json.loads(rows(event)[0]["parent"]) == {"text": "é"}
+
+
+def test_what_the_registry_serialises_can_be_read() -> None:
+    """The registry compiles the text that was registered; a reference has the name of its import."""
+    carrier = 'syntax = "proto3"; package air; message Carrier { string code = 1; }'
+    flight = """syntax = "proto3"; package air; import "air/carrier.proto"; import "confluent/meta.proto";
+        message Unused { int32 x = 1; }
+        message Air { map<string, sint32> delays = 3; message Flight { Carrier carrier = 1; } }"""
+    used = Definition("air/carrier.proto", rendered((Named("", carrier),), "serialized"))
+    text = rendered((Named("air/carrier.proto", carrier), Named("", flight)), "serialized")
+    file = ProtobufFile(Registered("PROTOBUF", text, (used,)))
+    assert file.indexes_of("air.Air.Flight") == (1, 1)
+    found = file.reader((1, 1))
+    assert found.node.applied(found.array([b"\x0a\x04\x0a\x02UA"])).to_pylist() == [{"carrier": {"code": "UA"}}]
