@@ -6,8 +6,8 @@ the first look all files are new, and only rows from the given offsets on are co
 so that a load that was committed twice is seen, except after files have vanished: then new ones may be what a
 compaction made of them, and only rows behind the table's last position are counted.
 
-Rules: reading never changes a table, except that opening a Parquet lake completes a commit that another process left
-when it died. A file that vanishes while it is read ends the look; the next one counts its rows, wherever they are then.
+Rules: reading a Parquet lake changes nothing; the other formats complete a commit that another process left when it
+died. A file that vanishes while it is read ends the look; the next one counts its rows, wherever they are then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -35,7 +35,8 @@ from pylogd.errors import PylogdError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pylogd.tables.interface import Table
+    from pylogd.tables.interface import DataFile
+    from pylogd.tables.position import Position
 
 log = Logger()
 
@@ -50,6 +51,23 @@ class NotAudited(PylogdError):
     """A table without the columns that stamps are in."""
 
 
+class ReadableTable(Protocol):
+    """What is needed of a table: a part of `tables.interface.Table`."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where the table is."""
+
+    def refresh(self) -> None:
+        """See what was committed."""
+
+    def files(self) -> list[DataFile]:
+        """Return the data files."""
+
+    def quarantined(self) -> list[DataFile]:
+        """Return the files of the quarantine."""
+
+
 @dataclass(slots=True)
 class Look:
     """What one look at a table found: counts by topic, and the offsets that the table has reached."""
@@ -61,7 +79,7 @@ class Look:
 class TableReader:
     """Looks at a table. Not threadsafe: one look at a time, in any thread."""
 
-    def __init__(self, table: Table, topics: Collection[str], width_ms: int) -> None:
+    def __init__(self, table: ReadableTable, topics: Collection[str], width_ms: int) -> None:
         self._table = table
         self._topics = frozenset(topics)
         self._width_ms = width_ms
@@ -164,7 +182,7 @@ class TableStage:
     """Implements `stages.Stage` on a table. `behind`: what its last look failed with; "" if it did not."""
 
     def __init__(
-        self, reactor: Any, spec: StageSpec, open_table: Callable[[], Table], ledger: Ledger, since: Since,
+        self, reactor: Any, spec: StageSpec, open_table: Callable[[], ReadableTable], ledger: Ledger, since: Since,
         now_ms: Callable[[], int], *, interval: float = _LOOK_SECONDS,
     ) -> None:  # fmt: skip
         """open_table: opens the table, in a thread. interval: seconds between two looks."""

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pylogd.tables.positions import Position
 
 from pylogd.audit.counting import Origin
 from pylogd.audit.tables import Look, NotAudited, TableReader, stamped
 from pylogd.tables.columns import HEADERS
 from pylogd.tables.interface import DataFile
+from pylogd.tables.position import Position
 from tests.audits import START, TOPIC, WIDTH, header
 
 ALICE = Origin(("alice",), 0, "here")
