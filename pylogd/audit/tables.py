@@ -97,26 +97,27 @@ class TableReader:
         since: the offsets that were counted up to. skip: see `Ledger.skip`, by topic. Raises PylogdError and OSError.
         """
         self._table.refresh()
-        files = {file.path for file in (*self._table.files(), *self._table.quarantined())}
-        is_first = self._seen is None
-        again = is_first or not files >= (self._seen or set())
+        files = {file.path: file for file in (*self._table.files(), *self._table.quarantined())}
+        seen = self._seen or set()
+        again = self._seen is None or not files.keys() >= seen
         found = Look(reached=self._reached())
-        for path in sorted(files - (self._seen or set())):
-            for topic, partition, rows in self._rows(path, since if again else {}):
+        for path in sorted(files.keys() - seen):
+            for topic, partition, rows in self._rows(files[path], since if again else {}):
                 counted = found.counted.setdefault(topic, Counted())
                 counted.count(partition, rows, self._width_ms, now_ms, skip.get(topic, {}))
-        self._seen = files
+        self._seen = set(files)
         return found
 
     def _reached(self) -> dict[Partition, int]:
         return {each: offset for each, offset in self._table.position.offsets.items() if each[0] in self._topics}
 
-    def _rows(self, path: str, since: Mapping[Partition, int]) -> Iterator[tuple[str, int, list[Row]]]:
+    def _rows(self, data: DataFile, since: Mapping[Partition, int]) -> Iterator[tuple[str, int, list[Row]]]:
         """Yield the stamped rows of a file with their headers, by topic and partition."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - slow to load
 
+        path = data.path
         found = _TOPIC.search(path)
-        topic = unquote(found[1]) if found else None
+        topic = data.partition.get("topic") or (unquote(found[1]) if found else None)
         if topic is not None and topic not in self._topics:
             return
         files, name = open_location(path)
