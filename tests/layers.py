@@ -111,7 +111,7 @@ RULES: Mapping[str, Rule] = {
     "tables": Rule(twisted=_NEVER),
     "typed": Rule(("schemas.api_client", "tables"), _NEVER),
     "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
-    "audit": Rule(("client", "tables", "threads", "wire.records"), Twisted.ALL),
+    "audit": Rule(("client", "mirror.tables", "tables", "threads", "wire.records"), Twisted.ALL),
     "mirror": Rule(
         ("client", "wire", "metadata", "config.values", "config.zookeeper", *_CREDENTIALS), Twisted.ALL
     ),

@@ -6,6 +6,7 @@ The reader is this process. The loader starts before the sender and is warm befo
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -28,9 +29,10 @@ PARTITIONS: Final = 2
 #: Loader -> what it is called in the page.
 LOADERS: Final = {"follow": "`pylogd load --follow`", "streaming": "Spark structured streaming"}
 _POLL_SECONDS: Final = 0.1
-_START_SECONDS: Final = 180.0
+_START_SECONDS: Final = 300.0
 _DRAIN_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 60.0
+_BEFORE_END: Final = 2.0  # seconds: the processor time of a process that has ended is not known
 _FIRST: Final = b"first"
 
 
@@ -101,9 +103,10 @@ def _measure(
     with subprocess.Popen([*command, str(total)], stdout=subprocess.PIPE) as sender:
         _poll_until(reader, lambda: sender.poll() is not None, options.warm)
         before, begun, polls = processes.cpu(), time.monotonic(), reader.polls
-        _poll_until(reader, lambda: sender.poll() is not None, total + _STOP_SECONDS)
+        _poll_until(reader, lambda: sender.poll() is not None, options.seconds - _BEFORE_END)
         cpu, took = processes.cpu(), time.monotonic() - begun
         polls = reader.polls - polls
+        _poll_until(reader, lambda: sender.poll() is not None, _STOP_SECONDS)
         assert sender.stdout is not None
         sent = json.loads(sender.stdout.read())
     _poll_until(reader, lambda: reader.rows - first_rows >= sent["sent"], _DRAIN_SECONDS)
@@ -151,7 +154,8 @@ def _loading(options: ArmOptions, address: str, table: Path, folder: Path) -> It
         ],
     }  # fmt: skip
     with (folder / "loader.log").open("wb") as log:
-        process = subprocess.Popen(commands[options.loader], stdout=log, stderr=log, cwd=Path.cwd())
+        unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(commands[options.loader], stdout=log, stderr=log, env=unbuffered)
         try:
             yield process
         finally:

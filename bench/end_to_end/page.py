@@ -46,7 +46,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         f"pyarrow's Parquet reader, which polls every {polls:.0f} ms (median): it lists the files of complete commits "
         "and reads the time stamps of new ones. An event is seen when that read has returned. Each arm had a broker, a "
         f"topic and a Spark of its own; the events of {', '.join(f'{each:g}' for each in seconds)} s count, after a "
-        "warm-up. *Not seen in time*: events that were not in the table two minutes after the last one was sent; in "
+        "warm-up. *Cores*: processor seconds a second; the producer is among Python. *Not seen in time*: events that "
+        "were not in the table two minutes after the last one was sent; in "
         "percentiles they count as slower than all others. All others were in the table once.",
         "",
         *(f"![{name}](plots/end-to-end-{loader}.svg)" for loader, name in LOADERS.items()),

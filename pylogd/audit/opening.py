@@ -1,6 +1,6 @@
 """Open the stages that are named on the command line.
 
-    NAME=cluster:HOST:PORT[,...][,group=GROUP][,settle=SECONDS][,from=STAGE][,config=FILE]
+    NAME=cluster:HOST:PORT[,...][,via=mirror|,group=GROUP|,settle=SECONDS][,from=STAGE][,config=FILE]
     NAME=table:LOCATION[,from=STAGE]
 
 Must not know: the command line's library.
@@ -12,30 +12,27 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pylogd.audit.lakes import LakeReader
 from pylogd.audit.ledger import Ledger
-from pylogd.audit.marker_files import open_location
+from pylogd.audit.mirrors import MirrorOffsets
 from pylogd.audit.service import MakeStage
-from pylogd.audit.stages import Stage
-from pylogd.audit.tables import TableStage
+from pylogd.audit.stages import CommittedOffsets, Stage
+from pylogd.audit.tables import ReadableTable, TableStage
 from pylogd.audit.topics import GroupOffsets, Since, TopicStage
 from pylogd.audit.windows import StageSpec
 from pylogd.client.core.security import SecurityOptions
-from pylogd.client.deferred import Admin
+from pylogd.client.deferred import Admin, Cluster
 from pylogd.client.properties import parse_properties, security_from
 from pylogd.errors import PylogdError
-from pylogd.tables.errors import TableError
-from pylogd.tables.parquet.table import LakeTable
-
-if TYPE_CHECKING:
-    from pylogd.tables.interface import Table
 
 #: The first stage: the cluster with the audit topic.
 SERVING: Final = "serving"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_KEYS: Final = {"cluster": {"group", "settle", "from", "config"}, "table": {"from"}}
+_KEYS: Final = {"cluster": {"via", "group", "settle", "from", "config"}, "table": {"from"}}
 _SETTLE_SECONDS: Final = 60.0
+_MIRROR: Final = "mirror"
 
 
 class InvalidStage(PylogdError):
@@ -77,7 +74,10 @@ class StageDescription:
             settle = float(self.settings.get("settle", _SETTLE_SECONDS))
         except ValueError:
             raise InvalidStage(f"{self.name}: settle={self.settings['settle']} is no number of seconds") from None
-        return StageSpec(self.name, source, settle_ms=None if "group" in self.settings else round(settle * 1000))
+        if (via := self.settings.get("via", _MIRROR)) != _MIRROR:
+            raise InvalidStage(f"{self.name}: via={via} is unknown; it may be {_MIRROR}, for `pylogd mirror`")
+        is_told = {"via", "group"} & self.settings.keys()
+        return StageSpec(self.name, source, settle_ms=None if is_told else round(settle * 1000))
 
 
 def check_stages(descriptions: Sequence[StageDescription]) -> None:
@@ -110,75 +110,31 @@ def make_stage(
         config = description.settings.get("config")
         own = security if config is None else security_from(parse_properties(Path(config).read_text("utf-8")))
         group = description.settings.get("group")
-        committed = None if group is None else GroupOffsets(admin(), group)
+        committed: CommittedOffsets | None = None
+        if group is not None:
+            committed = GroupOffsets(admin(), group)
+        elif "via" in description.settings:
+            committed = MirrorOffsets(admin(), Cluster(where, reactor=reactor, security=own, client_id="pylogd-audit"))
         return TopicStage(reactor, spec, where, ledger, since, now_ms, security=own, committed=committed)
 
     return make
 
 
-def open_table(location: str) -> Table:
-    """Open a table to read it. Raises TableError."""
-    return LakeTable(_ReadOnlyFiles(location))
+def open_table(name: str) -> ReadableTable:
+    """Open a table to read it. Raises TableError.
 
+    name: the directory of a Parquet lake; `iceberg:` and the name of a table, or `delta:` and a directory, as for
+    `pylogd load`. Iceberg's catalog is configured as pyiceberg reads it, by a file or the environment.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "iceberg":
+        from pylogd.tables.iceberg.catalogs import TableName, open_catalog  # noqa: PLC0415 - an extra
+        from pylogd.tables.iceberg.table import IcebergTable  # noqa: PLC0415
 
-class _ReadOnlyFiles:
-    """A lake's files as `tables.parquet.table.SparkFiles`, of which nothing is changed."""
+        named = TableName.parse(rest)
+        return IcebergTable(open_catalog(named, {}), named)
+    if kind == "delta":
+        from pylogd.tables.delta.table import DeltaLakeTable  # noqa: PLC0415 - an extra
 
-    threads = 1
-
-    def __init__(self, location: str) -> None:
-        try:
-            self._files, self._root = open_location(location)
-        except PylogdError as error:
-            raise TableError(str(error)) from error
-        self._prefix = location.rstrip("/") if "://" in location else self._root
-
-    @property
-    def root(self) -> str:
-        """The lake's directory."""
-        return self._prefix
-
-    def path(self, relative: str) -> str:
-        """Return the absolute path of a path in the lake."""
-        return f"{self._prefix}/{relative}"
-
-    def names(self, directory: str) -> list[str]:
-        """Return the names in a directory."""
-        from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to load
-
-        found = self._files.get_file_info(FileSelector(f"{self._root}/{directory}", allow_not_found=True))
-        return sorted(each.base_name for each in found)
-
-    def read(self, path: str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError."""
-        with self._files.open_input_file(f"{self._root}/{path}") as stream:
-            return bytes(stream.read())
-
-    def exists(self, path: str) -> bool:
-        """Return whether a file exists."""
-        from pyarrow.fs import FileType  # noqa: PLC0415 - slow to load
-
-        return self._files.get_file_info(f"{self._root}/{path}").type is not FileType.NotFound
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Do nothing, as if another process had made the file."""
-        return False
-
-    def move(self, source: str, target: str) -> bool:
-        """Do nothing: the loader, or the next one, moves its files."""
-        return True
-
-    def delete(self, path: str) -> None:
-        """Do nothing."""
-
-    def data_files(self, directory: str) -> list[tuple[str, int]]:
-        """Return nothing: no file is written here."""
-        return []
-
-    def parquet_rows(self, path: str) -> int:
-        """Raise: no file is written here."""
-        raise TableError(f"{path} is only read")
-
-    def has_strings(self, path: str, column: str) -> bool:
-        """Raise: no file is written here."""
-        raise TableError(f"{path} is only read")
+        return DeltaLakeTable(rest, {})
+    return LakeReader(rest if kind == "parquet" else name)

@@ -6,8 +6,8 @@ the first look all files are new, and only rows from the given offsets on are co
 so that a load that was committed twice is seen, except after files have vanished: then new ones may be what a
 compaction made of them, and only rows behind the table's last position are counted.
 
-Rules: reading never changes a table, except that opening a Parquet lake completes a commit that another process left
-when it died. A file that vanishes while it is read ends the look; the next one counts its rows, wherever they are then.
+Rules: reading a Parquet lake changes nothing; the other formats complete a commit that another process left when it
+died. A file that vanishes while it is read ends the look; the next one counts its rows, wherever they are then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -35,7 +35,8 @@ from pylogd.errors import PylogdError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pylogd.tables.interface import Table
+    from pylogd.tables.interface import DataFile
+    from pylogd.tables.position import Position
 
 log = Logger()
 
@@ -50,6 +51,23 @@ class NotAudited(PylogdError):
     """A table without the columns that stamps are in."""
 
 
+class ReadableTable(Protocol):
+    """What is needed of a table: a part of `tables.interface.Table`."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where the table is."""
+
+    def refresh(self) -> None:
+        """See what was committed."""
+
+    def files(self) -> list[DataFile]:
+        """Return the data files."""
+
+    def quarantined(self) -> list[DataFile]:
+        """Return the files of the quarantine."""
+
+
 @dataclass(slots=True)
 class Look:
     """What one look at a table found: counts by topic, and the offsets that the table has reached."""
@@ -61,7 +79,7 @@ class Look:
 class TableReader:
     """Looks at a table. Not threadsafe: one look at a time, in any thread."""
 
-    def __init__(self, table: Table, topics: Collection[str], width_ms: int) -> None:
+    def __init__(self, table: ReadableTable, topics: Collection[str], width_ms: int) -> None:
         self._table = table
         self._topics = frozenset(topics)
         self._width_ms = width_ms
@@ -79,26 +97,27 @@ class TableReader:
         since: the offsets that were counted up to. skip: see `Ledger.skip`, by topic. Raises PylogdError and OSError.
         """
         self._table.refresh()
-        files = {file.path for file in (*self._table.files(), *self._table.quarantined())}
-        is_first = self._seen is None
-        again = is_first or not files >= (self._seen or set())
+        files = {file.path: file for file in (*self._table.files(), *self._table.quarantined())}
+        seen = self._seen or set()
+        again = self._seen is None or not files.keys() >= seen
         found = Look(reached=self._reached())
-        for path in sorted(files - (self._seen or set())):
-            for topic, partition, rows in self._rows(path, since if again else {}):
+        for path in sorted(files.keys() - seen):
+            for topic, partition, rows in self._rows(files[path], since if again else {}):
                 counted = found.counted.setdefault(topic, Counted())
                 counted.count(partition, rows, self._width_ms, now_ms, skip.get(topic, {}))
-        self._seen = files
+        self._seen = set(files)
         return found
 
     def _reached(self) -> dict[Partition, int]:
         return {each: offset for each, offset in self._table.position.offsets.items() if each[0] in self._topics}
 
-    def _rows(self, path: str, since: Mapping[Partition, int]) -> Iterator[tuple[str, int, list[Row]]]:
+    def _rows(self, data: DataFile, since: Mapping[Partition, int]) -> Iterator[tuple[str, int, list[Row]]]:
         """Yield the stamped rows of a file with their headers, by topic and partition."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - slow to load
 
+        path = data.path
         found = _TOPIC.search(path)
-        topic = unquote(found[1]) if found else None
+        topic = data.partition.get("topic") or (unquote(found[1]) if found else None)
         if topic is not None and topic not in self._topics:
             return
         files, name = open_location(path)
@@ -164,7 +183,7 @@ class TableStage:
     """Implements `stages.Stage` on a table. `behind`: what its last look failed with; "" if it did not."""
 
     def __init__(
-        self, reactor: Any, spec: StageSpec, open_table: Callable[[], Table], ledger: Ledger, since: Since,
+        self, reactor: Any, spec: StageSpec, open_table: Callable[[], ReadableTable], ledger: Ledger, since: Since,
         now_ms: Callable[[], int], *, interval: float = _LOOK_SECONDS,
     ) -> None:  # fmt: skip
         """open_table: opens the table, in a thread. interval: seconds between two looks."""

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from pylogd.audit.counting import Counted
 from pylogd.audit.ledger import Ledger
+from pylogd.audit.stages import CommittedOffsets
 from pylogd.audit.windows import StageSpec
 from pylogd.client.core.audit import InvalidReport, Report
 from pylogd.client.core.model import TopicPartition
@@ -182,7 +183,7 @@ class TopicStage:
 
     def __init__(
         self, reactor: Any, spec: StageSpec, bootstrap: str, ledger: Ledger, since: Since, now_ms: Callable[[], int],
-        *, security: SecurityOptions | None = None, committed: Any = None,
+        *, security: SecurityOptions | None = None, committed: CommittedOffsets | None = None,
     ) -> None:  # fmt: skip
         """committed: the `CommittedOffsets` of a copy. now_ms: the wall clock."""
         self.spec = spec

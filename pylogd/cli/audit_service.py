@@ -86,7 +86,7 @@ def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen
     \b
     pylogd audit serve flights --listen 127.0.0.1:8090
     pylogd audit serve flights --stage lake=table:/data/lake --marker-files /data/lake/_complete
-    pylogd audit serve flights --stage mirror=cluster:mirror:9092,group=flights-mirror
+    pylogd audit serve flights --stage mirror=cluster:mirror:9092,via=mirror
     """
     opening = _extra("pylogd.audit.opening")
     descriptions = [opening.StageDescription.parse(text) for text in given["stages"]]

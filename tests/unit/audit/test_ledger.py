@@ -6,6 +6,7 @@ import pytest
 from pyroaring import BitMap64
 
 from pylogd.audit.judging import Fault, ServerCounts, Verdict, runs
+from pylogd.audit.state import records_of
 from pylogd.audit.windows import StageSpec
 from tests.audits import SERVING, START, TABLE, TOPIC, WIDTH, AuditedLedger, header, numbers, report
 
@@ -241,6 +242,16 @@ def test_the_oldest_period_is_closed_as_unknown_if_there_are_too_many_counts() -
     ledger.take()
     ledger.close(audited.now, {})
     assert (ledger.counts, ledger.closed) == (4, {TOPIC: START + 10 * WIDTH})
+
+
+def test_a_complete_window_is_small() -> None:
+    audited = AuditedLedger()
+    for begin in range(3):  # every third message, as from three partitions
+        audited.rows("serving", *numbers("alice", range(begin, 60_000, 3)))
+    audited.report(report("alice", 0, 59_999))
+    audited.judge()
+    sizes = [len(value) for _, value in records_of(audited.ledger.take())]
+    assert len(sizes) == 2 and max(sizes) < 1000
 
 
 def test_a_topic_made_anew_is_read_from_its_beginning() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pylogd.audit.opening import InvalidStage, StageDescription, check_stages
+from pylogd.audit.opening import InvalidStage, StageDescription, check_stages, open_table
 from pylogd.audit.windows import StageSpec
 
 
@@ -45,3 +47,16 @@ def test_other_texts_are_refused(text: str) -> None:
 def test_stages_that_do_not_fit_together(texts: list[str], message: str) -> None:
     with pytest.raises(InvalidStage, match=message):
         check_stages([StageDescription.parse(text) for text in texts])
+
+
+def test_a_copy_that_tells_what_it_has_committed_is_not_waited_for() -> None:
+    assert StageDescription.parse("m=cluster:a:1,via=mirror").spec == StageSpec("m", "serving")
+    with pytest.raises(InvalidStage, match="via=odd is unknown"):
+        check_stages([StageDescription.parse("m=cluster:a:1,via=odd")])
+
+
+def test_tables_are_opened_by_their_format(tmp_path: Path) -> None:
+    for name in (f"parquet:{tmp_path}", str(tmp_path), f"delta:{tmp_path}/delta"):
+        table = open_table(name)
+        table.refresh()
+        assert (table.files(), table.position.offsets) == ([], {})
