@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from twisted.internet.defer import DeferredLock
+
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.errors import UnknownTopic
 from pylogd.client.core.model import NewTopic, TopicPartition
@@ -62,9 +64,20 @@ class TopicTable:
         self._partition = TopicPartition(topic, 0)
         self._take = take
         self._consumer: Consumer | None = None
+        self._lock = DeferredLock()
 
     async def refresh(self) -> None:
-        """Read to the end. A topic that does not exist is empty. Raises PylogdError."""
+        """Read to the end. A topic that does not exist is empty. Raises PylogdError.
+
+        One call at a time reads: each needs the end as it is at its own call.
+        """
+        await self._lock.acquire()
+        try:
+            await self._refresh()
+        finally:
+            self._lock.release()
+
+    async def _refresh(self) -> None:
         admin = Admin(self._cluster)
         try:
             end = (await admin.offsets({self._partition: LATEST}))[self._partition].offset
