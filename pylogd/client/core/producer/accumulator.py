@@ -163,9 +163,7 @@ class Batch:
         encoded, records = self.encoded, self.records
         if encoded:
             if stamp != self.stamp:
-                self.encoded = encoded = with_producer(
-                    encoded, *stamp, transactional=bool(attributes & TRANSACTIONAL)
-                )
+                self.encoded = encoded = with_producer(encoded, *stamp, transactional=bool(attributes & TRANSACTIONAL))
         elif records:
             self.encoded = encoded = encode_batch(
                 records, compression=compression, level=level,
