@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from pylogd.client import Admin, Producer
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.model import TopicPartition
 from pylogd.local.broker import BrokerProcess, pylogd_command
+from pylogd.local.launch import bound
 from tests.mirrors import write_file
 
 HERE: Final = Path(__file__).parent
@@ -107,7 +109,7 @@ def mirror_maker(folder: Path, source: str, target: str) -> Iterator[subprocess.
 @contextmanager
 def _process(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(bound(command, signal.SIGTERM), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -145,7 +147,7 @@ def _reach(address: str, topic: str, records: int, process: subprocess.Popen[byt
     with Admin(address) as admin:
         while True:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the mirror ended or copied nothing: see the log in its folder")
+                raise RuntimeError(f"{topic}: the mirror ended, or has not copied everything in {PATIENCE_SECONDS:g} s")
             if topic in {found.name for found in admin.list_topics()}:
                 ends = admin.offsets({TopicPartition(topic, index): LATEST for index in range(PARTITIONS)})
                 count = sum(found.offset for found in ends.values())

@@ -80,7 +80,7 @@ def until(condition: Callable[[], T], what: str, log: Callable[[], str] = str, s
         except PylogdError as error:
             last = error
         assert time.monotonic() < deadline, f"waited in vain for {what}; the last was {last!r}\n{log()[-6000:]}"
-        time.sleep(0.05)
+        time.sleep(0.2)  # most conditions read whole topics over new connections
 
 
 def committed(bootstrap: str, topic: str) -> dict[int, list[bytes]]:

@@ -9,7 +9,7 @@ from pylogd.client.deferred import Admin, Producer
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.mirror.records import CHECKPOINTS, Origin, origin_record
 from pylogd.mirror.starting import describe_topics
-from pylogd.mirror.tables import CheckpointTable, ensure_topics
+from pylogd.mirror.tables import OriginTable, ensure_topics
 
 
 class ClusterTopics:
@@ -20,7 +20,7 @@ class ClusterTopics:
         self.name = name
         self.cluster = cluster
         self.admin = Admin(cluster)
-        self.table = CheckpointTable(cluster)
+        self.table = OriginTable(cluster)
         self.topics: Mapping[str, Topic] = {}
         self._producer: Producer | None = None
         self._prepared = False

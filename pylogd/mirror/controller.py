@@ -131,10 +131,11 @@ class Controller:
     async def _round(self) -> None:
         live = frozenset(await self._store.children(self._paths.workers, self._wake))
         records = await self._records()
+        # Fenced at once: until then their open transactions keep others from reading what was committed behind them.
+        taken = await self._free_gone({worker: records[worker] for worker in records.keys() - live})
         if self._wanted is None:
             await self._sleeper.sleep(self._refresh_seconds)
             return
-        taken = await self._free_gone({worker: records[worker] for worker in records.keys() - live})
         records = {worker: record for worker, record in records.items() if worker in live}
         unknown = self._wanted.unknown
         kept = {p for record in records.values() for p in record.assignment.partitions if p.route in unknown}

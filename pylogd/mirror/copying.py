@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.consumer.reader import BatchChunk
-from pylogd.client.core.errors import LogTruncation, UnknownTopic
+from pylogd.client.core.errors import LogTruncation, UnknownTopic, is_retriable
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.waiting import Sleeper
@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 #: A transaction is ended early once so many bytes were appended.
 _COMMIT_BYTES: Final = 512 << 20
-#: How long a partition is set aside after an error.
-_ASIDE_SECONDS: Final = 5.0
+#: How long a partition is set aside after an error, and after one that may pass.
+_ASIDE_SECONDS, _RETRY_SECONDS = 5.0, 1.0
 _STARTS_AT_ONCE: Final = 500
 #: How often partitions are looked at although nothing is known to have happened to them.
 _LOOK_SECONDS: Final = 1.0
@@ -408,7 +408,11 @@ class Copier:
                 if path.topic in state.errors:
                     self._set_aside(path, state.errors[path.topic])
             for path in found:
-                self._start_one(route, path, state, checkpoints, ends[path.target])
+                end = ends.get(path.target)
+                if end is None:
+                    self._set_aside(path, MirrorError(f"topic {path.target_topic} is not there yet at the target"))
+                else:
+                    self._start_one(route, path, state, checkpoints, end)
         finally:
             self._starting.difference_update(paths)
             self._note_change()
@@ -476,7 +480,8 @@ class Copier:
 
     def _set_aside(self, path: PartitionRoute, error: PylogdError) -> None:
         known = self.failed.get(path)
-        self._not_before[path] = self._reactor.seconds() + _ASIDE_SECONDS
+        pause = _RETRY_SECONDS if is_retriable(error) else _ASIDE_SECONDS
+        self._not_before[path] = self._reactor.seconds() + pause
         self.failed[path] = str(error)
         if known != str(error) and not isinstance(error, UnknownTopic):
             _log.warning("route %s: %s is set aside: %s", path.route, path.source, error)

@@ -22,6 +22,7 @@ from pylogd.client.deferred.producer import Delivery
 from pylogd.mirror.batches import BatchCopy
 from pylogd.mirror.offset_map import Run
 from pylogd.mirror.records import CHECKPOINTS, OFFSETS, checkpoint_record, runs_record
+from pylogd.mirror.starting import describe_topics
 from pylogd.mirror.tables import CheckpointTable, ensure_topics
 from pylogd.mirror.target import Checkpoint, OnAppended, SourcePartition
 
@@ -67,8 +68,12 @@ class KafkaTarget:
         return self._table.checkpoints
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset behind the last record of each partition. Raises PylogdError."""
-        found = await Admin(self._cluster).offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
+        """Return the offset behind the last record of each partition whose topic exists. Raises PylogdError."""
+        if not partitions:
+            return {}
+        topics, _ = await describe_topics(self._cluster, {partition.topic for partition in partitions})
+        known = [partition for partition in partitions if partition.topic in topics]
+        found = await Admin(self._cluster).offsets(dict.fromkeys(known, LATEST))
         return {partition: answer.offset for partition, answer in found.items()}
 
     async def begin(self) -> None:

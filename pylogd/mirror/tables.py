@@ -1,14 +1,17 @@
 """Read the mirror's topics at a target cluster (`records`).
 
 Strategy: a table reads its topic to the end that it has at the moment of the question, and goes on from there at the
-next one. Only committed records count. The end is that of all records: those of transactions that are still open may be
-followed by others that are committed, so the table waits until these transactions are decided.
+next one. Checkpoints and runs count once they are committed. The end is that of all records: those of transactions that
+are still open may be followed by others that are committed, so the table waits until these transactions are decided.
+Origins are written without transactions, and are not waited for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Literal
+
+from twisted.internet.defer import DeferredLock
 
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.errors import UnknownTopic
@@ -56,15 +59,27 @@ async def ensure_topics(admin: Admin, retention_days: int = 7) -> None:
 class TopicTable:
     """A topic with one partition that is read from its start, and each record handed to `take`."""
 
-    def __init__(self, cluster: Cluster, topic: str, take: Callable[[Record], None]) -> None:
-        """Nothing is read yet."""
+    def __init__(self, cluster: Cluster, topic: str, take: Callable[[Record], None], *, committed: bool = True) -> None:
+        """Nothing is read yet. committed: leave out what is not committed, and wait until that is decided."""
+        self._isolation: Literal["committed", "uncommitted"] = "committed" if committed else "uncommitted"
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
         self._take = take
         self._consumer: Consumer | None = None
+        self._lock = DeferredLock()
 
     async def refresh(self) -> None:
-        """Read to the end. A topic that does not exist is empty. Raises PylogdError."""
+        """Read to the end. A topic that does not exist is empty. Raises PylogdError.
+
+        One call at a time reads: each needs the end as it is at its own call.
+        """
+        await self._lock.acquire()
+        try:
+            await self._refresh()
+        finally:
+            self._lock.release()
+
+    async def _refresh(self) -> None:
         admin = Admin(self._cluster)
         try:
             end = (await admin.offsets({self._partition: LATEST}))[self._partition].offset
@@ -72,7 +87,7 @@ class TopicTable:
             return
         if self._consumer is None:
             self._consumer = Consumer(
-                self._cluster, isolation="committed", auto_commit="off", max_poll_records=_POLL_RECORDS,
+                self._cluster, isolation=self._isolation, auto_commit="off", max_poll_records=_POLL_RECORDS,
                 auto_offset_reset="earliest",
             )  # fmt: skip
             await self._consumer.assign([self._partition])
@@ -94,13 +109,27 @@ class TopicTable:
             await consumer.close()
 
 
+class OriginTable:
+    """Where the topics of a target come from, by topic, source cluster and source topic."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Nothing is read yet."""
+        self.origins: dict[tuple[str, str, str], Origin] = {}
+        self._table = TopicTable(cluster, CHECKPOINTS, self._record, committed=False)
+        self.refresh = self._table.refresh
+        self.close = self._table.close
+
+    def _record(self, record: Record) -> None:
+        if (origin := parse_origin(record.key, record.value)) is not None:
+            self.origins[origin.key] = origin
+
+
 class CheckpointTable:
-    """The checkpoints and origins at a target."""
+    """The checkpoints at a target."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Nothing is read yet."""
         self.checkpoints: dict[SourcePartition, Checkpoint] = {}
-        self.origins: dict[tuple[str, str, str], Origin] = {}
         self._table = TopicTable(cluster, CHECKPOINTS, self._record)
         self.refresh = self._table.refresh
         self.close = self._table.close
@@ -108,8 +137,6 @@ class CheckpointTable:
     def _record(self, record: Record) -> None:
         if (found := parse_checkpoint(record.key, record.value)) is not None:
             self.checkpoints[found[0]] = found[1]
-        elif (origin := parse_origin(record.key, record.value)) is not None:
-            self.origins[origin.key] = origin
 
 
 class OffsetTable:

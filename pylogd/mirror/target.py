@@ -59,7 +59,7 @@ class Target(Protocol):
         ...
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset behind the last record of each partition at the target. Raises PylogdError."""
+        """Return the offset behind the last record of each partition that there is. Raises PylogdError."""
         ...
 
     async def begin(self) -> None:

@@ -67,14 +67,19 @@ class End:
 
     def __init__(self, folder: Path, name: str) -> None:
         front, back, plain = free_ports(3)
-        self.broker = BrokerProcess(
-            folder / name, folder / f"{name}.log",
-            {**_MAP, "advertised.listeners": f"MIRROR://127.0.0.1:{front}", "num.partitions": "1"},
+        self.start = lambda: BrokerProcess(
+            folder / name, folder / f"{name}.log", {**_MAP, "advertised.listeners": f"MIRROR://127.0.0.1:{front}"},
             ["--listen", f"MIRROR://127.0.0.1:{back}"], plain,
         )  # fmt: skip
+        self.broker = self.start()
         self.address = self.broker.address
         self.mirrors_address = f"127.0.0.1:{front}"
         self.proxy = Proxy(front, back)
+
+    def crash(self) -> None:
+        """Kill the broker, and start it again."""
+        self.broker.kill()
+        self.broker = self.start()
 
     def close(self) -> None:
         """Stop it."""
@@ -202,6 +207,8 @@ class Mirroring:
             "a worker is paused until others have taken over": self._pause,
             "the links to a target are cut for 5 s": lambda: self._cut("t1"),
             "the links to a source are cut for 5 s": lambda: self._cut("s2"),
+            "a target is killed and starts again": lambda: self._crash("t2"),
+            "a source is killed and starts again": lambda: self._crash("s1"),
         }
 
     def _happens(
@@ -282,6 +289,10 @@ class Mirroring:
         self._ends[name].proxy.cut()
         time.sleep(5)
         self._ends[name].proxy.mend()
+        return ""
+
+    def _crash(self, name: str) -> str:
+        self._ends[name].crash()
         return ""
 
     # -- the comparison

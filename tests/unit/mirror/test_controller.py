@@ -135,6 +135,20 @@ def test_a_worker_that_is_gone_is_fenced_before_others_get_its_partitions(world:
         world.assignment("a")
 
 
+def test_workers_that_are_gone_are_fenced_before_it_is_known_what_to_copy(world: World) -> None:
+    """Their open transactions would keep it from being known."""
+    world.join("a")
+    world.control("first")
+    world.advance(1)
+    world.controllers[0][1].cancel()
+    result_of(world.store.delete(PATHS.controller))
+    world.die("a")
+    world.failures = [BrokerUnavailable("no answer")] * 100
+    world.control("second")
+    world.advance(1)
+    assert world.fenced == [("a", "r0"), ("a", "r1")]
+
+
 def test_another_controller_goes_on_where_the_first_one_stopped(world: World) -> None:
     world.join("a")
     world.control("first")
