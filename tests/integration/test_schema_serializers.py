@@ -18,6 +18,7 @@ from confluent_kafka.schema_registry import (
     SchemaReference,
     SchemaRegistryClient,
     ServerConfig,
+    dual_schema_id_deserializer,
     header_schema_id_serializer,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -103,10 +104,12 @@ def test_a_guid_in_a_header(url: str) -> None:
     settings = {"schema.id.serializer": header_schema_id_serializer}
     headers: list[tuple[str, str | bytes | None]] = []
     context = SerializationContext("guid", MessageField.VALUE, headers=headers)
-    message = AvroSerializer(client, Schema(CARRIER, "AVRO"), conf=settings)({"code": "UA"}, context)
-    assert message == b"\x04UA", "nothing but the value"
+    message = AvroSerializer(client, Schema(CARRIER, "AVRO"), conf=settings)({"code": "UNITED"}, context)
+    assert message == b"\x0cUNITED", "nothing but the value"
     assert [name for name, _ in headers] == ["__value_schema_id"]
-    assert AvroDeserializer(SchemaRegistryClient({"url": url}))(message, context) == {"code": "UA"}
+    either = {"schema.id.deserializer": dual_schema_id_deserializer}
+    deserialise = AvroDeserializer(SchemaRegistryClient({"url": url}), conf=either)
+    assert deserialise(message, context) == {"code": "UNITED"}
 
 
 def test_json_schema_with_a_reference(broker: BrokerProcess, url: str) -> None:
