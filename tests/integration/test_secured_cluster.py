@@ -8,7 +8,9 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from pylogd.cli.main import COMMANDS, pylogd
-from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer
+from pylogd.client import Admin, AuditedProducer, Cluster, Consumer, KafkaError, NewTopic, Producer
 from pylogd.local.broker import pylogd_command
 from pylogd.local.secure import ADMIN, SecureCluster
 from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, SchemaRegistryClient
+from tests.audits import ServedAudit
 from tests.faces import FACES, Face, poll_until
 from tests.integration.test_schema_registry import FLIGHT, RegistryProcess
 from tests.secured import WAYS, Secured
@@ -167,6 +170,7 @@ def test_every_command_reaches_a_secured_cluster(secured: Secured, command: Call
     covered = {name for name, _, _ in steps} | {
         "load",
         "audit",
+        *(f"audit {name}" for name in ("check", "serve", "report", "wait")),
         "schema-registry",
         *(f"schemas {name}" for name in ("list", "show", "register", "check")),
     }
@@ -177,6 +181,30 @@ def test_every_command_reaches_a_secured_cluster(secured: Secured, command: Call
         if any("--command-config" in option.opts for option in found.params)
     }
     assert takes_config <= covered, f"no test runs {sorted(takes_config - covered)}"
+
+
+def test_the_audit_as_a_service(secured: Secured, command: Callable[..., str], tmp_path: Path) -> None:
+    topic = "bob-served"
+    begin = int(time.time()) // 3600 * 3600 - 7200
+    with (
+        Producer(secured.servers("bob"), security=secured.security("bob")) as producer,
+        Admin(secured.servers("bob"), security=secured.security("bob")) as admin,
+    ):
+        kept = {"retention.ms": "-1"}
+        made = admin.create_topics([NewTopic(name, 2, 2, kept) for name in (topic, f"{topic}-audit")])
+        assert set(made.values()) == {None}
+        times = count(begin * 1000, 2000)
+        with AuditedProducer(
+            producer, topic=f"{topic}-audit", window_ms=60_000, server="here", now_ms=lambda: next(times)
+        ) as audited:
+            for number in range(60):
+                audited.send(topic, b"%d" % number, partition=number % 2)
+    options = ("--command-config", str(secured.properties("bob")), "--since", "beginning", "--grace", "0")
+    with ServedAudit(secured.servers("bob"), topic, tmp_path, *options):
+        markers = ("--markers", f"{topic}-complete", "--timeout", "60")
+        command("audit", "wait", topic, time.strftime("%Y-%m-%dT%H", time.gmtime(begin)), *markers, user="bob")
+        printed = command("audit", "report", "--state", f"{topic}-state", "--since", f"@{begin}", "--all", user="bob")
+        assert topic in printed
 
 
 def test_users_may_do_what_is_theirs_only(command: Callable[..., str]) -> None:

@@ -240,7 +240,9 @@ def _open(uri: str, options: Mapping[str, str]) -> DeltaTable | None:
     with _errors(uri):
         try:
             return DeltaTable(uri, storage_options=dict(options) or None)
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            if "Unknown scheme" in str(error):
+                raise
             return None
 
 

@@ -111,7 +111,7 @@ def test_avro_with_a_secured_registry(spark: Any, secured: Secured, tmp_path: Pa
     add_user(tmp_path / "users", "spark", REGISTRY_PASSWORD)
     registry = RegistryProcess(
         secured.sasl_bootstrap, tmp_path / "log", "--command-config", str(secured.properties("bob")),
-        "--topic", "bob-spark-schemas", "--users", str(tmp_path / "users"),
+        "--topic", "bob-spark-schemas", "--group-id", "bob-registries", "--users", str(tmp_path / "users"),
         "--tls-certificate", str(secured.tls / "broker1.pem"),
     )  # fmt: skip
     settings = {
