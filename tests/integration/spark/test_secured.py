@@ -118,12 +118,15 @@ def test_avro_with_a_secured_registry(spark: Any, secured: Secured, tmp_path: Pa
         "basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": f"spark:{REGISTRY_PASSWORD}",
         "ssl.truststore.location": str(secured.authority),
     }  # fmt: skip
-    values = spark.range(3).selectExpr("named_struct('carrier', 'A', 'delay', cast(id as int)) as v")
-    messages = values.select(to_avro("v", registry.url, "bob-flights", FLIGHT, settings=settings).alias("m"))
-    back = messages.select(from_avro("m", registry.url, FLIGHT, settings=settings).alias("v"))
-    assert [row.v.delay for row in retried(back.collect)] == [0, 1, 2]
-    assert REGISTRY_PASSWORD not in back._jdf.queryExecution().toString()
-    assert registry.stop() == 0
+    try:
+        values = spark.range(3).selectExpr("named_struct('carrier', 'A', 'delay', cast(id as int)) as v")
+        messages = values.select(to_avro("v", registry.url, "bob-flights", FLIGHT, settings=settings).alias("m"))
+        back = messages.select(from_avro("m", registry.url, FLIGHT, settings=settings).alias("v"))
+        assert [row.v.delay for row in retried(back.collect)] == [0, 1, 2]
+        assert REGISTRY_PASSWORD not in back._jdf.queryExecution().toString()
+        assert registry.stop() == 0
+    finally:
+        registry.process.kill()  # a process that has ended is left alone
 
 
 def test_the_event_log_has_no_secrets(spark: Any, secured: Secured, event_log: Path) -> None:
