@@ -30,6 +30,7 @@ import confluent_kafka
 from bench.before_after import interval
 from bench.controller_change import processor_seconds
 from bench.machine import machine
+from bench.peers.base import end
 from conformance import java_tools
 from pylogd.client import Admin, Producer
 from pylogd.client.core.admin.offsets import LATEST
@@ -109,16 +110,13 @@ def mirror_maker(folder: Path, source: str, target: str) -> Iterator[subprocess.
 @contextmanager
 def _process(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(bound(command, signal.SIGTERM), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            bound(command, signal.SIGTERM), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def turn(folder: Path, source: str, kind: str, records: int) -> CopyTurn:

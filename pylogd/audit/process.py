@@ -55,7 +55,7 @@ class AuditProcess:
         return f"pylogd audit judges {topics} at {', '.join(self.service.ledger.stages)}{where}"
 
     def start(self) -> Deferred[None]:
-        """Start; fires once all stages are read."""
+        """Start the service. The Deferred fires once it reads from every stage."""
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:

@@ -34,7 +34,7 @@ class CommittedOffsets(Protocol):
 
 
 class Stage(Protocol):
-    """A stage that is running."""
+    """What the service needs of a stage: a cluster, a copy of it or a table, which it reads and counts."""
 
     spec: StageSpec
 

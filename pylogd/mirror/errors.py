@@ -14,7 +14,7 @@ class InvalidMirrorFile(MirrorError):
 
 
 class TopicRecreated(MirrorError):
-    """A source topic was deleted and created again under its name: its id has changed."""
+    """A topic of the source has another id than before: it was deleted, and created again with the same name."""
 
 
 class NotAMember(MirrorError):

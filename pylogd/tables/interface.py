@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pylogd.tables.errors import LayoutChanged
+from pylogd.tables.errors import LayoutChanged, TableError
 from pylogd.tables.position import LoadRange, Position
 
 if TYPE_CHECKING:
@@ -64,11 +64,14 @@ class Layout:
     by: str = "hour"
     value: str = "binary"
 
-    def check(self, location: str, recorded: Layout) -> None:
+    def check(self, location: str, recorded: Layout | None) -> None:
         """Check that a table that was made with the layout `recorded` can be used with this one.
 
-        Raises LayoutChanged.
+        recorded: None if the table records no layout, since another program made it.
+        Raises LayoutChanged, or TableError if there is none.
         """
+        if recorded is None:
+            raise TableError(f"the table {location} was not made by pylogd: load into another table")
         for setting, given, before in (("by", self.by, recorded.by), ("value", self.value, recorded.value)):
             if given != before:
                 raise LayoutChanged(location, setting, before, given)
@@ -81,8 +84,8 @@ class DataFile:
     path: where it is after the commit, absolute with its scheme if it has one. staged: the same of where it was
     written, if the commit moves it; else empty.
     partition: the values that all its rows have in common, of the columns in `DIRECTORIES`; empty where unknown.
-    facts: what else the table's format needs to know of a new file, such as statistics of its columns: no one else's
-    business, but it can be pickled.
+    facts: what else the table's format has to know of a new file, such as statistics of its columns. Only the format
+    looks at it; it has to be picklable, since tasks return it to the driver.
     """
 
     path: str

@@ -121,7 +121,7 @@ class Journal:
         return window.id
 
     def given(self, window: int, number: int) -> None:
-        """Note that messages up to this number were given to `send`."""
+        """Write down that the application has called `send` for the messages of a window up to this number."""
         with self._mutex:
             found = self._windows.get(window)
             if found is not None and number > found.last:

@@ -26,11 +26,11 @@ _MOST: Final = (1 << 63) - 1
 
 
 class NotStamped(PylogdError):
-    """A header that is not the stamp of an audited producer."""
+    """Raised for a header that is not the stamp of an audited producer."""
 
 
 class InvalidReport(PylogdError):
-    """A record of the audit topic that is not a report."""
+    """Raised for a record of the audit topic that can't be read as a producer's report."""
 
 
 class Stamp(NamedTuple):

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
+from pylogd.schemas.formats.changes import Changes
 from pylogd.schemas.formats.json_nodes import COMBINED, Kind, Node, same
 
 #: Keywords that bound a value: a change is compatible if it loosens the bound.
@@ -42,33 +42,19 @@ def incompatibilities(old: Node, new: Node) -> list[str]:
     """Return the incompatible changes from `old` to `new`, each with its place in the schema."""
     comparison = _Comparison()
     comparison.compare(old, new)
-    return list(dict.fromkeys(comparison.found))
+    return comparison.once()
 
 
-class _Comparison:
-    """One comparison. `found`: the incompatible changes so far."""
+class _Comparison(Changes):
+    """One comparison of two nodes and their parts."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
-        self._path: list[str] = []
+        super().__init__()
         self._running: set[tuple[Node, Node]] = set()
         self._by_kind: dict[Kind, Callable[[Node, Node], None]] = {
             Kind.STRING: self._strings, Kind.NUMBER: self._numbers, Kind.ENUM: self._enums, Kind.CONST: self._consts,
             Kind.NOT: self._nots, Kind.IF: self._ifs, Kind.OBJECT: self._objects, Kind.ARRAY: self._arrays,
         }  # fmt: skip
-
-    # The path ------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _at(self, *names: object) -> Iterator[None]:
-        self._path += map(str, names)
-        try:
-            yield
-        finally:
-            del self._path[len(self._path) - len(names) :]
-
-    def _report(self, change: str, *names: str) -> None:
-        self.found.append(f"{change} at #/{'/'.join([*self._path, *names])}")
 
     def _tried(self, old: Node, new: Node) -> list[str]:
         """Compare without reporting. Return what was found."""
@@ -97,10 +83,10 @@ class _Comparison:
         combined = old.kind in COMBINED and new.kind in COMBINED
         if old.kind is not new.kind and not combined:
             if [one.schema.get("connect.type") for one in (old, new)] != ["bytes", "bytes"]:
-                self._report("TYPE_CHANGED")
+                self.report("TYPE_CHANGED")
             return
         if new.typed and not old.typed and not combined:
-            self._report("TYPE_NARROWED")
+            self.report("TYPE_NARROWED")
         if combined:
             self._combinations(old, new)
             return
@@ -125,17 +111,17 @@ class _Comparison:
             or (one_new and old.kind is Kind.ALL)
         )  # fmt: skip
         if old.kind is not new.kind and not extended:
-            self._report("COMBINED_TYPE_CHANGED")
+            self.report("COMBINED_TYPE_CHANGED")
             return
         mine, theirs = _distinct(old.parts), _distinct(new.parts)
         if len(mine) < len(theirs) and new.kind is Kind.ALL:
-            self._report("PRODUCT_TYPE_EXTENDED")
+            self.report("PRODUCT_TYPE_EXTENDED")
         if len(mine) > len(theirs) and old.kind is not Kind.ALL:
-            self._report("SUM_TYPE_NARROWED")
+            self.report("SUM_TYPE_NARROWED")
         tries = [[self._tried(before, after) for after in theirs] for before in mine]
         edges = [{at for at, found in enumerate(row) if not found} for row in tries]
         if _most_pairs(edges) < min(len(mine), len(theirs)):
-            self._report("COMBINED_TYPE_SUBSCHEMAS_CHANGED")
+            self.report("COMBINED_TYPE_SUBSCHEMAS_CHANGED")
 
     def _limits(self, old: Node, new: Node) -> None:
         for table, tighter in ((_UPPER, "DECREASED"), (_LOWER, "INCREASED")):
@@ -144,59 +130,59 @@ class _Comparison:
                 if after is None or before == after:
                     continue
                 if before is None:
-                    self._report(_constant(keyword) + "_ADDED", keyword)
+                    self.report(_constant(keyword) + "_ADDED", keyword)
                 elif (after < before) == (tighter == "DECREASED"):
-                    self._report(f"{_constant(keyword)}_{tighter}", keyword)
+                    self.report(f"{_constant(keyword)}_{tighter}", keyword)
 
     def _strings(self, old: Node, new: Node) -> None:
         before, after = old.schema.get("pattern"), new.schema.get("pattern")
         if after is not None and before != after:
-            self._report("PATTERN_ADDED" if before is None else "PATTERN_CHANGED", "pattern")
+            self.report("PATTERN_ADDED" if before is None else "PATTERN_CHANGED", "pattern")
 
     def _numbers(self, old: Node, new: Node) -> None:
         before, after = old.number("multipleOf"), new.number("multipleOf")
         if after is not None and before is None:
-            self._report("MULTIPLE_OF_ADDED", "multipleOf")
+            self.report("MULTIPLE_OF_ADDED", "multipleOf")
         elif after is not None and before is not None and Fraction(str(before)) % Fraction(str(after)):
             expanded = Fraction(str(after)) % Fraction(str(before)) == 0
-            self._report("MULTIPLE_OF_EXPANDED" if expanded else "MULTIPLE_OF_CHANGED", "multipleOf")
+            self.report("MULTIPLE_OF_EXPANDED" if expanded else "MULTIPLE_OF_CHANGED", "multipleOf")
         if new.integer and not old.integer:
-            self._report("TYPE_NARROWED")
+            self.report("TYPE_NARROWED")
 
     def _enums(self, old: Node, new: Node) -> None:
         before, after = old.schema["enum"], new.schema["enum"]
         if not all(any(same(one, other) for other in after) for one in before):
             narrowed = all(any(same(one, other) for other in before) for one in after)
-            self._report("ENUM_ARRAY_NARROWED" if narrowed else "ENUM_ARRAY_CHANGED", "enum")
+            self.report("ENUM_ARRAY_NARROWED" if narrowed else "ENUM_ARRAY_CHANGED", "enum")
 
     def _consts(self, old: Node, new: Node) -> None:
         if not same(old.schema["const"], new.schema["const"]):
-            self._report("ENUM_ARRAY_CHANGED", "const")
+            self.report("ENUM_ARRAY_CHANGED", "const")
 
     def _nots(self, old: Node, new: Node) -> None:
         if self._tried(new.child(new.schema["not"]), old.child(old.schema["not"])):
-            self._report("NOT_TYPE_EXTENDED", "not")
+            self.report("NOT_TYPE_EXTENDED", "not")
 
     def _ifs(self, old: Node, new: Node) -> None:
         for keyword in ("if", "then", "else"):
             if not same(old.schema.get(keyword), new.schema.get(keyword)):
-                self._report("CONDITION_CHANGED", keyword)
+                self.report("CONDITION_CHANGED", keyword)
 
     # Objects -------------------------------------------------------------------------------------------------------
 
     def _objects(self, old: Node, new: Node) -> None:
         self._required(old, new)
         for name in {**_properties(old), **_properties(new)}:
-            with self._at("properties", name):
+            with self.at("properties", name):
                 self._property(name, old, new)
         self._dependencies(old, new)
         self._further("additionalProperties", old, new)
         self._further("unevaluatedProperties", old, new)
         for pattern, schema in new.schema.get("patternProperties", {}).items():
-            with self._at("patternProperties", pattern):
+            with self.at("patternProperties", pattern):
                 before = old.schema.get("patternProperties", {}).get(pattern, old.schema.get("additionalProperties"))
                 self._subschema("PATTERN_PROPERTY_ADDED", old, new, before, schema)
-        with self._at("propertyNames"):
+        with self.at("propertyNames"):
             self._subschema(
                 "PROPERTY_NAMES_ADDED", old, new, old.schema.get("propertyNames"), new.schema.get("propertyNames")
             )
@@ -208,7 +194,7 @@ class _Comparison:
         if before is not None:
             self.compare(old.child(before), new.child(after))
         elif new.child(after).kind is not Kind.TRUE:
-            self._report(added)
+            self.report(added)
 
     def _required(self, old: Node, new: Node) -> None:
         before, after = _required(old), _required(new)
@@ -216,9 +202,9 @@ class _Comparison:
         for name in sorted(after - before):
             if name in mine and name in theirs:
                 if not _has_default(theirs[name]):
-                    self._report("REQUIRED_ATTRIBUTE_ADDED", "required", name)
+                    self.report("REQUIRED_ATTRIBUTE_ADDED", "required", name)
             elif name not in theirs:
-                self._report("REQUIRED_ATTRIBUTE_ADDED", "required", name)
+                self.report("REQUIRED_ATTRIBUTE_ADDED", "required", name)
 
     def _property(self, name: str, old: Node, new: Node) -> None:
         before, after = _properties(old).get(name, _ABSENT), _properties(new).get(name, _ABSENT)
@@ -237,9 +223,9 @@ class _Comparison:
             reasons = self._tried(before, further)
             if reasons:
                 self.found += reasons
-                self._report("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
+                self.report("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
         elif before.kind is not Kind.FALSE:
-            self._report("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL")
+            self.report("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL")
 
     def _property_added(self, name: str, after: Any, old: Node, new: Node) -> None:
         node = new.child(after)
@@ -247,28 +233,28 @@ class _Comparison:
         if _is_open(old):
             if required:
                 way = "REQUIRED_PROPERTY_WITH_DEFAULT" if _has_default(after) else "REQUIRED_PROPERTY"
-                self._report(f"{way}_ADDED_TO_OPEN_CONTENT_MODEL")
+                self.report(f"{way}_ADDED_TO_OPEN_CONTENT_MODEL")
             elif node.kind is not Kind.TRUE:
-                self._report("OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL")
+                self.report("OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL")
             return
         further = _further_property(old, name)
         reasons = [] if further is None else self._tried(further, node)
         if reasons:
             self.found += reasons
-            self._report("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
+            self.report("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
         if required and not _has_default(after):
-            self._report("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL")
+            self.report("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL")
 
     def _further(self, keyword: str, old: Node, new: Node) -> None:
         """Compare what further members of an object or an array may be: a schema, or anything if it is absent."""
         before, after = old.schema.get(keyword, True), new.schema.get(keyword, True)
         mine, theirs = old.child(before), new.child(after)
-        with self._at(keyword):
+        with self.at(keyword):
             if Kind.FALSE in (mine.kind, theirs.kind):
                 if mine.kind is not Kind.FALSE:
-                    self._report(_constant(keyword) + "_REMOVED")
+                    self.report(_constant(keyword) + "_REMOVED")
             elif mine.kind is Kind.TRUE and theirs.kind is not Kind.TRUE:
-                self._report(_constant(keyword) + "_NARROWED")
+                self.report(_constant(keyword) + "_NARROWED")
             else:
                 self.compare(mine, theirs)
 
@@ -276,15 +262,15 @@ class _Comparison:
         mine, theirs = _dependencies(old), _dependencies(new)
         for name, after in theirs.items():
             before = mine.get(name, _ABSENT)
-            with self._at("dependencies", name):
+            with self.at("dependencies", name):
                 if isinstance(after, list):
                     if not isinstance(before, list):
-                        self._report("DEPENDENCY_ARRAY_ADDED")
+                        self.report("DEPENDENCY_ARRAY_ADDED")
                     elif not set(after) <= set(before):
                         wider = set(before) <= set(after)
-                        self._report("DEPENDENCY_ARRAY_EXTENDED" if wider else "DEPENDENCY_ARRAY_CHANGED")
+                        self.report("DEPENDENCY_ARRAY_EXTENDED" if wider else "DEPENDENCY_ARRAY_CHANGED")
                 elif before is _ABSENT or isinstance(before, list):
-                    self._report("DEPENDENCY_SCHEMA_ADDED")
+                    self.report("DEPENDENCY_SCHEMA_ADDED")
                 else:
                     self.compare(old.child(before), new.child(after))
 
@@ -292,14 +278,14 @@ class _Comparison:
 
     def _arrays(self, old: Node, new: Node) -> None:
         if new.schema.get("uniqueItems") and not old.schema.get("uniqueItems"):
-            self._report("UNIQUE_ITEMS_ADDED", "uniqueItems")
-        with self._at("contains"):
+            self.report("UNIQUE_ITEMS_ADDED", "uniqueItems")
+        with self.at("contains"):
             self._subschema("CONTAINS_ADDED", old, new, old.schema.get("contains"), new.schema.get("contains"))
-        with self._at("items"):
+        with self.at("items"):
             mine, theirs = _every_item(old), _every_item(new)
             if theirs is not None and mine is None:
                 if theirs.kind is not Kind.TRUE and not _first_items(old):
-                    self._report("SCHEMA_ADDED")
+                    self.report("SCHEMA_ADDED")
             elif theirs is not None and mine is not None:
                 self.compare(mine, theirs)
         self._items(old, new)
@@ -309,7 +295,7 @@ class _Comparison:
     def _items(self, old: Node, new: Node) -> None:
         mine, theirs = _first_items(old), _first_items(new)
         for at in range(max(len(mine), len(theirs))):
-            with self._at("items", at):
+            with self.at("items", at):
                 if at < len(mine) and at < len(theirs):
                     self.compare(mine[at], theirs[at])
                 elif at < len(mine):
@@ -323,23 +309,23 @@ class _Comparison:
             return
         if further.kind is Kind.FALSE:
             if before.kind is not Kind.FALSE:
-                self._report("ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL")
+                self.report("ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL")
             return
         reasons = self._tried(before, further)
         if reasons:
             self.found += reasons
-            self._report("ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
+            self.report("ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
 
     def _item_added(self, after: Node, old: Node) -> None:
         further = _further_item(old)
         if further is None:
             if after.kind is not Kind.TRUE:
-                self._report("ITEM_ADDED_TO_OPEN_CONTENT_MODEL")
+                self.report("ITEM_ADDED_TO_OPEN_CONTENT_MODEL")
             return
         reasons = self._tried(further, after)
         if reasons:
             self.found += reasons
-            self._report("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
+            self.report("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
 
     def _items_after(self, old: Node, new: Node) -> None:
         """Compare the schemas of items after the first ones, where the first ones have schemas of their own."""
@@ -347,14 +333,14 @@ class _Comparison:
             self._further("additionalItems", old, new)
             return
         mine, theirs = _after_first(old), _after_first(new)
-        with self._at("additionalItems"):
+        with self.at("additionalItems"):
             if theirs is None or theirs.kind is Kind.TRUE:
                 return
             if theirs.kind is Kind.FALSE:
                 if mine is None or mine.kind is not Kind.FALSE:
-                    self._report("ADDITIONAL_ITEMS_REMOVED")
+                    self.report("ADDITIONAL_ITEMS_REMOVED")
             elif mine is None or mine.kind is Kind.TRUE:
-                self._report("ADDITIONAL_ITEMS_NARROWED")
+                self.report("ADDITIONAL_ITEMS_NARROWED")
             else:
                 self.compare(mine, theirs)
 

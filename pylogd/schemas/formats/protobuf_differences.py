@@ -10,12 +10,13 @@ Source: Protocol Buffers language guide, "Updating A Message Type"; the tables o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pb2 import FileDescriptorProto as File
+
+from pylogd.schemas.formats.changes import Changes
 
 _F: Final = FieldDescriptorProto
 #: Types that are read as one another.
@@ -41,36 +42,27 @@ class _Named(NamedTuple):
 
 
 def incompatibilities(old: Sequence[File], new: Sequence[File]) -> list[str]:
-    """Return the incompatible changes between the last files of two sets, each with its place."""
+    """Return the incompatible changes from one Protobuf file to another, each with its place in the file.
+
+    old, new: a file preceded by the files that it imports.
+    """
     comparison = _Comparison(old, new)
     comparison.files(old[-1], new[-1])
-    return list(dict.fromkeys(comparison.found))
+    return comparison.once()
 
 
-class _Comparison:
-    """One comparison. `found`: the incompatible changes so far."""
+class _Comparison(Changes):
+    """One comparison of two sets of files."""
 
     def __init__(self, old: Sequence[File], new: Sequence[File]) -> None:
-        self.found: list[str] = []
+        super().__init__()
         self._old, self._new = _types(old), _types(new)
-        self._path: list[str] = []
         self._running: set[tuple[str, str]] = set()
-
-    @contextmanager
-    def _at(self, *names: object) -> Iterator[None]:
-        self._path += map(str, names)
-        try:
-            yield
-        finally:
-            del self._path[len(self._path) - len(names) :]
-
-    def _report(self, change: str, *names: object) -> None:
-        self.found.append(f"{change} at #/{'/'.join([*self._path, *map(str, names)])}")
 
     def files(self, old: File, new: File) -> None:
         """Compare two files, and report."""
         if old.package != new.package:
-            self._report("PACKAGE_CHANGED")
+            self.report("PACKAGE_CHANGED")
         self._messages(old.message_type, new.message_type)
 
     def _messages(self, old: Sequence[DescriptorProto], new: Sequence[DescriptorProto]) -> None:
@@ -78,9 +70,9 @@ class _Comparison:
         for message in old:
             if message.options.map_entry:
                 continue
-            with self._at(message.name):
+            with self.at(message.name):
                 if message.name not in later:
-                    self._report("MESSAGE_REMOVED")
+                    self.report("MESSAGE_REMOVED")
                 else:
                     self._message(message, later[message.name])
 
@@ -93,21 +85,21 @@ class _Comparison:
             before, after = mine.get(number), theirs.get(number)
             if before is None and after is not None:
                 if after.label == _F.LABEL_REQUIRED:
-                    self._report("REQUIRED_FIELD_ADDED", number)
+                    self.report("REQUIRED_FIELD_ADDED", number)
             elif before is not None and after is None:
                 self._removed(before, _oneof(old, before), gone)
             elif before is not None and after is not None:
                 group = _oneof(new, after)
-                with self._at(*(name for name in (group, number) if name is not None)):
+                with self.at(*(name for name in (group, number) if name is not None)):
                     self._field(before, after)
         self._messages(old.nested_type, new.nested_type)
 
     def _removed(self, field: FieldDescriptorProto, oneof: str | None, gone: set[str]) -> None:
         if oneof is not None:
             if oneof not in gone:
-                self._report("ONEOF_FIELD_REMOVED", oneof, field.number)
+                self.report("ONEOF_FIELD_REMOVED", oneof, field.number)
         elif field.label == _F.LABEL_REQUIRED:
-            self._report("REQUIRED_FIELD_REMOVED", field.number)
+            self.report("REQUIRED_FIELD_REMOVED", field.number)
 
     def _oneofs(self, old: DescriptorProto, new: DescriptorProto) -> None:
         """Report fields that could be set together and now exclude one another."""
@@ -122,7 +114,7 @@ class _Comparison:
             together = {origins[number] for number in numbers} - {None}
             if len(alone) + len(together) > 1:
                 several = len(alone) > 1
-                self._report("MULTIPLE_FIELDS_MOVED_TO_ONEOF" if several else "FIELD_MOVED_TO_EXISTING_ONEOF", group)
+                self.report("MULTIPLE_FIELDS_MOVED_TO_ONEOF" if several else "FIELD_MOVED_TO_EXISTING_ONEOF", group)
 
     def _field(self, old: FieldDescriptorProto, new: FieldDescriptorProto) -> None:
         before, after = self._map(self._old, old), self._map(self._new, new)
@@ -130,7 +122,7 @@ class _Comparison:
             for one, other in zip(before.field, after.field, strict=True):
                 self._value(one, other)
         elif before is not None or after is not None:
-            self._report("FIELD_KIND_CHANGED")
+            self.report("FIELD_KIND_CHANGED")
         else:
             self._value(old, new)
 
@@ -144,20 +136,20 @@ class _Comparison:
     def _value(self, old: FieldDescriptorProto, new: FieldDescriptorProto) -> None:
         before, after = _WIRE.get(old.type), _WIRE.get(new.type)
         if (before is None) != (after is None):
-            self._report("FIELD_KIND_CHANGED")
+            self.report("FIELD_KIND_CHANGED")
         elif before is None:
             self._named(old, new)
         elif before != after:
-            self._report("FIELD_SCALAR_KIND_CHANGED")
+            self.report("FIELD_SCALAR_KIND_CHANGED")
         elif _F.LABEL_REPEATED in (old.label, new.label) and old.label != new.label and before != _TEXT:
-            self._report("FIELD_NUMERIC_LABEL_CHANGED")
+            self.report("FIELD_NUMERIC_LABEL_CHANGED")
         if new.label == _F.LABEL_REQUIRED != old.label:
-            self._report("REQUIRED_FIELD_ADDED")
+            self.report("REQUIRED_FIELD_ADDED")
 
     def _named(self, old: FieldDescriptorProto, new: FieldDescriptorProto) -> None:
         before, after = self._old[old.type_name], self._new[new.type_name]
         if before.name != after.name or old.type != new.type:
-            self._report("FIELD_NAMED_TYPE_CHANGED")
+            self.report("FIELD_NAMED_TYPE_CHANGED")
             return
         pair = old.type_name, new.type_name
         if (before.own and after.own) or pair in self._running or before.type == after.type:
@@ -170,7 +162,7 @@ class _Comparison:
         self._path = path
         self._running.remove(pair)
         if len(self.found) > known:
-            self._report("FIELD_NAMED_TYPE_CHANGED")
+            self.report("FIELD_NAMED_TYPE_CHANGED")
 
 
 def _types(files: Sequence[File]) -> dict[str, _Named]:

@@ -89,10 +89,7 @@ class DeltaLakeTable(RecordedTable):
             made = of_records(layout) if columns is None else columns
             _create(self._uri, self._options, made, DIRECTORIES[layout.by], {_LAYOUT: layout_json(layout)})
             self._read()
-        recorded = self.layout
-        if recorded is None:
-            raise TableError(f"the Delta table {self.location} was not made by pylogd: load into another table")
-        layout.check(self.location, recorded)
+        layout.check(self.location, self.layout)
 
     def evolve(self, columns: pa.Schema) -> None:
         """Add columns. Raises TableError if the type of one would have to change."""

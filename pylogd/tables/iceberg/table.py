@@ -127,10 +127,7 @@ class IcebergTable(RecordedTable):
                     DIRECTORIES[layout.by], {_LAYOUT: layout_json(layout)},
                 )  # fmt: skip
             self._read()
-        recorded = self.layout
-        if recorded is None:
-            raise TableError(f"the Iceberg table {self.location} was not made by pylogd: load into another table")
-        layout.check(self.location, recorded)
+        layout.check(self.location, self.layout)
 
     def evolve(self, columns: pa.Schema) -> None:
         """Add columns and widen types."""
@@ -149,7 +146,7 @@ class IcebergTable(RecordedTable):
         )
 
     def history(self) -> Iterator[Committed]:
-        """Return the snapshots that are not expired, the oldest first."""
+        """Return the commits whose snapshots have not been expired yet, the oldest first."""
         snapshots = [] if self._table is None else self._table.metadata.snapshots
         return map(_committed, sorted(snapshots, key=lambda each: each.sequence_number or 0))
 
