@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from pyspark.sql.functions import window
 
 from conformance import checks
 from conformance.checks import CACHE, HERE, Missing
 from pylogd.client import Admin, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
+from pylogd.spark.lag import behind_latest
 from pylogd.spark.options import offsets_json
 from pylogd.spark.stream_offsets import topics_of
 from pylogd.tables.position import by_partition
@@ -45,7 +47,8 @@ class Case:
     """A query: options of the source, and a transformation of its rows.
 
 
-    live: a stream over a topic that is written to meanwhile. It fails in its first batch and is restarted.
+    live: a stream over a topic that is written to meanwhile. It fails in its first batch and is restarted. window: of
+    a stream that counts records by time, which gives the counts of windows that the watermark has passed.
     """
 
     name: str
@@ -53,11 +56,15 @@ class Case:
     where: str = "true"
     stream: bool = False
     live: bool = False
+    window: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a case with one source: rows, for a stream also the end of each batch, or the error."""
+    """The result of a case with one source: rows, or the error.
+
+    batches: of a stream, the end of each batch and how far it is behind the ends of the partitions.
+    """
 
     rows: tuple[Any, ...] = ()
     batches: tuple[str, ...] = ()
@@ -132,6 +139,13 @@ STREAM = [
     Case("stream: offsets", {"startingOffsets": _json(p0=30, p1=-1)}, stream=True),
     Case("stream: from a time", {"startingTimestamp": "1020000"}, stream=True),
     Case("stream: deleted", {"subscribe": "cut", "startingOffsets": "earliest"}, stream=True),
+    Case(
+        "stream: windows, 7 at a time",
+        {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "7"},
+        stream=True,
+        window="5 seconds",
+    ),
+    Case("stream: windows", {"startingOffsets": "earliest"}, stream=True, window="5 seconds"),
     Case("stream: ending offsets", {"endingOffsets": "latest"}, stream=True),
     Case("stream: latest, of a topic that is written to", {"subscribe": "live"}, stream=True, live=True),
     Case("stream: least over most", {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, stream=True),
@@ -210,6 +224,8 @@ class Side:
             found.extend(batch.collect())
 
         frame = self.spark.readStream.format(self.name).options(**options).load().where(case.where)
+        if case.window:
+            frame = frame.withWatermark("timestamp", "2 seconds").groupBy(window("timestamp", case.window)).count()
         checkpoint = self.folder / f"{self.name}-{STREAM.index(case)}"
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
         query = writer.trigger(availableNow=True).start()
@@ -218,8 +234,9 @@ class Side:
                 return Result(error=f"not finished within {SECONDS} s")
         finally:
             query.stop()
-        ends = [progress.sources[0].endOffset for progress in query.recentProgress if progress.numInputRows]
-        return Result(_rows(found), tuple(offsets_json(by_partition(topics_of(json.loads(end)))) for end in ends))
+        batches = [json.loads(progress.json) for progress in query.recentProgress]
+        reports = [batch["sources"][0] for batch in batches if case.window or batch["numInputRows"]]
+        return Result(_rows(found), tuple(map(_report, reports)))
 
     def _live(self, case: Case, options: Mapping[str, str]) -> Result:
         """Run a query from the latest offsets that fails in its first batch with rows, then restart it."""
@@ -258,9 +275,19 @@ class Side:
         return Result(outcome="the first batch again, then no gap")
 
 
+def _report(source: Mapping[str, Any]) -> str:
+    """Return the end of a batch, and its metrics; those of pylogd are computed from its report."""
+    metrics = source.get("metrics")
+    if not metrics:
+        behind = behind_latest(source)
+        metrics = behind.metrics if behind else {}
+    end = offsets_json(by_partition(topics_of(source["endOffset"])))
+    return f"{end} {sorted((name, float(value)) for name, value in metrics.items())}"
+
+
 def _rows(rows: list[Any]) -> tuple[Any, ...]:
     plain = [tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row) for row in rows]
-    return tuple(map(str, sorted(plain, key=lambda row: (row[2], row[3], row[4]))))
+    return tuple(map(str, sorted(plain, key=lambda row: row[2:5] if len(row) > 2 else row)))
 
 
 def reason(error: Exception) -> str:
@@ -327,7 +354,9 @@ def main(write: Callable[[str], Any] = lambda text: write_page(HERE / "SPARK.md"
         f"session of PySpark {pyspark.__version__}; Spark's source is spark-sql-kafka-0-10 {version()} "
         f"(with the token provider of {version('token')} and kafka-clients {version('kafka')}). Rows are compared "
         "whole: key, value, topic, partition, offset, time stamp and its type, headers. For streams, the ends of the "
-        "micro-batches are compared too. If both refuse a query, the texts may differ: both are given.",
+        "micro-batches are compared too, and how many offsets they are behind the ends of the partitions (least, mean, "
+        "greatest), which Spark's source gives in `metrics` of its progress and `pylogd.spark.lag.behind_latest` "
+        "computes from that of pylogd's. If both refuse a query, the texts may differ: both are given.",
         "",
         "| query | Spark's | pylogd's | |",
         "| --- | --- | --- | --- |",

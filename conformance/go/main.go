@@ -46,6 +46,10 @@ func main() {
 		transacting(os.Args[2])
 		return
 	}
+	if len(os.Args) > 2 && (os.Args[1] == "--lags" || os.Args[1] == "--push") {
+		metrics(os.Args[1:])
+		return
+	}
 	address := os.Args[1]
 	suffix := fmt.Sprintf("%x", time.Now().UnixNano())
 	franz(address, "franz-"+suffix)

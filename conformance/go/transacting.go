@@ -23,38 +23,32 @@ import (
 type positions map[string]map[string]int64
 
 type operation struct {
-	Do, Name, Id, Topic, Isolation, Consumer, Metadata, As, Group, Protocol, Pattern, Assignor, Instance string
-	Timeout, Partitions, Ms                                                                              int
-	Partition                                                                                            int32
-	Values, Topics                                                                                       []string
-	Offsets                                                                                              positions
+	Do, Name, Id, Topic, Isolation, Group, Protocol, Pattern, Assignor, Instance string
+	Timeout, Partitions, Ms                                                      int
+	Partition                                                                    int32
+	Values, Topics                                                               []string
+	Offsets                                                                      positions
 }
 
 // member is a consumer with its partitions, which callbacks change.
 type member struct {
 	*kgo.Client
 	group string
+	alone bool // commits for the group without being a member
 	lock  sync.Mutex
 	has   map[string]bool
-}
-
-// groupMetadata says which generation, or member epoch, of which member commits.
-type groupMetadata struct {
-	group, id  string
-	generation int32
 }
 
 type transactor struct {
 	address   string
 	producers map[string]*kgo.Client
 	consumers map[string]*member
-	metadata  map[string]groupMetadata
 }
 
 var errLacks = errors.New("the client does not have it")
 
 func transacting(address string) {
-	client := transactor{address, map[string]*kgo.Client{}, map[string]*member{}, map[string]groupMetadata{}}
+	client := transactor{address, map[string]*kgo.Client{}, map[string]*member{}}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -101,7 +95,7 @@ func nameOf(err error) string {
 func (t *transactor) do(ctx context.Context, one operation) (any, error) {
 	switch one.Do {
 	case "producer":
-		return nil, t.producer(one)
+		return nil, t.producer(ctx, one)
 	case "init":
 		_, _, err := t.producers[one.Name].ProducerID(ctx)
 		return nil, err
@@ -116,11 +110,6 @@ func (t *transactor) do(ctx context.Context, one operation) (any, error) {
 		return nil, t.producers[one.Name].EndTransaction(ctx, kgo.TryAbort)
 	case "send":
 		return t.send(ctx, one)
-	case "offsets":
-		return nil, t.offsets(ctx, one)
-	case "metadata":
-		t.metadata[one.As] = t.consumers[one.Consumer].metadata()
-		return nil, nil
 	case "close":
 		return nil, t.close(one)
 	case "read":
@@ -150,6 +139,7 @@ func (t *transactor) inGroup(ctx context.Context, one operation) (any, error) {
 	case "describe_group":
 		return t.describeGroup(ctx, one)
 	}
+	// Offsets are added to transactions by sessions (GroupTransactSession), which franz-go's own TestTxnEtl uses.
 	return nil, errLacks
 }
 
@@ -157,11 +147,15 @@ func (t *transactor) client(more ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(t.address)}, more...)...)
 }
 
-func (t *transactor) producer(one operation) error {
+// producer waits until the client knows which version of transactions the cluster uses: it asks when it begins one.
+func (t *transactor) producer(ctx context.Context, one operation) error {
 	made, err := t.client(kgo.TransactionalID(one.Id), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.TransactionTimeout(time.Duration(one.Timeout)*time.Millisecond), kgo.RecordDeliveryTimeout(20*time.Second))
 	t.producers[one.Name] = made
-	return err
+	if err != nil {
+		return err
+	}
+	return made.Ping(ctx)
 }
 
 func (t *transactor) send(ctx context.Context, one operation) (any, error) {
@@ -175,54 +169,6 @@ func (t *transactor) send(ctx context.Context, one operation) (any, error) {
 		offsets = append(offsets, record.Offset)
 	}
 	return offsets, results.FirstErr()
-}
-
-// offsets asks as the client does in a session that it controls itself; here it is one request of each kind.
-func (t *transactor) offsets(ctx context.Context, one operation) error {
-	producer := t.producers[one.Name]
-	found, known := t.metadata[one.Metadata]
-	if !known {
-		found = t.consumers[one.Consumer].metadata()
-	}
-	id, epoch, err := producer.ProducerID(ctx)
-	if err != nil {
-		return err
-	}
-	name, _ := producer.OptValue(kgo.TransactionalID).(string)
-	add := kmsg.NewPtrAddOffsetsToTxnRequest()
-	add.TransactionalID, add.ProducerID, add.ProducerEpoch, add.Group = name, id, epoch, found.group
-	added, err := add.RequestWith(ctx, producer)
-	if err == nil {
-		err = kerr.ErrorForCode(added.ErrorCode)
-	}
-	if err != nil {
-		return err
-	}
-	commit := kmsg.NewPtrTxnOffsetCommitRequest()
-	commit.TransactionalID, commit.ProducerID, commit.ProducerEpoch, commit.Group = name, id, epoch, found.group
-	commit.Generation, commit.MemberID = found.generation, found.id
-	for topic, offsets := range one.Offsets {
-		asked := kmsg.NewTxnOffsetCommitRequestTopic()
-		asked.Topic = topic
-		for partition, offset := range offsets {
-			at := kmsg.NewTxnOffsetCommitRequestTopicPartition()
-			at.Partition, at.Offset = number(partition), offset
-			asked.Partitions = append(asked.Partitions, at)
-		}
-		commit.Topics = append(commit.Topics, asked)
-	}
-	answer, err := commit.RequestWith(ctx, producer)
-	if err != nil {
-		return err
-	}
-	for _, topic := range answer.Topics {
-		for _, at := range topic.Partitions {
-			if err := kerr.ErrorForCode(at.ErrorCode); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 func number(text string) int32 {
@@ -352,20 +298,12 @@ func (t *transactor) consumer(one operation) error {
 		options = append(options, kgo.ConsumeRegex(), kgo.ConsumeTopics(one.Pattern))
 	}
 	if len(one.Topics) == 0 && one.Pattern == "" {
-		options = slices.Delete(options, 0, 1) // not a member: it commits for the group without a generation
+		options, made.alone = nil, true
 	}
 	client, err := t.client(append(options, kgo.ConsumeTopics(one.Topics...))...)
 	made.Client = client
 	t.consumers[one.Name] = made
 	return err
-}
-
-func (m *member) metadata() groupMetadata {
-	id, generation := m.GroupMetadata()
-	if id == "" {
-		generation = -1
-	}
-	return groupMetadata{m.group, id, generation}
 }
 
 func (m *member) assignment() []string {
@@ -399,8 +337,19 @@ func (t *transactor) commitOffsets(ctx context.Context, one operation) error {
 			asked[topic][number(partition)] = kgo.EpochOffset{Epoch: -1, Offset: offset}
 		}
 	}
+	committer := t.consumers[one.Name]
+	if committer.alone {
+		offsets := kadm.Offsets{}
+		for topic, partitions := range asked {
+			for partition, at := range partitions {
+				offsets.AddOffset(topic, partition, at.Offset, at.Epoch)
+			}
+		}
+		answer, err := kadm.NewClient(committer.Client).CommitOffsets(ctx, committer.group, offsets)
+		return errors.Join(err, answer.Error())
+	}
 	var failed error
-	t.consumers[one.Name].CommitOffsetsSync(ctx, asked,
+	committer.CommitOffsetsSync(ctx, asked,
 		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
 			if failed = err; err != nil {
 				return

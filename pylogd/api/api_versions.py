@@ -1,11 +1,12 @@
 """ApiVersions (18), versions 0 to 4: list the APIs and versions that this broker serves.
 
 Behaviour: generated from what the handlers registered. A version that is not served is answered in version 0 with
-UNSUPPORTED_VERSION and the list, so that the client can choose again (KIP-511). From version 3 on the client sends its
-software's name and version; malformed ones are INVALID_REQUEST. Those of another broker prove that it is one
-(`security.peers`).
+UNSUPPORTED_VERSION and the versions of this API alone, so that the client asks again with one of them (KIP-511): with a
+list of all APIs it would not, and miss the features. From version 3 on the client sends its software's name and
+version; malformed ones are INVALID_REQUEST. Those of another broker prove that it is one (`security.peers`).
 The features that this broker knows, and the levels that the cluster uses (`metadata.features`), are told from version 3
 on; before version 4 a lowest level of 0 is told as 1, which older clients can read (KAFKA-17011).
+The APIs by which clients push metrics are told only if this broker serves metrics, as with Kafka: others need not ask.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cache, lru_cache
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import REGISTRATIONS, handles
+from pylogd.config.metrics import LISTENER as METRICS_LISTENER
 from pylogd.errors import ErrorCode
 from pylogd.metadata.feature_levels import SUPPORTED
 from pylogd.security.peers import read_claim
@@ -26,7 +28,11 @@ from pylogd.wire.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from pylogd.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from pylogd.wire.messages.push_telemetry import PushTelemetryRequest
 
+#: The APIs of KIP-714.
+_TELEMETRY = (GetTelemetrySubscriptionsRequest.API_KEY, PushTelemetryRequest.API_KEY)
 _FIRST_WITH_SOFTWARE = 3
 _FIRST_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -40,29 +46,38 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.claim = claim = read_claim(name, version)
+        context.connection.software = _software(name, version)
         if claim is not None and context.broker.peers.is_peer(claim):
             context.connection.lift_element_bounds()  # a follower may fetch all partitions of a large cluster at once
     features = context.broker.features
-    return _encoded(context.version, features.epoch, tuple(sorted(features.levels.items())))
+    pushed = context.broker.settings.text(METRICS_LISTENER) is not None
+    return _encoded(context.version, features.epoch, tuple(sorted(features.levels.items())), pushed)
+
+
+@lru_cache(maxsize=1024)
+def _software(name: str, version: str) -> tuple[str, str]:
+    """Return both, as one object for the connections of all such clients."""
+    return name, version
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
     """Return the response, in version 0, to ApiVersions at a version that is not served."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
+    own = [one for one in _served(True) if one.api_key == ApiVersionsRequest.API_KEY]
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 
 
 @lru_cache(maxsize=32)
-def _encoded(version: int, epoch: int, levels: tuple[tuple[str, int], ...]) -> bytes:
+def _encoded(version: int, epoch: int, levels: tuple[tuple[str, int], ...], pushed: bool) -> bytes:
     """Return the response, encoded: each connection begins with this request.
 
-    epoch, levels: of the features that the cluster uses.
+    epoch, levels: of the features that the cluster uses. pushed: whether clients may push metrics.
     """
     least = 1 if version < _FIRST_WITH_LEVEL_0 else 0
     supported = [SupportedFeatureKey(name, max(one.lowest, least), one.highest) for name, one in SUPPORTED.items()]
     finalized = [FinalizedFeatureKey(name, level, level) for name, level in levels]
     (encoded,) = schema.response_codec(ApiVersionsRequest.API_KEY, version).encode(
         ApiVersionsResponse(
-            api_keys=_served(), supported_features=supported, finalized_features_epoch=epoch,
+            api_keys=_served(pushed), supported_features=supported, finalized_features_epoch=epoch,
             finalized_features=finalized,
         )
     )  # fmt: skip
@@ -71,6 +86,7 @@ def _encoded(version: int, epoch: int, levels: tuple[tuple[str, int], ...]) -> b
 
 
 @cache
-def _served() -> list[ApiVersion]:
+def _served(pushed: bool) -> list[ApiVersion]:
     """Return what is served. All handlers are registered before the first request."""
-    return [ApiVersion(key, found.advertise_from, found.last) for key, found in sorted(REGISTRATIONS.items())]
+    found = [ApiVersion(key, found.advertise_from, found.last) for key, found in sorted(REGISTRATIONS.items())]
+    return found if pushed else [one for one in found if one.api_key not in _TELEMETRY]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pylogd.isolation.laggards import LaggardThrottle
     from pylogd.limits.expressions import Matches
     from pylogd.log.manager import LogManager
+    from pylogd.metadata.client_metrics import ClientMetricsConfigs
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
     from pylogd.metadata.entity_configs import EntityConfigs
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pylogd.security.authorizer import Authorizer
     from pylogd.security.delegation_tokens import TokenManager
     from pylogd.security.scram_users import StoredUsers
+    from pylogd.telemetry.service import Telemetry
     from pylogd.transactions.coordinator import TransactionCoordinator
     from pylogd.transactions.verification import PartitionVerifier
 
@@ -103,7 +105,10 @@ class BrokerParts(Protocol):
     def laggards(self) -> LaggardThrottle: ...
     @property
     def group_configs(self) -> GroupConfigs: ...
-
+    @property
+    def client_metrics(self) -> ClientMetricsConfigs: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
     @property
     def entity_configs(self) -> EntityConfigs: ...
     @property
@@ -133,8 +138,9 @@ class BrokerParts(Protocol):
 class Connection(Protocol):
     """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is.
 
-    on_lost: called when the connection has ended; set by whatever keeps something for it. claim: which broker of the
-    cluster it says that it comes from, if any.
+    port: the peer's. on_lost: called when the connection has ended; set by whatever keeps something for it. claim:
+    which broker of the cluster it says that it comes from, if any. software: the name and version of the client's
+    software; empty as long as it has not said so.
 
     authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
     connection when all replies are sent. lift_element_bounds: accept requests with more elements than clients may send.
@@ -143,10 +149,12 @@ class Connection(Protocol):
 
     authentication: Authentication | None
     host: str
+    port: int
     listener: str
     principal: Principal
     on_lost: Callable[[], object] | None
     claim: PeerClaim | None
+    software: tuple[str, str]
 
     def finish(self) -> None: ...
 
@@ -252,10 +260,12 @@ class _OwnConnection:
 
     authentication: Authentication | None = None
     host = ""
+    port = 0
     listener = ""
     principal = ANONYMOUS
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
+    software = ("", "")
 
     def finish(self) -> None:
         """There is no connection to close."""

@@ -1,4 +1,5 @@
-"""DescribeConfigs (32), versions 0 to 4: list settings of topics, brokers and groups, with the source of each value.
+"""DescribeConfigs (32), versions 0 to 4: list settings of topics, brokers, groups and subscriptions
+to metrics of clients, with the source of each value.
 
 Behaviour: every setting is listed, defaults too; an empty or null list of names means all. A value's source is
 the topic or the group, a dynamic setting of the broker, the configuration file or command line, or the default;
@@ -7,7 +8,7 @@ with version 3 (the latter on request). A broker is named by its id; the empty n
 which only those are listed that have been set. A resource that is named more than once is answered once. Resources that
 no longer fit into `response.max.bytes` are INVALID_REQUEST. A broker that is asked for `lagging.consumers.throttled`
 tells who had to wait for busy disks (`throttled_consumers`).
-Gaps: broker loggers (type 8) and client metrics (16) have no settings here: INVALID_REQUEST.
+Gaps: broker loggers (type 8) have no settings here: INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -22,11 +23,20 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, broker_of, check_authorized, group_of, topic_of, unsupported
+from pylogd.api.resources import (
+    ResourceType,
+    broker_of,
+    check_authorized,
+    group_of,
+    subscription_of,
+    topic_of,
+    unsupported,
+)
 from pylogd.api.slices import answer_budget, in_slices
 from pylogd.api.throttled_consumers import NAME as THROTTLED
 from pylogd.api.throttled_consumers import throttled_consumers
 from pylogd.config import ConfigEntry, ConfigSource
+from pylogd.config.client_metrics import describe_subscription
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.answers import AnswerBudget
 from pylogd.security.authorizer import AclOperation
@@ -108,6 +118,9 @@ def _source(
     if resource.resource_type == ResourceType.GROUP:
         own = context.broker.group_configs.get(group_of(resource.resource_name))
         return ("group", frozenset(own.items())), partial(settings.describe_group, own)
+    if resource.resource_type == ResourceType.CLIENT_METRICS:
+        own = context.broker.client_metrics.get(subscription_of(resource.resource_name))
+        return ("subscription", frozenset(own.items())), partial(describe_subscription, own)
     if resource.resource_type != ResourceType.BROKER:
         raise unsupported(resource.resource_type)
     if broker_of(context, resource.resource_name) is not None:

@@ -9,7 +9,7 @@ Must not know: connections beyond what handlers see of them, the order of replie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,8 @@ from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
 from pylogd.api.fetch_lagging import fetch_sparing_disks
 from pylogd.api.metering import metered_batch, metered_handlers
-from pylogd.api.registry import HANDLERS, REGISTRATIONS, overlapping_apis, served_versions
+from pylogd.api.registry import HANDLERS, REGISTRATIONS, Handler, overlapping_apis, served_versions
+from pylogd.api.statistics import PRODUCE, STATISTICS, timed_handlers, watched_handlers
 from pylogd.errors import CloseConnection
 from pylogd.replica.waiting import shield
 from pylogd.security.audit import AuditLog
@@ -34,6 +35,7 @@ from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.session import BatchReply, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
 
 T = TypeVar("T")
+_LENGTH_SIZE = 4  # bytes in front of each reply
 
 
 class ClientConnection(Connection, Protocol):
@@ -50,13 +52,19 @@ class Dispatcher:
     batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
     """
 
-    __slots__ = ("_broker", "_handlers", "batched", "handle_batch", "overlapping", "versions")
+    __slots__ = (
+        "_answer_batch", "_broker", "_handlers", "_requests", "_timed", "_watched", "batched", "handle_batch",
+        "overlapping", "versions",
+    )  # fmt: skip
 
     #: Answers the request in a frame, and up to `most - 1` of those unread in the session; or leaves them.
     handle_batch: Callable[[ClientConnection, memoryview, ServerSession, int], BatchReply]
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
+        self._requests = STATISTICS.requests
+        self._watched = False
+        self._timed: dict[int, Handler] = {}
         self._choose_handlers()
         broker.client_quotas.subscribe(self._choose_handlers)
         broker.laggards.subscribe(self._choose_handlers)
@@ -83,6 +91,7 @@ class Dispatcher:
         if context is None or context.version != event.version or context.client_id != event.client_id:
             context = RequestContext(self._broker, connection, event.version, event.client_id)
             connection.context = context
+        self._requests[event.api_key] += 1
         return self._handlers[event.api_key](context, event.request)
 
     def _decode_first(self, connection: ClientConnection, event: LargeRequest) -> Deferred[Any]:
@@ -105,8 +114,35 @@ class Dispatcher:
         counted, handlers = self._broker.client_quotas.active, HANDLERS
         if self._broker.laggards.active:
             handlers = {**HANDLERS, FetchRequest.API_KEY: fetch_sparing_disks}
-        self._handlers = metered_handlers(handlers) if counted else handlers
-        self.handle_batch = partial(metered_batch if counted else answer_batch, self._broker)
+        self._handlers: Mapping[int, Handler] = metered_handlers(handlers) if counted else handlers
+        self.handle_batch = self._answer_batch = partial(metered_batch if counted else answer_batch, self._broker)
+        if self._watched:
+            self._handlers = watched = watched_handlers(self._handlers, STATISTICS)
+            self._timed = timed_handlers(watched, STATISTICS, self._broker.clock.seconds)
+
+    def watch(self) -> None:
+        """Count errors of all APIs from now on, and measure requests after each call of `sample`."""
+        self._watched = True
+        self._choose_handlers()
+
+    def sample(self) -> None:
+        """Measure the next request of each API; see `statistics`. Call `watch` before."""
+        assert isinstance(self._handlers, dict)
+        self._handlers.update(self._timed)
+        self.handle_batch = self._timed_batch
+
+    def _timed_batch(
+        self, connection: ClientConnection, frame: memoryview, session: ServerSession, most: int
+    ) -> BatchReply:
+        self.handle_batch = self._answer_batch
+        seconds = self._broker.clock.seconds
+        begun = seconds()
+        reply: BatchReply = self._answer_batch(connection, frame, session, most)
+        if reply.replies:
+            STATISTICS.durations[PRODUCE].observe(seconds() - begun)
+            STATISTICS.request_size(PRODUCE, len(frame))
+            STATISTICS.response_size(PRODUCE, int.from_bytes(reply.replies[:_LENGTH_SIZE], "big"))
+        return reply
 
 
 class AuditingDispatcher(Dispatcher):
@@ -138,6 +174,7 @@ class AuditingDispatcher(Dispatcher):
             context = RequestContext(self._broker, connection, event.version, event.client_id, api)
             connection.context = context
         request = event.request
+        self._requests[event.api_key] += 1
         result = self._handlers[event.api_key](context, request)
         if api not in ADMINISTRATIVE:
             return result

@@ -8,8 +8,7 @@ name, from version 13 on by id. Sessions (version 7 on) are KIP-227's. A leader 
 UNKNOWN (version 9 on), and a client whose last epoch diverges from the log is told where (version 12 on).
 read_committed reads up to the last stable offset, and is told which transactions in what it reads were aborted, in the
 order of their markers (KIP-98).
-Fairness: a session serves first the partition that it served longest ago; without one the first partition is chosen at
-random, so that a client that always asks in the same order starves none of them.
+Fairness: a session serves first the partition that it served longest ago; without one a random one comes first.
 A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. Clients
 that are not the broker whose id they send (`security.peers`) get CLUSTER_AUTHORIZATION_FAILED.
 From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
@@ -43,6 +42,7 @@ from pylogd.api.fetch_request import broker_epoch_of, replica_id_of, wanted_entr
 from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.registry import handles
 from pylogd.api.slices import next_turn
+from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.names import MAX_RACK
 from pylogd.log.errors import ColdRead
@@ -461,8 +461,7 @@ class FetchJob:
                 session.mark(entry)  # another fetch may have looked at it since
                 if data.records:
                     session.served(entry)
-        if self.follower >= 0:
-            self._count_sent()
+        self._count_sent()
         response = FetchResponse(0, 0, 0 if session is None else session.session_id, self._by_topic())
         if self.due and self._context.version >= FETCH_WITH_LEADERS:
             response.node_endpoints = self._leaders_named()
@@ -470,8 +469,12 @@ class FetchJob:
 
     def _count_sent(self) -> None:
         for entry, data in self.served:
-            partition = self.find((entry.topic, data.partition_index)) if data.records else None
-            if partition is not None and data.records:
+            if not data.records or (partition := self.find((entry.topic, data.partition_index))) is None:
+                continue
+            if self.follower < 0:
+                partition.fetches += 1
+                partition.fetched_bytes += len(data.records)
+            else:
                 self._context.broker.replica_throttle.note_sent(partition, self.follower, len(data.records))
 
     def _by_topic(self) -> list[FetchableTopicResponse]:
@@ -480,9 +483,7 @@ class FetchJob:
             key = entry.topic
             topic = topics.get(key)
             if topic is None:
-                topics[key] = topic = (
-                    FetchableTopicResponse(topic_id=key) if isinstance(key, bytes) else FetchableTopicResponse(key)
-                )
+                topics[key] = topic = FetchableTopicResponse(*(("", key) if isinstance(key, bytes) else (key,)))
             topic.partitions.append(data)
         return list(topics.values())
 
@@ -492,6 +493,7 @@ class FetchJob:
 
 
 def _failed(index: int, code: ErrorCode) -> PartitionData:
+    STATISTICS.errors[FETCH, code] += 1
     return PartitionData(
         partition_index=index, error_code=code, high_watermark=-1, diverging_epoch=NO_DIVERGENCE,
         current_leader=NO_LEADER, snapshot_id=NO_SNAPSHOT, aborted_transactions=None, records=_NO_RECORDS,

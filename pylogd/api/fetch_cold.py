@@ -10,6 +10,7 @@ from twisted.python.failure import Failure
 
 from pylogd.api.errors import explain
 from pylogd.api.fast import fetch as fast
+from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.errors import StorageError
 from pylogd.log.files import FileSlice
@@ -52,7 +53,8 @@ class ColdPartition:
             if records is not None and self._without_zstd:
                 records = before_codec(records, CompressionType.ZSTD)
         except PylogdError as error:
-            self.data.error_code = explain(error)[0]
+            self.data.error_code = code = explain(error)[0]
+            STATISTICS.errors[FETCH, code] += 1
         else:
             if records is not None:
                 self.data.records = records
@@ -62,6 +64,7 @@ class ColdPartition:
 
 def read_cold(calls: DiskCalls, cold: Sequence[ColdPartition]) -> Deferred[Any]:
     """Fill the data of all in threads, each in one of its disk if these have their own."""
+    STATISTICS.cold_reads += len(cold)
     by_directory: dict[str | None, list[ColdPartition]] = {}
     for one in cold:
         by_directory.setdefault(calls.directory_of(one.directory), []).append(one)
@@ -81,3 +84,4 @@ def _refuse_all(failure: Failure, cold: Sequence[ColdPartition]) -> None:
     for partition in cold:
         partition.data.records = _NO_RECORDS
         partition.data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        STATISTICS.errors[FETCH, ErrorCode.KAFKA_STORAGE_ERROR] += 1

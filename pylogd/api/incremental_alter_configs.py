@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs (44), versions 0 and 1: change some settings of topics, brokers and groups (KIP-339).
+"""IncrementalAlterConfigs (44), versions 0 and 1: change some settings of topics, brokers, groups and
+subscriptions to metrics of clients (KIP-339).
 
 Behaviour: SET, DELETE (back to the default), APPEND and SUBTRACT (lists only); settings that the request doesn't name
 stay. Each resource is changed or refused separately, with all of its settings or none. A broker is named by its id, all
@@ -54,6 +55,7 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
         lambda name: broker.topic_admin.alter_topic_configs(name, changes, validate_only=validate_only),
         lambda whose: broker.broker_configs.alter(whose, changes, validate_only=validate_only),
         lambda group: broker.group_configs.alter(group, changes, validate_only=validate_only),
+        lambda name: broker.client_metrics.alter(name, changes, validate_only=validate_only),
     )
 
 

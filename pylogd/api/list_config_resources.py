@@ -1,8 +1,8 @@
 """ListConfigResources (74), versions 0 and 1: list the resources that can have settings (KIP-1142).
 
-Behaviour: the resources of the types that are asked for, or of all types: topics, brokers, and the groups that have
-settings of their own. UNSUPPORTED_VERSION for a type that has no settings. Version 0 asks for subscriptions to client
-metrics, of which there are none. A client needs DESCRIBE_CONFIGS on the cluster.
+Behaviour: the resources of the types that are asked for, or of all types: topics, brokers, subscriptions to metrics
+of clients, and the groups that have settings of their own. UNSUPPORTED_VERSION for a type that has no settings.
+Version 0 asks for subscriptions. A client needs DESCRIBE_CONFIGS on the cluster.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from pylogd.wire.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
-_BROKER_LOGGER, _CLIENT_METRICS = 8, 16
-#: Types that Kafka knows and that have no resources here.
-_EMPTY: Final = (_BROKER_LOGGER, _CLIENT_METRICS)
+#: The types that Kafka knows and that have no resources here: loggers.
+_EMPTY: Final = (8,)
 _RESOURCE_WORK = 30  # in bytes of an answer whose encoding takes as long
 
 
@@ -37,9 +36,8 @@ def list_config_resources(
     """Return the names and types of the resources."""
     if not context.may_use_cluster(AclOperation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    if context.version == 0:
-        return ListConfigResourcesResponse()
-    kinds = dict.fromkeys(request.resource_types) or dict.fromkeys((*ResourceType, *_EMPTY))
+    wanted = request.resource_types if context.version > 0 else [ResourceType.CLIENT_METRICS]
+    kinds = dict.fromkeys(wanted) or dict.fromkeys((*ResourceType, *_EMPTY))
     if not kinds.keys() <= {*ResourceType, *_EMPTY}:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     response = ListConfigResourcesResponse()
@@ -62,4 +60,6 @@ def _names(context: RequestContext, kind: int) -> list[str]:
             return [str(node_id) for node_id in sorted(broker.cluster.brokers)]
         case ResourceType.GROUP:
             return broker.group_configs.names()
+        case ResourceType.CLIENT_METRICS:
+            return broker.client_metrics.names()
     return []

@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
 from pylogd.api.registry import Handler
+from pylogd.api.statistics import STATISTICS
 from pylogd.clock import WorkTime
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.quotas.limits import QuotaKind
@@ -141,6 +142,8 @@ def _mute(connection: Connection, seconds: float) -> int:
     """Mute a connection. Return for how many milliseconds, rounded up."""
     throttle_ms = min(math.ceil(seconds * 1000), _MOST_MS)
     connection.mute(throttle_ms / 1000)
+    STATISTICS.throttled += 1
+    STATISTICS.throttled_seconds += throttle_ms / 1000
     return throttle_ms
 
 

@@ -34,6 +34,7 @@ from pylogd.api.errors import explain, why_absent
 from pylogd.api.produce_transactions import TransactionalProduce
 from pylogd.api.registry import handles
 from pylogd.api.slices import encode_in_thread, next_turn
+from pylogd.api.statistics import PRODUCE, STATISTICS
 from pylogd.errors import CloseConnection, ErrorCode, KafkaError, PylogdError
 from pylogd.limits.elements import AT_ONCE
 from pylogd.log.append_result import AppendResult
@@ -324,6 +325,7 @@ def pause(connection: Connection, full: QueueFull) -> int:
 
 def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
     """Return the response for a partition that was not appended to."""
+    STATISTICS.errors[PRODUCE, code] += 1
     return PartitionProduceResponse(
         index=index, error_code=code, base_offset=-1, error_message=message, current_leader=_NO_LEADER
     )

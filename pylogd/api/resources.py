@@ -1,4 +1,4 @@
-"""The resources of the configuration APIs: topics, brokers and groups."""
+"""The resources of the configuration APIs: topics, brokers, groups, and subscriptions to metrics of clients."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.slices import Pace
 from pylogd.config import ConfigError
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.limits.names import MAX_GROUP_ID
+from pylogd.limits.names import MAX_GROUP_ID, MAX_SUBSCRIPTION_NAME
 from pylogd.metadata.errors import InvalidConfig, UnknownTopic
 from pylogd.metadata.image import Topic, check_topic_name
 from pylogd.security.authorizer import AclOperation
@@ -34,14 +34,20 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
     GROUP = 32
+
+
+#: For whom the permissions are those of the cluster.
+_OF_CLUSTER: Final = (ResourceType.BROKER, ResourceType.CLIENT_METRICS)
 
 
 def unsupported(resource_type: int) -> KafkaError:
     """Return the error for a type of resource without settings."""
     return KafkaError(
         ErrorCode.INVALID_REQUEST,
-        f"Resources of type {resource_type} have no settings; use topics (2), brokers (4) or groups (32).",
+        f"Resources of type {resource_type} have no settings; use topics (2), brokers (4), client "
+        "metrics (16) or groups (32).",
     )
 
 
@@ -55,7 +61,7 @@ def as_invalid_request() -> Iterator[None]:
 
 
 def check_authorized(context: RequestContext, operation: AclOperation, resource: Resource) -> None:
-    """Raise KafkaError unless the client may do `operation` to a topic or a group, or, for brokers, to the cluster.
+    """Raise KafkaError unless the client may do `operation` to a topic or a group, or else to the cluster.
 
     Settings of internal topics are for those who may ALTER the cluster. A resource without settings is for nobody:
     `unsupported` says so.
@@ -68,7 +74,7 @@ def check_authorized(context: RequestContext, operation: AclOperation, resource:
     elif resource.resource_type == ResourceType.GROUP:
         if not context.may_use_group(operation, resource.resource_name):
             raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    elif resource.resource_type == ResourceType.BROKER and not context.may_use_cluster(operation):
+    elif resource.resource_type in _OF_CLUSTER and not context.may_use_cluster(operation):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -103,14 +109,23 @@ def group_of(name: str) -> str:
     return name
 
 
+def subscription_of(name: str) -> str:
+    """Return the name of a subscription to metrics of clients, once it is checked. Raises KafkaError."""
+    if not 0 < len(name) <= MAX_SUBSCRIPTION_NAME:
+        text = f"The name of a subscription has 1 to {MAX_SUBSCRIPTION_NAME} characters."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+    return name
+
+
 async def alter_one(
     context: RequestContext,
     resource: Resource,
     alter_topic: Callable[[str], Awaitable[object]],
     alter_broker: Callable[[int | None], Awaitable[object]],
     alter_group: Callable[[str], Awaitable[object]],
+    alter_subscription: Callable[[str], Awaitable[object]],
 ) -> None:
-    """Change the settings of a topic or a group, by its name, or of a broker, by its id; None for all brokers.
+    """Change the settings of a topic, group or subscription, by its name, or of a broker, by its id, or None for all.
 
     Raises KafkaError for resources of other types, and whatever the functions raise.
     """
@@ -125,6 +140,8 @@ async def alter_one(
         await context.broker.cluster.labels_settled()  # so that the next request finds what this one has set
     elif resource.resource_type == ResourceType.GROUP:
         await alter_group(group_of(resource.resource_name))
+    elif resource.resource_type == ResourceType.CLIENT_METRICS:
+        await alter_subscription(subscription_of(resource.resource_name))
     else:
         raise unsupported(resource.resource_type)
 

@@ -6,9 +6,11 @@ marker of an older coordinator epoch than the producer's last one is TRANSACTION
 producer epoch INVALID_PRODUCER_EPOCH, as is, with version 2 of transactions, one of the same epoch while the
 transaction is open (KIP-890; Kafka 4.3's version 2 of this API says which version it is). A partition that is not led
 here is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION. A marker that is written twice does
-no harm, so whoever gets another error just sends it again. Offsets that groups commit in a transaction count when its
-marker is committed in the topic of the offsets. Clients need ALTER or CLUSTER_ACTION on the cluster; others
-get CLUSTER_AUTHORIZATION_FAILED for every partition.
+no harm, so whoever gets another error just sends it again. A marker of a coordinator epoch that no partition of
+`__transaction_state` has reached yet, as far as this broker knows, is UNKNOWN_LEADER_EPOCH: if it were written, it
+would fence the transaction's coordinator for good. Offsets that groups commit in a transaction count when its marker is
+committed in the topic of the offsets. Clients need ALTER or CLUSTER_ACTION on the cluster; others get
+CLUSTER_AUTHORIZATION_FAILED for every partition.
 Gaps: none.
 """
 
@@ -27,7 +29,7 @@ from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.append_result import AppendResult
 from pylogd.log.markers import encode_marker
 from pylogd.log.transactions import TransactionTerms
-from pylogd.metadata.image import OFFSETS_TOPIC
+from pylogd.metadata.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from pylogd.replica.late_writes import unfinished
 from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend, shield
@@ -53,6 +55,7 @@ def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) 
 
 async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     allowed = context.may_use_cluster(AclOperation.ALTER, audited=False) or context.acts_for_cluster()
+    newest = _newest_coordinator(context)
     response = WriteTxnMarkersResponse()
     writes: dict[int, Deferred[None]] = {}  # those that are not done at once, by their number
     pending: list[PendingAppend] = []
@@ -74,6 +77,9 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
                 if not allowed:
                     answers.append(WritableTxnMarkerPartitionResult(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
                     continue
+                if marker.coordinator_epoch > newest:
+                    answers.append(WritableTxnMarkerPartitionResult(index, ErrorCode.UNKNOWN_LEADER_EPOCH))
+                    continue
                 answers.append(answer := WritableTxnMarkerPartitionResult(index, ErrorCode.REQUEST_TIMED_OUT))
                 writes[pace.steps] = Deferred.fromCoroutine(_write(context, batch, terms, topic.name, answer, pending))
                 if writes[pace.steps].called:  # no queue of a disk has it
@@ -91,6 +97,12 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
     if allowed:
         _tell_groups(context, request, response)
     return response
+
+
+def _newest_coordinator(context: RequestContext) -> int:
+    """The highest epoch that a coordinator of transactions can have: of the leaders of the topic's partitions."""
+    topic = context.broker.topics.get(TRANSACTIONS_TOPIC)
+    return max((partition.leader_epoch for partition in topic.partitions), default=0) if topic is not None else 0
 
 
 def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse) -> None:

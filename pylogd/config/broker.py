@@ -22,6 +22,7 @@ from pylogd.config.lagging import LAGGING_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
+from pylogd.config.metrics import METRICS_SETTINGS
 from pylogd.config.profiles import PROFILE
 from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
@@ -450,6 +451,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *CONSUMER_GROUP_SETTINGS,
             *TRANSACTION_SETTINGS,
             *_THREAD_SETTINGS,
+            *METRICS_SETTINGS,
         ]
     }
 )

@@ -34,6 +34,7 @@ from pylogd.config.listeners import (
     parse_protocols,
 )
 from pylogd.config.lookup import ListenerValues, TypedValues, known, known_broker_setting
+from pylogd.config.metrics import metrics_listener
 from pylogd.config.profiles import PROFILE, PROFILES
 from pylogd.config.source import read_file
 from pylogd.config.storage import check_cordoned, cordoned_directories
@@ -57,6 +58,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -395,6 +397,7 @@ class Settings(TypedValues):
             raise ConfigError(f'metadata.store = "{url}" is not allowed: write sqlite:/path/to/file', "metadata.store")
         check_zookeeper(self._effective)
         check_authorization(self._effective)
+        metrics_listener(self.text("metrics.listener"))
         _check_values(self._effective)
 
 

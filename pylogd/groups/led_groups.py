@@ -11,7 +11,7 @@ Must not know: requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -178,7 +178,8 @@ class LedGroups:
         groups = await loader.run(partial(self._disk_calls.at, partition.log.directory), wanted)
         while wanted() and partition.high_watermark < loader.end:
             outcome = self._topic.committed(partition, loader.end - 1)
-            if await outcome if isinstance(outcome, Deferred) else outcome:
+            failed = await outcome if isinstance(outcome, Deferred) else outcome
+            if failed or partition.high_watermark < loader.end:  # never again in the same turn
                 pause: Deferred[None] = Deferred()
                 self._clock.callLater(_RETRY_SECONDS, pause.callback, None)
                 await pause
@@ -309,6 +310,11 @@ class LedGroups:
             return ErrorCode.NOT_COORDINATOR
         result = self._topic.committed(shard.partition, shard.partition.log.log_end_offset - 1)
         return shield(result) if isinstance(result, Deferred) else result
+
+    def committed(self, group_id: str) -> Mapping[PartitionId, Committed]:
+        """Return the committed offsets of a group that is coordinated here, by partition. Do not change them."""
+        group = self._groups.get(group_id)
+        return {} if group is None else group.offsets
 
     def _offsets_of(self, group: ClassicGroup) -> dict[PartitionId, Committed]:
         """Return the committed offsets of a group, those included whose commit was answered too early."""

@@ -32,6 +32,10 @@ class EventCounts:
         """Count an event."""
         self._counts[event] += 1
 
+    def items(self) -> list[tuple[str, int]]:
+        """Return how often each event happened, in the order of their words."""
+        return sorted(self._counts.items())
+
     def report(self) -> str:
         """Return what was counted since the last call, with the totals; empty if nothing was."""
         new, self._reported = self._counts - self._reported, self._counts.copy()

@@ -19,5 +19,7 @@ MAX_INSTANCE_ID: Final = 249
 MAX_RACK: Final = 249
 #: How many characters of a client id are kept with a group's member, and become part of its id.
 MAX_CLIENT_ID: Final = 255
+#: Names of subscriptions to metrics of clients: they follow the rules of topic names.
+MAX_SUBSCRIPTION_NAME: Final = 249
 #: How many topics a member of the newer protocol may name: the coordinator handles all of them in one turn.
 MAX_SUBSCRIPTIONS: Final = 10_000

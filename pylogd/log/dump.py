@@ -151,7 +151,7 @@ def _dump_snapshot(data: bytes, base: int) -> Iterator[str]:
     except SnapshotCorrupt as error:
         yield f"invalid snapshot: {error}"
         return
-    yield f"producers before offset {base}: {len(entries)}"
+    yield f"producers before offset {base}: {len({entry.producer_id for entry in entries})}"
     for entry in entries:
         yield (
             f"producer {entry.producer_id}, epoch {entry.epoch}, last sequence {entry.last_sequence}, "

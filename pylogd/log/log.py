@@ -49,6 +49,7 @@ class Log:
 
     recovery_point: the offset up to which everything is durable.
     clean: whether the log was closed cleanly, so that its files are durable and complete.
+    first_offset: the log end offset when it was opened. removed_bytes: of segments removed since, less those it had.
 
     Attributes that others set:
     deletable_offset: retention and compaction leave records at and after it alone; None for no such limit.
@@ -96,6 +97,8 @@ class Log:
         self.stamps = False  # whether records get the broker's time
         self._roll_ms = 0
         self.fast_accept = FastAccept()
+        self.first_offset = log_end_offset
+        self._active, self._sealed_bytes, self.removed_bytes = segments[-1], 0, -segments[-1].size
         self.replace_segments(segments)
         self.config = config
 
@@ -123,6 +126,11 @@ class Log:
         return sum([segment.size for segment in self.segments])
 
     @property
+    def written_bytes(self) -> int:
+        """How many bytes were appended since the log was opened."""
+        return self._sealed_bytes + self._active.size + self.removed_bytes
+
+    @property
     def segments(self) -> Sequence[Segment]:
         """All segments, oldest first; the last is the active one. The list is replaced, never changed."""
         return self._view.segments
@@ -134,6 +142,9 @@ class Log:
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Replace the list of segments; the last one is open for writing. The caller holds `lock`."""
+        kept = sum([segment.size for segment in segments])
+        self.removed_bytes += self._sealed_bytes + self._active.size - kept
+        self._sealed_bytes = kept - segments[-1].size
         self._view = SegmentsView(segments)
         self.has_aborted = any(segment.has_aborted for segment in segments)  # whether any was aborted
         self._active = segments[-1]

@@ -389,14 +389,22 @@ class Producers:
         self.unstable = UnstableTransactions()
 
     def entries(self) -> Iterator[SnapshotEntry]:
-        """Iterate over the snapshot entries of all producers."""
+        """Iterate over the snapshot entries of all producers: one for each batch that is known, the oldest first.
+
+        Kafka writes one for the last batch. A producer that had more in flight when the broker stopped would then be
+        answered OUT_OF_ORDER_SEQUENCE_NUMBER for batches that it sends again. Kafka reads these snapshots too: it takes
+        the last entry of a producer.
+        """
         for producer_id, producer in list(self.by_id.items()):
-            last = producer.last_batch or _NO_BATCH
-            yield SnapshotEntry(
-                producer_id, producer.epoch, last.last_sequence, last.last_offset,
-                last.last_offset - last.base_offset, producer.last_seen_ms,
-                producer.coordinator_epoch, producer.transaction_first_offset,
-            )  # fmt: skip
+            batches = producer.batches
+            for start in range(0, len(batches), _FIELDS) if batches else (None,):
+                batch = _NO_BATCH if start is None else WrittenBatch._make(batches[start : start + _FIELDS])
+                last = start is None or start + _FIELDS == len(batches)
+                yield SnapshotEntry(
+                    producer_id, producer.epoch, batch.last_sequence, batch.last_offset,
+                    batch.last_offset - batch.base_offset, producer.last_seen_ms if last else batch.timestamp,
+                    producer.coordinator_epoch, producer.transaction_first_offset,
+                )  # fmt: skip
 
     def to_snapshot(self) -> bytes:
         """Return the contents of a snapshot file."""
@@ -407,10 +415,12 @@ class Producers:
     def restore(self, data: bytes) -> None:
         """Replace the state by that of a snapshot file. Raises SnapshotCorrupt."""
         self.clear()
-        entries = read_snapshot(data)
-        for entry in entries:
-            self.by_id[entry.producer_id] = _restored(entry)
-        firsts = [(entry.producer_id, entry.transaction_first_offset) for entry in entries]
+        for entry in read_snapshot(data):
+            earlier = self.by_id.get(entry.producer_id)
+            self.by_id[entry.producer_id] = producer = _restored(entry)
+            if earlier is not None and earlier.epoch == entry.epoch:
+                producer.batches[:0] = earlier.batches[_FIELDS - _KEPT :]
+        firsts = [(producer_id, producer.transaction_first_offset) for producer_id, producer in self.by_id.items()]
         opened = [(producer_id, first) for producer_id, first in firsts if first >= 0]
         self.unstable = UnstableTransactions(sorted(opened, key=lambda pair: pair[1]))
 

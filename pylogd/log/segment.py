@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from pylogd.histogram import Histogram
 from pylogd.log.caching import BlockCache, CachedRange
 from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, sync_file, write_all
@@ -29,6 +30,7 @@ from pylogd.log.index_files import read_transaction_index, write_index_files, wr
 from pylogd.log.located import PROBE, Located
 from pylogd.log.scan import BadBatch, scan
 from pylogd.log.transactions import AbortedTransaction
+from pylogd.log.write_times import WriteTimes
 from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 
 _log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ _replacements = itertools.count(1)
 class Storage:
     """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
-    __slots__ = ("appended", "cache", "files", "fs", "indexes", "seconds", "staged_appends")
+    __slots__ = ("appended", "cache", "files", "flushes", "fs", "indexes", "seconds", "staged_appends", "writes")
 
     def __init__(
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
@@ -68,8 +70,9 @@ class Storage:
         self.fs = fs
         self.cache = cache
         self.seconds = seconds
-        self.staged_appends = staged_appends
-        self.appended = appended
+        self.staged_appends, self.appended = staged_appends, appended
+        self.flushes = Histogram()  # how long syncs of segments took, in seconds
+        self.writes = WriteTimes(fs, seconds)
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 
@@ -267,10 +270,12 @@ class Segment:
         """Make what was written so far durable. Waits for the disk. Raises StorageFailure."""
         file = self.file
         if file is not None:
+            began = self.storage.seconds()
             try:
                 sync_file(self.storage.fs, file.fd, self.path)
             except OSError as error:
                 raise StorageFailure(self.path, error) from error
+            self.storage.flushes.observe(self.storage.seconds() - began)
 
     def truncate(self, offset: int) -> int:
         """Remove the batch with `offset` and all after it from the active segment; return how many bytes that were."""

@@ -37,7 +37,9 @@ def truncate_to(log: Log, offset: int) -> int:
             _unlink(log, later)
         if segment.file is None:
             segment.open_for_append()
-        segment.truncate(offset)
+        was_active, removed_bytes = segment is log.active, segment.truncate(offset)
+        if was_active:  # others are counted by `replace_segments`
+            log.removed_bytes += removed_bytes
         segment.sync()
         with log.lock:
             log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)

@@ -37,6 +37,7 @@ USER_CONFIGS: Final = "/config/users"
 CLIENT_CONFIGS: Final = "/config/clients"
 IP_CONFIGS: Final = "/config/ips"
 GROUP_CONFIGS: Final = "/config/groups"
+CLIENT_METRICS_CONFIGS: Final = "/config/client-metrics"
 #: The child of BROKER_CONFIGS with the settings of all brokers.
 ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"

@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from pylogd.clock import wall_ms
 from pylogd.config import Settings
 from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.client_metrics import ClientMetricsConfigs
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import BrokerConfigs
 from pylogd.metadata.delegation_tokens import DelegationTokens
@@ -32,7 +33,8 @@ class Metadata:
     """A broker's metadata on one store.
 
     `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` of users and client ids,
-    `group_configs`, `delegation_tokens`, `features`, and `feed`, by which brokers hear of each other's writes.
+    `group_configs`, `client_metrics`, `delegation_tokens`, `features`, and `feed`, by which brokers hear of each
+    other's writes.
     """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
@@ -46,6 +48,7 @@ class Metadata:
         self.broker_configs = BrokerConfigs(store, settings, node_id, self.feed)
         self.entity_configs = EntityConfigs(store, self.feed)
         self.group_configs = GroupConfigs(store, settings, self.feed)
+        self.client_metrics = ClientMetricsConfigs(store, self.feed)
         self.delegation_tokens = DelegationTokens(store, self.feed)
         self.features = Features(store, self.feed, self.cluster)
         self.topics = TopicRegistry(settings, self.feed)

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import cast
+from threading import Lock
+from typing import Final, cast
 
 from pylogd.net.sender import BlockSlice, Slice
 
 _CHUNK_BYTES = 1 << 17
 
 
+class ByteCount:
+    """A sum of bytes that threads add to."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = Lock()
+
+    def add(self, count: int) -> None:
+        """Add so many bytes."""
+        with self._lock:
+            self.total += count
+
+
+#: What `read_ahead` was asked for in this process.
+READ_AHEAD: Final = ByteCount()
+
+
 def read_ahead(source: Slice, position: int, length: int) -> None:
     """Read a chunk of a slice as `Sender` asks for. Waits for the disk: run it in a thread."""
+    READ_AHEAD.add(length)
     if source.in_blocks:
         cast(BlockSlice, source).load(position, length)
     else:

@@ -98,7 +98,7 @@ class BrokerProtocol(Protocol):
     that accepted it. security_protocol: that of the listener. principal: who the client is. authenticated: whether it
     has said so; always true without SASL. authentication, context: kept here by the handler from one request to the
     next. on_lost: called when the connection has ended. claim: which broker of the cluster it says that it comes from,
-    if any.
+    if any. software: the name and version of the client's software, once it has said so.
     """
 
     pipeline: Pipeline
@@ -113,6 +113,7 @@ class BrokerProtocol(Protocol):
     progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
+    software = ("", "")
     _early: list[bytes]  # what was received while it waits for its turn
 
     def __init__(self, factory: BrokerFactory, peer: IAddress | None = None) -> None:
@@ -120,6 +121,11 @@ class BrokerProtocol(Protocol):
         self.factory: BrokerFactory = factory
         self.listener = factory.listener
         self._peer = peer
+
+    @property
+    def port(self) -> int:
+        """The port of the peer; 0 if it has none."""
+        return getattr(self._peer or self.transport.getPeer(), "port", 0)  # type: ignore[union-attr]
 
     @property
     def security_protocol(self) -> str:

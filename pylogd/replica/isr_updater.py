@@ -42,6 +42,7 @@ class IsrUpdater(Watcher):
     """Keeps in-sync sets up to date. It watches every partition that may have followers, under its key."""
 
     state = OperationState.WAITING
+    shrinks = expands = 0  # in-sync sets that were written here with replicas less, or more
 
     def __init__(
         self,
@@ -167,6 +168,8 @@ class IsrUpdater(Watcher):
         self._writing = False
         for partition, result in zip(proposed, results, strict=True):
             if isinstance(result, PartitionState):
+                self.shrinks += len(result.isr) < len(partition.isr)
+                self.expands += len(result.isr) > len(partition.isr)
                 self._written(partition, result)
                 continue
             if not isinstance(result, TopicError):

@@ -66,12 +66,14 @@ class Partition:
     followers: of a leader, by broker id. epoch_start: of a leader, its log end when it was elected.
     flush_at: an append of this offset or a later one has to call the partition's flusher.
     flush_visible: whether the high watermark is limited to what has been flushed.
+    produced: Produce requests that the fast path answered. fetches, fetched_bytes: clients'. copied_bytes: followers'.
     """
 
     __slots__ = (
-        "_log", "_on_failure", "_writable", "alone", "committing", "enough_in_sync", "epoch_start", "flush_at",
-        "flush_visible", "followers", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id",
-        "min_insync_replicas", "node_id", "pending_isr", "role", "state", "topic", "topic_id",
+        "_log", "_on_failure", "_writable", "alone", "committing", "copied_bytes", "enough_in_sync", "epoch_start",
+        "fetched_bytes", "fetches", "flush_at", "flush_visible", "followers", "high_watermark", "index", "isr", "key",
+        "leader_epoch", "leader_id", "min_insync_replicas", "node_id", "pending_isr", "produced", "role", "state",
+        "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -92,8 +94,7 @@ class Partition:
         self.key = (topic, index)
         self.node_id = node_id
         self.state: PartitionState | None = None
-        self.leader_id = NO_EPOCH
-        self.leader_epoch = NO_EPOCH
+        self.leader_id = self.leader_epoch = NO_EPOCH
         self.epoch_start = UNKNOWN
         self.isr: tuple[int, ...] = ()
         self.alone = self.committing = False
@@ -101,8 +102,8 @@ class Partition:
         self.followers: dict[int, Follower] = {}
         self.min_insync_replicas = 1
         self.enough_in_sync = False
-        self.flush_at = NO_LIMIT
-        self.flush_visible = False
+        self.flush_at, self.flush_visible = NO_LIMIT, False
+        self.produced = self.fetches = self.fetched_bytes = self.copied_bytes = 0
         self._log = log
         self._writable: Log | None = None  # the log while clients may write to it
         self.role = Role.OFFLINE if log is None else Role.FOLLOWING

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Replication:
-    """Gives partitions to fetchers, and takes them away. connect: opens a connection to a broker by its id."""
+    """Gives partitions to fetchers, and takes them away. connect: takes a broker's id, returns a connection to it."""
 
     def __init__(
         self,

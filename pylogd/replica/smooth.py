@@ -80,10 +80,12 @@ class SmoothJoins:
         look_seconds: float = LOOK_SECONDS,
         producer_seconds: float = PRODUCER_SECONDS,
     ) -> None:
-        """connect: opens a connection to a broker by its id. committed: returns the offsets that groups in ZooKeeper
-        have committed, for each partition of the given topics. release: ends the wait of partitions, and fires with the
-        error for each, or None. now_ms: the wall clock, by which waits end. look_seconds: the time between two looks at
-        the groups. producer_seconds: how long producers are waited for.
+        """Arguments:
+
+        connect: takes a broker's id, returns a connection to it. committed: returns the offsets that groups in
+        ZooKeeper have committed, for each partition of the given topics. release: ends the wait of partitions, and
+        fires with the error for each, or None. now_ms: the wall clock, by which waits end. look_seconds: the time
+        between two looks at the groups. producer_seconds: how long producers are waited for.
         """
         self._partitions = partitions
         self._cluster = cluster

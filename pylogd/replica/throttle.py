@@ -82,7 +82,8 @@ class ReplicaThrottle:
         )
 
     def note_sent(self, partition: Partition, follower: int, count: int) -> None:
-        """Record bytes sent to a follower, if its replica is throttled."""
+        """Record bytes sent to a follower."""
+        partition.copied_bytes += count
         throttled = self._configs[partition.topic].leader_throttled
         if throttled and is_throttled(throttled, partition.index, follower):
             self._sent.record(count)

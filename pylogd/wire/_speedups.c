@@ -1,7 +1,7 @@
-/* Compiled loops over records and keys. Optional: pylogd.wire.records, pylogd.wire.validation,
- * pylogd.wire.timestamps, pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner have the same
- * in Python;
- * tests/property/test_speedups.py and test_validation.py compare both on arbitrary bytes.
+/* Compiled loops over records, keys and rows. Optional: pylogd.wire.records, pylogd.wire.validation,
+ * pylogd.wire.timestamps, pylogd.client.core.consumer.columns, pylogd.client.core.producer.partitioner and
+ * pylogd.client.core.producer.columns have the same in Python; tests/property/test_speedups.py, test_validation.py and
+ * test_row_batches.py compare both on arbitrary bytes.
  *
  * Strategy: one parser, next_record, which checks every length against the bytes that exist before it uses it; decoding
  * and columns walk records with it. Malformed records raise InvalidRecordBatch. The sizes of output buffers, which the
@@ -13,6 +13,57 @@
 #include <string.h>
 
 static PyObject *invalid_record_batch; /* the exception's type */
+
+/* CRC-32C without its data (in Python: pylogd.wire.crc) ------------------------------------------------------------ */
+
+#define CRC_POLYNOMIAL 0x82F63B78u /* reflected */
+#define CRC_SQUARES 66             /* of x: up to 2 ** 66, which 8 * 2 ** 63 bits need */
+
+/* x ** (2 ** n) modulo the polynomial, for each n; the highest bit of a number stands for x ** 0 */
+static uint32_t crc_squares[CRC_SQUARES];
+
+static uint32_t
+crc_multiply(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (uint32_t bit = 1u << 31; a != 0; bit >>= 1) {
+        if (a & bit) {
+            product ^= b;
+            a ^= bit;
+        }
+        b = b & 1 ? b >> 1 ^ CRC_POLYNOMIAL : b >> 1;
+    }
+    return product;
+}
+
+static void
+crc_prepare(void)
+{
+    crc_squares[0] = 1u << 30; /* x */
+    for (int n = 1; n < CRC_SQUARES; n++)
+        crc_squares[n] = crc_multiply(crc_squares[n - 1], crc_squares[n - 1]);
+}
+
+PyDoc_STRVAR(append_zeros_doc, "append_zeros(value, size, /)\n--\n\n"
+    "What a CRC-32C without initial and final inversion becomes when so many zero bytes follow (zlib's crc32_combine).");
+
+static PyObject *
+append_zeros(PyObject *self, PyObject *args)
+{
+    unsigned int value;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "In", &value, &size))
+        return NULL;
+    if (size < 0) {
+        PyErr_SetString(PyExc_ValueError, "a number of bytes is not negative");
+        return NULL;
+    }
+    uint32_t result = value;
+    for (int n = 3; size != 0; n++, size >>= 1)
+        if (size & 1)
+            result = crc_multiply(crc_squares[n], result);
+    return PyLong_FromUnsignedLong(result);
+}
 
 /* Parsing ---------------------------------------------------------------------------------------------------------- */
 
@@ -1066,17 +1117,12 @@ encode_headers(PyObject *self, PyObject *headers)
     return result;
 }
 
-PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nMurmurHash2 of 32 bits, unsigned, with the seed of Kafka's Java client.");
-
-static PyObject *
-murmur2(PyObject *self, PyObject *data)
+static inline uint32_t
+murmur2_of(const uint8_t *at, Py_ssize_t size)
 {
     const uint32_t m = 0x5bd1e995;
-    Py_buffer view;
-    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    const uint8_t *at = view.buf, *end = at + view.len;
-    uint32_t hash = 0x9747b28c ^ (uint32_t)view.len;
+    const uint8_t *end = at + size;
+    uint32_t hash = 0x9747b28c ^ (uint32_t)size;
     for (; end - at >= 4; at += 4) {
         uint32_t k = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
         k *= m;
@@ -1089,13 +1135,330 @@ murmur2(PyObject *self, PyObject *data)
         hash *= m;
     }
     hash = (hash ^ hash >> 13) * m;
+    return hash ^ hash >> 15;
+}
+
+PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nMurmurHash2 of 32 bits, unsigned, with the seed of Kafka's Java client.");
+
+static PyObject *
+murmur2(PyObject *self, PyObject *data)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    uint32_t hash = murmur2_of(view.buf, view.len);
     PyBuffer_Release(&view);
-    return PyLong_FromUnsignedLong(hash ^ hash >> 15);
+    return PyLong_FromUnsignedLong(hash);
+}
+
+/* Rows of columns -------------------------------------------------------------------------------------------------- */
+
+/* A column of byte strings, or of lists, in Arrow's layout. It may be missing: then all rows are null. */
+typedef struct {
+    Py_buffer valid; /* a bit for each row; no buffer if no row is null */
+    Py_buffer ends;  /* int32, one more than rows: where in bytes each row begins, and the last one ends */
+    Py_buffer bytes; /* not of lists, whose ends count the rows of other columns */
+    Py_ssize_t offset; /* of the first row, in valid and ends */
+    Py_ssize_t rows;
+    int missing;
+} Column;
+
+static void
+release_column(Column *column)
+{
+    PyBuffer_Release(&column->valid);
+    PyBuffer_Release(&column->ends);
+    PyBuffer_Release(&column->bytes);
+}
+
+static int
+bad_column(void)
+{
+    PyErr_SetString(PyExc_ValueError, "a column's buffers do not hold its rows");
+    return -1;
+}
+
+/* Take a column from (valid, ends, bytes, offset, rows), or None; `column` is all zero before. */
+static int
+take_column(PyObject *given, Column *column)
+{
+    column->missing = given == Py_None;
+    if (column->missing)
+        return 0;
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "a column must be a tuple");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(given, "z*z*z*nn", &column->valid, &column->ends, &column->bytes, &column->offset,
+                          &column->rows)) {
+        memset(column, 0, sizeof *column); /* what was parsed is released already */
+        return -1;
+    }
+    Py_ssize_t offset = column->offset, rows = column->rows;
+    if (offset < 0 || rows < 0 || offset > INT32_MAX || rows > INT32_MAX)
+        return bad_column();
+    if (rows && ((offset + rows + 1) * 4 > column->ends.len
+                 || (column->valid.buf != NULL && (offset + rows + 7) / 8 > column->valid.len)))
+        return bad_column();
+    return 0;
+}
+
+/* Find a row's bytes, or its range of rows if `most` is the number of those: NULL for null. -1 if they don't exist. */
+static inline int
+range_of(const Column *column, Py_ssize_t row, Py_ssize_t most, Py_ssize_t *start, Py_ssize_t *size)
+{
+    *start = -1;
+    *size = 0;
+    if (column->missing)
+        return 0;
+    if (row < 0 || row >= column->rows)
+        return -1;
+    row += column->offset;
+    if (column->valid.buf != NULL && !(((const uint8_t *)column->valid.buf)[row / 8] >> row % 8 & 1))
+        return 0;
+    const int32_t *ends = column->ends.buf;
+    int32_t from = ends[row], to = ends[row + 1];
+    if (from < 0 || to < from || to > most)
+        return -1;
+    *start = from;
+    *size = to - from;
+    return 0;
+}
+
+PyDoc_STRVAR(group_rows_doc,
+"group_rows(rows, groups, given, key, /)\n--\n\n"
+"Group rows by partition. given: (valid, int32 numbers, offset) with the groups of rows, or None; a row without one is\n"
+"in the group murmur2(key) % groups; one without a key in the group `groups`. Returns the rows in the order of their\n"
+"groups, as bytes of int32, and a list with the end of each of the groups + 1. Raises ValueError.");
+
+static PyObject *
+group_rows(PyObject *self, PyObject *args)
+{
+    Py_ssize_t rows, groups, offset = 0;
+    PyObject *given, *key, *order = NULL, *ends = NULL, *result = NULL;
+    Py_buffer valid = {0}, numbers = {0};
+    Column keys = {0};
+    int32_t *group_of = NULL;
+    Py_ssize_t *next = NULL;
+    if (!PyArg_ParseTuple(args, "nnOO", &rows, &groups, &given, &key))
+        return NULL;
+    if (rows < 0 || rows > INT32_MAX || groups < 1 || groups >= INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "impossible numbers of rows or groups");
+        return NULL;
+    }
+    if (given != Py_None && (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "z*y*n", &valid, &numbers, &offset))) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "given must be a tuple");
+        return NULL;
+    }
+    if (given != Py_None
+        && (offset < 0 || offset > INT32_MAX || (offset + rows) * 4 > numbers.len
+            || (valid.buf != NULL && (offset + rows + 7) / 8 > valid.len))) {
+        bad_column();
+        goto done;
+    }
+    if (take_column(key, &keys) < 0)
+        goto done;
+    if (!keys.missing && keys.rows < rows) {
+        bad_column();
+        goto done;
+    }
+    group_of = PyMem_Malloc((size_t)(rows ? rows : 1) * sizeof *group_of);
+    next = PyMem_Calloc((size_t)groups + 2, sizeof *next);
+    order = PyBytes_FromStringAndSize(NULL, rows * 4);
+    ends = PyList_New(groups + 1);
+    if (group_of == NULL || next == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (order == NULL || ends == NULL)
+        goto done;
+    const uint8_t *bits = valid.buf;
+    const int32_t *number = numbers.buf;
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        Py_ssize_t group = groups, at = offset + i, start, size;
+        if (number != NULL && (bits == NULL || bits[at / 8] >> at % 8 & 1)) {
+            group = number[at];
+            if (group < 0 || group >= groups) {
+                PyErr_SetString(PyExc_ValueError, "there is no such group");
+                goto done;
+            }
+        } else if (range_of(&keys, i, keys.bytes.len, &start, &size) < 0) {
+            bad_column();
+            goto done;
+        } else if (start >= 0)
+            group = (murmur2_of((const uint8_t *)keys.bytes.buf + start, size) & 0x7fffffff) % (uint32_t)groups;
+        group_of[i] = (int32_t)group;
+        next[group + 1]++;
+    }
+    for (Py_ssize_t group = 0; group <= groups; group++) {
+        next[group + 1] += next[group];
+        PyObject *end = PyLong_FromSsize_t(next[group + 1]);
+        if (end == NULL)
+            goto done;
+        PyList_SET_ITEM(ends, group, end);
+    }
+    int32_t *place = (int32_t *)PyBytes_AS_STRING(order);
+    for (Py_ssize_t i = 0; i < rows; i++)
+        place[next[group_of[i]]++] = (int32_t)i;
+    result = PyTuple_Pack(2, order, ends);
+done:
+    Py_XDECREF(order);
+    Py_XDECREF(ends);
+    PyMem_Free(group_of);
+    PyMem_Free(next);
+    release_column(&keys);
+    PyBuffer_Release(&valid);
+    PyBuffer_Release(&numbers);
+    return result;
+}
+
+/* The columns of records: `headers` is one of lists, whose items are the rows of header_keys and header_values. */
+typedef struct {
+    Column keys, values, headers, header_keys, header_values;
+} Rows;
+
+static inline Py_ssize_t
+varint_size(int64_t value)
+{
+    uint64_t rest = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
+    Py_ssize_t size = 1;
+    for (; rest > 127; rest >>= 7)
+        size++;
+    return size;
+}
+
+/* The size of a row's bytes with their length; write them too if there is an output. -1 if they don't exist. */
+static inline Py_ssize_t
+put_cell(const Column *column, Py_ssize_t row, Output *output)
+{
+    Py_ssize_t start, size;
+    if (range_of(column, row, column->bytes.len, &start, &size) < 0)
+        return -1;
+    if (output != NULL) {
+        put_varint(output, start < 0 ? -1 : size);
+        if (size)
+            memcpy(output->start + output->size, (const uint8_t *)column->bytes.buf + start, (size_t)size);
+        output->size += size;
+    }
+    return varint_size(start < 0 ? -1 : size) + size;
+}
+
+/* The size of a row's headers with their number; write them too if there is an output. -1 if they don't exist, or one
+ * has no key.
+ */
+static Py_ssize_t
+put_row_headers(const Rows *rows, Py_ssize_t row, Output *output)
+{
+    Py_ssize_t first, count, size;
+    if (range_of(&rows->headers, row, rows->header_keys.rows, &first, &count) < 0)
+        return -1;
+    if (output != NULL)
+        put_varint(output, count);
+    size = varint_size(count);
+    for (Py_ssize_t i = first; i < first + count; i++) {
+        Py_ssize_t start, key, value;
+        if (range_of(&rows->header_keys, i, rows->header_keys.bytes.len, &start, &key) < 0 || start < 0
+            || (key = put_cell(&rows->header_keys, i, output)) < 0
+            || (value = put_cell(&rows->header_values, i, output)) < 0)
+            return -1;
+        size += key + value;
+    }
+    return size;
+}
+
+/* The size of a record behind its length; write it too if there is an output. -1 if its bytes don't exist. */
+static inline Py_ssize_t
+put_row(const Rows *rows, Py_ssize_t row, Py_ssize_t index, Output *output)
+{
+    Py_ssize_t key, value, headers = 1;
+    if (output != NULL) {
+        output->start[output->size++] = 0; /* attributes */
+        output->start[output->size++] = 0; /* time stamp delta */
+        put_varint(output, index);
+    }
+    if ((key = put_cell(&rows->keys, row, output)) < 0 || (value = put_cell(&rows->values, row, output)) < 0)
+        return -1;
+    if (!rows->headers.missing) {
+        if ((headers = put_row_headers(rows, row, output)) < 0)
+            return -1;
+    } else if (output != NULL)
+        output->start[output->size++] = 0;
+    return 2 + varint_size(index) + key + value + headers;
+}
+
+/* Count the records of rows that fit into so many bytes, at least one, and their bytes; -1 if their bytes don't exist. */
+static Py_ssize_t
+measure_rows(const Rows *rows, const int32_t *order, Py_ssize_t most, Py_ssize_t most_bytes, Py_ssize_t *bytes)
+{
+    Py_ssize_t count = 0;
+    for (*bytes = 0; count < most; count++) {
+        Py_ssize_t size = put_row(rows, order[count], count, NULL);
+        if (size < 0 || size > INT32_MAX)
+            return -1;
+        size += varint_size(size);
+        if (count && size > most_bytes - *bytes)
+            break;
+        *bytes += size;
+    }
+    return count;
+}
+
+PyDoc_STRVAR(encode_rows_doc,
+"encode_rows(order, first, stop, max_bytes, columns, /)\n--\n\n"
+"Encode records of the rows order[first:stop], of which there is at least one, until they take max_bytes. order: bytes\n"
+"of int32. columns: those of keys, values, lists of headers, keys and values of headers, each (valid, ends, bytes,\n"
+"offset, rows) in Arrow's layout, or None. All records have the time stamp of their batch. Returns the records, and\n"
+"where to go on. Raises ValueError.");
+
+static PyObject *
+encode_rows(PyObject *self, PyObject *args)
+{
+    Py_buffer order;
+    Py_ssize_t first, stop, most_bytes, bytes = 0;
+    PyObject *given[5], *result = NULL, *encoded = NULL;
+    Rows rows = {0};
+    Column *columns[] = {&rows.keys, &rows.values, &rows.headers, &rows.header_keys, &rows.header_values};
+    if (!PyArg_ParseTuple(args, "y*nnn(OOOOO)", &order, &first, &stop, &most_bytes, &given[0], &given[1], &given[2],
+                          &given[3], &given[4]))
+        return NULL;
+    for (int i = 0; i < 5; i++)
+        if (take_column(given[i], columns[i]) < 0)
+            goto done;
+    if (first < 0 || first >= stop || stop > order.len / 4 || rows.header_keys.rows != rows.header_values.rows) {
+        bad_column();
+        goto done;
+    }
+    const int32_t *at = (const int32_t *)order.buf + first;
+    PyThreadState *state = PyEval_SaveThread();
+    Py_ssize_t count = measure_rows(&rows, at, stop - first, most_bytes, &bytes);
+    PyEval_RestoreThread(state);
+    if (count < 0) {
+        bad_column();
+        goto done;
+    }
+    if ((encoded = PyBytes_FromStringAndSize(NULL, bytes)) == NULL)
+        goto done;
+    Output output = {(uint8_t *)PyBytes_AS_STRING(encoded), 0, bytes};
+    state = PyEval_SaveThread();
+    for (Py_ssize_t i = 0; i < count; i++) {
+        put_varint(&output, put_row(&rows, at[i], i, NULL));
+        put_row(&rows, at[i], i, &output);
+    }
+    PyEval_RestoreThread(state);
+    result = Py_BuildValue("On", encoded, first + count);
+done:
+    Py_XDECREF(encoded);
+    for (int i = 0; i < 5; i++)
+        release_column(columns[i]);
+    PyBuffer_Release(&order);
+    return result;
 }
 
 /* The module ------------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
+    {"append_zeros", append_zeros, METH_VARARGS, append_zeros_doc},
     {"decode_records", decode_records, METH_VARARGS, decode_records_doc},
     {"measure", measure, METH_VARARGS, measure_doc},
     {"fill", fill, METH_VARARGS, fill_doc},
@@ -1106,6 +1469,8 @@ static PyMethodDef methods[] = {
     {"search_timestamps", search_timestamps, METH_VARARGS, search_timestamps_doc},
     {"batch_is_valid", (PyCFunction)(void (*)(void))batch_is_valid, METH_FASTCALL, batch_is_valid_doc},
     {"murmur2", murmur2, METH_O, murmur2_doc},
+    {"group_rows", group_rows, METH_VARARGS, group_rows_doc},
+    {"encode_rows", encode_rows, METH_VARARGS, encode_rows_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1116,6 +1481,7 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__speedups(void)
 {
+    crc_prepare();
     PyObject *exceptions = PyImport_ImportModule("pylogd.wire.exceptions");
     if (exceptions == NULL)
         return NULL;

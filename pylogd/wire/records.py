@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from crc32c import crc32c as _crc32c
 
 from pylogd.wire import record_fields, record_runs
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType, compress, decompress
-from pylogd.wire.crc import carried
+from pylogd.wire.crc import append_zeros
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.record_fields import decode_deltas, decode_headers, decode_key_and_value
 from pylogd.wire.record_runs import NULL, BatchFields, Run, encode_run
@@ -311,8 +311,43 @@ def control_type(record: Record) -> int:
     return int(_CONTROL_KEY.unpack_from(record.key)[1])
 
 
+class BatchOptions(TypedDict, total=False):
+    """What a batch has besides its records; `make_batch` has the defaults.
+
+    compression: a codec of `CompressionType`. level: the codec's level, None for the default. attributes: bits in
+    addition to the codec's.
+    """
+
+    compression: int
+    level: int | None
+    base_offset: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+
+
 def encode_batch(
     records: Sequence[tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]],
+    **options: Unpack[BatchOptions],
+) -> bytes:
+    """Encode a batch of records: NewRecord, or tuples with its fields in order.
+
+    The records have consecutive offsets from `base_offset` on.
+    """
+    if not records:
+        raise ValueError("a batch must have at least one record")
+    base_timestamp = records[0][2]
+    max_timestamp = max([record[2] for record in records])
+    return make_batch(encode_records(records, base_timestamp), len(records), base_timestamp, max_timestamp, **options)
+
+
+def make_batch(
+    encoded: Buffer,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
     *,
     compression: int = CompressionType.NONE,
     level: int | None = None,
@@ -323,21 +358,11 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> bytes:
-    """Encode a batch of records: NewRecord, or tuples with its fields in order.
-
-    compression: a codec of `CompressionType`. level: the codec's level, None for the default. attributes: bits in
-    addition to the codec's. The records have consecutive offsets from `base_offset` on.
-    """
-    if not records:
-        raise ValueError("a batch must have at least one record")
-    base_timestamp = records[0][2]
-    max_timestamp = max([record[2] for record in records])
-    payload: Buffer = encode_records(records, base_timestamp)
-    if compression:
-        payload = compress(compression, payload, level)
+    """Make a batch of `count` records that `encode_records` has encoded. Other arguments: see `BatchOptions`."""
+    payload = compress(compression, encoded, level) if compression else encoded
     covered = _COVERED.pack(
-        attributes | compression, len(records) - 1, base_timestamp, max_timestamp,
-        producer_id, producer_epoch, base_sequence, len(records),
+        attributes | compression, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence,
+        count,
     )  # fmt: skip
     length = HEADER_SIZE - LENGTH_OVERHEAD + len(payload)
     crc = crc32c(payload, crc32c(covered))
@@ -353,17 +378,25 @@ def with_producer(
     leader epoch, log append time, delete horizon) is removed. The CRC is carried over: the records are not read, so if
     they were damaged, the copy fails its CRC too.
     """
-    header = parse_header(batch)
-    attributes = header.attributes & ~(LOG_APPEND_TIME | DELETE_HORIZON)
+    view = memoryview(batch)
+    _, length, _, _, crc, attributes, last, first_ms, most_ms, _, _, _, count = HEADER.unpack_from(view)
+    attributes &= ~(LOG_APPEND_TIME | DELETE_HORIZON)
     if transactional is not None:
         attributes = attributes & ~TRANSACTIONAL | (TRANSACTIONAL if transactional else 0)
-    view = memoryview(batch)
     covered = _COVERED.pack(
-        attributes, *header[6:9], producer_id, producer_epoch, base_sequence, header.record_count
+        attributes, last, first_ms, most_ms, producer_id, producer_epoch, base_sequence, count
     )  # fmt: skip
-    crc = carried(header.crc, crc32c(view[CRC_START:HEADER_SIZE]), crc32c(covered), len(view) - HEADER_SIZE)
-    prefix = _PREFIX.pack(0, header.batch_length, NO_LEADER_EPOCH, MAGIC)
+    difference = _crc32c(view[CRC_START:HEADER_SIZE]) ^ _crc32c(covered)
+    crc ^= _append_zeros(difference, len(view) - HEADER_SIZE)
+    prefix = _PREFIX.pack(0, length, NO_LEADER_EPOCH, MAGIC)
     return b"".join((prefix, _CRC.pack(crc), covered, view[HEADER_SIZE:]))
+
+
+def _append_zeros(value: int, size: int) -> int:
+    if speedups is None:
+        return append_zeros(value, size)
+    found: int = speedups.append_zeros(value, size)
+    return found
 
 
 def encode_records(

@@ -79,11 +79,12 @@ _pack_head_v0 = RESPONSE_V0.pack
 _pack_head_v1 = RESPONSE_V1.pack
 
 # Whether the header is flexible, how requests are decoded, and large ones, and how many elements they may have.
-_Decoder = tuple[bool, _Decode, _Decode, int]
+Decoder = tuple[bool, _Decode, _Decode, int]
+Encoder = tuple[bool, _Encode]
 
 # Codecs by `API key << 16 | version`, shared by all sessions. Of an encoder: whether the header is flexible, encode.
-_DECODERS: defaultdict[ElementBounds, dict[int, _Decoder]] = defaultdict(dict)  # of sessions with bounds
-_ENCODERS: dict[int, tuple[bool, _Encode]] = {}
+DECODERS: defaultdict[ElementBounds, dict[int, Decoder]] = defaultdict(dict)  # of sessions with bounds
+ENCODERS: dict[int, Encoder] = {}
 
 
 class BatchReply(NamedTuple):
@@ -128,7 +129,7 @@ class ServerSession:
         self._decoder = FrameDecoder(max_frame_bytes, memory=memory)
         self._versions = versions
         self._elements = elements
-        self._codecs = _DECODERS[elements]
+        self._codecs = DECODERS[elements]
         # The methods of the decoder itself: each request calls them.
         self.receive_data = self._decoder.feed
         self.receive_buffer = self._decoder.receive_buffer
@@ -145,7 +146,7 @@ class ServerSession:
     def lift_element_bounds(self) -> None:
         """Accept requests with as many elements as the codecs decode, from the next one on."""
         self._elements = _UNBOUNDED
-        self._codecs = _DECODERS[_UNBOUNDED]
+        self._codecs = DECODERS[_UNBOUNDED]
 
     @property
     def partial_bytes(self) -> int:
@@ -209,9 +210,9 @@ class ServerSession:
     def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
         """The parts of the reply to `event`, with its length in front. A `response` of bytes is encoded already."""
         key = event.api_key << 16 | event.version
-        found = _ENCODERS.get(key)
+        found = ENCODERS.get(key)
         if found is None:
-            found = _ENCODERS[key] = _response_encoder(event.api_key, event.version)
+            found = ENCODERS[key] = _response_encoder(event.api_key, event.version)
         flexible, encode = found
         if type(response) is bytes:
             size, correlation_id = len(response), event.correlation_id
@@ -297,7 +298,7 @@ def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
     return schema.response_codec(api_key, version).decode(body)
 
 
-def _request_decoder(api_key: int, version: int, elements: ElementBounds) -> _Decoder:
+def _request_decoder(api_key: int, version: int, elements: ElementBounds) -> Decoder:
     codec = schema.request_codec(api_key, version)
     most = elements.of(api_key)
     general = partial(codec.decode_leniently, most_elements=min(most, AT_ONCE))

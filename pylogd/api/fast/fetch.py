@@ -73,11 +73,13 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
         log = partition.log
         stable = partition.last_stable_offset if log.producers.unstable.active else end
         records = log.read(wanted.fetch_offset, limit, end_offset=stable if committed else end)
-        if records is None or len(records) < min(request.min_bytes, most):
+        if records is None or (size := len(records)) < min(request.min_bytes, most):
             return _AT_END if records is None else _LEFT
         aborted = named(log.aborted_in(wanted.fetch_offset, records, stable)) if committed else None
     except PylogdError:
         return _LEFT
+    partition.fetches += 1
+    partition.fetched_bytes += size
     data = PartitionData(
         wanted.partition,
         0,

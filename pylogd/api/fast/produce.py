@@ -68,7 +68,9 @@ def answer_batch(
     except PylogdError:
         return BatchReply(b"", 0, len(records) - 1)
     replies = batch.encode_responses(bases, append_time, partition.log.log_start_offset)
-    return BatchReply(replies, batch.ends[len(bases) - 1], len(records) - len(bases))
+    appended = len(bases)
+    partition.produced += appended
+    return BatchReply(replies, batch.ends[appended - 1], len(records) - appended)
 
 
 def _find_partition(hosted: PartitionRegistry, batch: ProduceRequestBatch) -> Partition | None:
@@ -97,6 +99,7 @@ def _refuse_if_full(
 
 def _refuse(partition: Partition, batch: ProduceRequestBatch, error: PylogdError, throttle_ms: int = 0) -> bytes:
     """Return the responses to all requests of `batch`, of which none was appended."""
+    partition.produced += len(batch.records)
     answer = refusal(partition, batch.index, error)
     response = ProduceResponse([TopicProduceResponse(batch.topic, batch.topic_id, [answer])], throttle_ms)
     parts: list[Any] = response_codec(ProduceResponse.API_KEY, batch.version).encode(response)

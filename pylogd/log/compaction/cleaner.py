@@ -113,6 +113,7 @@ class Cleaner:
     ) -> None:
         self.config = config
         self.completed = 0  # compactions
+        self.read_bytes = self.written_bytes = 0  # of them
         self._manager = manager
         self._now_ms = now_ms
         self._seconds = seconds
@@ -218,6 +219,8 @@ class Cleaner:
             self._retry_later(log)  # an open transaction prevents it
             return None
         self.completed += 1
+        self.read_bytes += result.bytes_read
+        self.written_bytes += result.bytes_written
         _log.info(
             "Compacted %s-%d up to offset %d: kept %d of %d records, %d of %d bytes",
             log.topic, log.partition, result.end_offset,
@@ -253,6 +256,11 @@ class Cleaner:
             reason = "it is damaged: " if isinstance(error, CorruptLog) else ""
             _log.error("%s-%d is not compacted until the next start: %s%s", log.topic, log.partition, reason, error)
             self._skipped_until[id(log)] = math.inf
+
+    @property
+    def given_up(self) -> int:
+        """How many logs are not compacted until the next start, since they are damaged."""
+        return list(self._skipped_until.values()).count(math.inf)
 
     def _was_removed(self, log: Log) -> bool:
         """Return whether a missing file can be explained by retention, truncation or deletion.

@@ -44,6 +44,22 @@ class Cleaners:
         """How many compactions were done."""
         return sum(cleaner.completed for cleaner in self._cleaners.values())
 
+    @property
+    def working(self) -> int:
+        """How many threads compact, or look at, a log."""
+        return sum(cleaner.working for cleaner in self._cleaners.values())
+
+    @property
+    def rewritten(self) -> tuple[int, int]:
+        """How many bytes compactions have read and written."""
+        cleaners = self._cleaners.values()
+        return sum(one.read_bytes for one in cleaners), sum(one.written_bytes for one in cleaners)
+
+    @property
+    def given_up(self) -> int:
+        """How many logs are not compacted until the next start, since they are damaged."""
+        return sum(cleaner.given_up for cleaner in self._cleaners.values())
+
     def working_at(self, path: str) -> int:
         """Return how many threads compact, or look at, the logs of the data directory at `path`. Never waits."""
         cleaner = self._cleaners.get(path)

@@ -68,6 +68,8 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -140,6 +142,8 @@ APIS: Mapping[int, ApiInfo] = {
     66: ApiInfo(66, "ListTransactions", "list_transactions", 0, 2, 0),
     68: ApiInfo(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
     69: ApiInfo(69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
+    71: ApiInfo(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions", 0, 0, 0),
+    72: ApiInfo(72, "PushTelemetry", "push_telemetry", 0, 0, 0),
     74: ApiInfo(74, "ListConfigResources", "list_config_resources", 0, 1, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -22,9 +22,9 @@ from pylogd.wire.messages.list_config_resources import ListConfigResourcesReques
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NODE, Parts
 
-TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+TOPIC, BROKER, LOGGER, SUBSCRIPTION, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-DEFAULT, OWN, ALL_BROKERS, THIS_BROKER, GROUP_CONFIG = 5, 1, 3, 2, 8
+DEFAULT, OWN, ALL_BROKERS, THIS_BROKER, SUBSCRIPTION_CONFIG, GROUP_CONFIG = 5, 1, 3, 2, 7, 8
 
 
 def describe(parts: Parts, kind: int, name: str, *keys: str, version: int = 4, **fields: bool) -> Any:
@@ -273,6 +273,58 @@ class TestGroups:
         assert not isinstance(group, ErrorCode) and not group.members
 
 
+class TestSubscriptions:
+    """Settings of subscriptions to the metrics of clients."""
+
+    defaults: ClassVar = {
+        "metrics": ("", DEFAULT), "interval.ms": ("300000", DEFAULT), "match": ("", DEFAULT),
+    }  # fmt: skip
+
+    @staticmethod
+    def change(parts: Parts, *changes: Change, name: str = "s") -> Any:
+        request = IncrementalAlterConfigsRequest([ChangedResource(SUBSCRIPTION, name, [*changes])])
+        return parts.call(request).responses[0]
+
+    def test_what_is_set_is_shown_until_it_is_deleted(self, parts: Parts) -> None:
+        assert shown(parts, SUBSCRIPTION, "s") == self.defaults
+        changes = Change("metrics", SET, "org.apache.kafka.producer., x"), Change("match", SET, "client_id=app-.*")
+        assert self.change(parts, *changes).error_code == 0
+        assert shown(parts, SUBSCRIPTION, "s") == self.defaults | {
+            "metrics": ("org.apache.kafka.producer.,x", SUBSCRIPTION_CONFIG),
+            "match": ("client_id=app-.*", SUBSCRIPTION_CONFIG),
+        }
+        assert self.change(parts, Change("metrics", APPEND, "y")).error_code == 0
+        assert parts.client_metrics.get("s")["metrics"] == "org.apache.kafka.producer.,x,y"
+        assert self.change(parts, Change("metrics", DELETE, None), Change("match", DELETE, None)).error_code == 0
+        assert shown(parts, SUBSCRIPTION, "s") == self.defaults
+        assert parts.client_metrics.names() == []
+
+    def test_all_settings_are_replaced(self, parts: Parts) -> None:
+        self.change(parts, Change("metrics", SET, "*"))
+        request = AlterConfigsRequest([Resource(SUBSCRIPTION, "s", [Config("interval.ms", "100")])])
+        assert parts.call(request).responses[0].error_code == 0
+        assert shown(parts, SUBSCRIPTION, "s") == self.defaults | {"interval.ms": ("100", SUBSCRIPTION_CONFIG)}
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("interval.ms", "99"), ("interval.ms", "3600001"), ("interval.ms", "x"), ("match", "client_id"),
+            ("match", "client_id="), ("match", "name=x"), ("match", "client_id=(x"),
+            ("match", "client_id=a,client_id=b"), ("retention.ms", "1"),
+        ],
+    )  # fmt: skip
+    def test_a_bad_value_is_refused(self, parts: Parts, name: str, value: str) -> None:
+        answer = self.change(parts, Change(name, SET, value))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert name in answer.error_message
+        assert parts.client_metrics.names() == []
+
+    @pytest.mark.parametrize("name", ["", "x" * 250])
+    def test_a_name_has_1_to_249_characters(self, parts: Parts, name: str) -> None:
+        assert self.change(parts, Change("metrics", SET, "*"), name=name).error_code == ErrorCode.INVALID_REQUEST
+        assert describe(parts, SUBSCRIPTION, name).error_code == ErrorCode.INVALID_REQUEST
+
+
 class TestListConfigResources:
     def list(self, parts: Parts, *kinds: int, version: int = 1) -> Any:
         answer = parts.call(ListConfigResourcesRequest(list(kinds)), version)
@@ -284,8 +336,10 @@ class TestListConfigResources:
         assert self.list(parts, GROUP) == (0, [(GROUP, "g")])
         assert self.list(parts, TOPIC, BROKER) == (0, [(TOPIC, "t"), (BROKER, "1")])
         assert self.list(parts) == (0, [(TOPIC, "t"), (BROKER, "1"), (GROUP, "g")])
-        assert self.list(parts, LOGGER, 16) == (0, [])
+        assert self.list(parts, LOGGER) == (0, [])
         assert self.list(parts, GROUP, 99) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
-    def test_there_are_no_subscriptions_to_client_metrics(self, parts: Parts) -> None:
-        assert self.list(parts, version=0) == (0, [])
+    def test_version_0_lists_subscriptions(self, parts: Parts) -> None:
+        assert self.list(parts, version=0) == self.list(parts, SUBSCRIPTION) == (0, [])
+        TestSubscriptions().change(parts, Change("interval.ms", SET, "1000"))
+        assert self.list(parts, version=0) == self.list(parts, SUBSCRIPTION) == (0, [(SUBSCRIPTION, "s")])

@@ -48,6 +48,8 @@ class Coordinator:
 def coordinator(parts: Parts) -> Coordinator:
     """Return the coordinator of a broker with a topic "t" of two partitions."""
     parts.create("t", partitions=2)
+    parts.create("__transaction_state", partitions=2)
+    parts.move_away("__transaction_state", 1, leader_epoch=9)
     parts.verifier = made = Coordinator()
     return made
 
@@ -289,6 +291,8 @@ def test_markers_are_checked(parts: Parts, coordinator: Coordinator) -> None:
     assert mark(parts, committed=True, epoch=4, version=2, coordinator_epoch=9) is ErrorCode.NONE
     assert mark(parts, committed=True, epoch=4, version=2, coordinator_epoch=9) is ErrorCode.NONE  # sent again
     assert mark(parts, committed=True, epoch=4, coordinator_epoch=8) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert mark(parts, committed=True, epoch=4, coordinator_epoch=10) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert mark(parts, committed=True, epoch=4, coordinator_epoch=9) is ErrorCode.NONE
     assert ask(parts, produce(b"b", epoch=3, sequence=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert ask(parts, produce(b"b", epoch=4, sequence=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert ask(parts, produce(b"b", epoch=4)) is ErrorCode.NONE

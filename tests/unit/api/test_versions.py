@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 import pylogd.api
 from pylogd.api import REGISTRATIONS, served_versions, unsupported_api_versions
 from pylogd.api.registry import handles, overlapping_apis
+from pylogd.config import Settings
 from pylogd.errors import ErrorCode
 from pylogd.wire import schema
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -36,7 +37,7 @@ from pylogd.wire.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest
 from pylogd.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
@@ -65,6 +66,7 @@ from pylogd.wire.messages.end_txn import EndTxnRequest
 from pylogd.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig as IncrementalConfig,
@@ -109,6 +111,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.messages.push_telemetry import PushTelemetryRequest
 from pylogd.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -154,6 +157,8 @@ REQUESTS: list[Any] = [
     DescribeTransactionsRequest(["x"]),
     ListTransactionsRequest(),
     ListConfigResourcesRequest(),
+    GetTelemetrySubscriptionsRequest(),
+    PushTelemetryRequest(bytes(range(16)), 0, False, 0, b""),
     UpdateFeaturesRequest(1000, [FeatureUpdateKey("transaction.version", 2)]),
     SaslHandshakeRequest("PLAIN"),
     CreateDelegationTokenRequest(None, None, [CreatableRenewers("User", "bob")], -1),
@@ -297,12 +302,17 @@ class TestApiVersions:
         assert told.pop(0) == (0, served.pop(0)[1])
         # It takes the absence of SaslHandshake version 0 for a broker without SASL.
         assert told[17] == (0, 1)
-        assert told == served
+        # Clients need not ask a broker that serves no metrics what to push.
+        assert not {71, 72} & set(told)
+        assert told == {key: versions for key, versions in served.items() if key not in (71, 72)}
+        parts.settings = Settings({"metrics.listener": "127.0.0.1:0"})
+        told = {one.api_key: (one.min_version, one.max_version) for one in parts.call(BY_KEY[18]).api_keys}
+        assert told | {0: (3, 13)} == served | {0: (3, 13)}
 
-    def test_an_unknown_version_is_answered_with_the_list(self) -> None:
+    def test_an_unknown_version_is_answered_with_those_of_this_api(self) -> None:
         answer = unsupported_api_versions()
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert 18 in {one.api_key for one in answer.api_keys}
+        assert answer.api_keys == [ApiVersion(18, *served_versions()[18])]
         schema.response_codec(18, 0).encode(answer)
 
     @pytest.mark.parametrize(

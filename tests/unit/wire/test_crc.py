@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.wire.crc import carried
+from pylogd.wire.crc import append_zeros
 from pylogd.wire.records import (
     DELETE_HORIZON,
     LOG_APPEND_TIME,
@@ -18,6 +18,10 @@ from pylogd.wire.records import (
     parse_header,
     with_producer,
 )
+
+
+def carried(crc: int, replaced: int, replacement: int, size: int) -> int:
+    return crc ^ append_zeros(replaced ^ replacement, size)
 
 
 @given(st.binary(min_size=1, max_size=60), st.randoms(use_true_random=False), st.binary(max_size=3000))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import datetime
 import importlib
-import importlib.util
 import io
 import json
 import re
@@ -34,6 +33,7 @@ from pylogd.wire import headers, schema
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages import APIS, ApiInfo
 from pylogd.wire.stream import Cursor
+from tests.tools import tool
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 ROLES = ("request", "response")
@@ -46,6 +46,7 @@ UNKNOWN_TO_KAFKA_PYTHON = {
     for api in (
         "ConsumerGroupDescribe", "ConsumerGroupHeartbeat",
         "CreateDelegationToken", "DescribeDelegationToken", "ExpireDelegationToken", "RenewDelegationToken",
+        "GetTelemetrySubscriptions", "PushTelemetry",
     )
     for role in ("Request", "Response")
 }  # fmt: skip
@@ -301,16 +302,12 @@ def test_kafka_python_agrees() -> None:
 
 def test_the_checked_in_files_are_up_to_date() -> None:
     for name, directory in (("generate_messages", None), ("generate_vectors", "vectors")):
-        spec = importlib.util.spec_from_file_location(name, CHECKOUT / "tools" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        tool = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(tool)
+        generator = tool(name)
         if directory is None:
             package = Path(importlib.import_module("pylogd.wire.messages").__path__[0])
-            for file_name, text in tool.render_all().items():
+            for file_name, text in generator.render_all().items():
                 assert (package / file_name).read_text("utf-8") == text, file_name
         else:
             for key, info in APIS.items():
                 file = schema.protocol_directory().joinpath("vectors", f"{info.module}.json")
-                assert file.read_text("utf-8") == tool.render(tool.vectors_of(SCHEMAS[key])), info.module
+                assert file.read_text("utf-8") == generator.render(generator.vectors_of(SCHEMAS[key])), info.module

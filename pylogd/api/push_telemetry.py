@@ -1,0 +1,35 @@
+"""PushTelemetry (72), version 0: take metrics that a client pushes (KIP-714).
+
+Behaviour: what was pushed is decompressed and read in a thread, one push at a time, and kept for `/metrics`. Errors:
+UNKNOWN_SUBSCRIPTION_ID if the client should ask again what to push, THROTTLING_QUOTA_EXCEEDED if it pushes before its
+interval is over or too many push at once, TELEMETRY_TOO_LARGE for more than `telemetry.max.bytes` (also decompressed)
+or too many metrics, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD for what can't be read, INVALID_REQUEST without a
+client instance id or after the client's last push. No permission is needed, as with Kafka.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from pylogd.api.context import RequestContext
+from pylogd.api.get_telemetry_subscriptions import identity_of
+from pylogd.api.registry import handles
+from pylogd.errors import KafkaError
+from pylogd.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+
+
+@handles(PushTelemetryRequest, 0, 0)
+def push_telemetry(context: RequestContext, request: PushTelemetryRequest) -> Deferred[PushTelemetryResponse]:
+    """Take the metrics."""
+    pushed = context.broker.telemetry.push(
+        identity_of(context, request.client_instance_id), request.subscription_id, request.compression_type,
+        bytes(request.metrics), request.terminating,
+    )  # fmt: skip
+    return pushed.addCallbacks(lambda _: PushTelemetryResponse(), _refused)
+
+
+def _refused(failure: Failure) -> PushTelemetryResponse:
+    failure.trap(KafkaError)
+    error: KafkaError = failure.value  # type: ignore[assignment]
+    return PushTelemetryResponse(error_code=error.code)

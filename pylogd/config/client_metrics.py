@@ -1,0 +1,111 @@
+"""The table of settings of subscriptions to the metrics of clients (KIP-714), with Kafka's names.
+
+A subscription says which clients push which of their metrics to the broker, and how often. docs/monitoring.md explains
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from pylogd.config.lookup import known
+from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym
+from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
+
+METRICS: Final = "metrics"
+INTERVAL: Final = "interval.ms"
+MATCH: Final = "match"
+#: As a metric: all of them.
+ALL: Final = "*"
+#: What `match` can look at.
+ATTRIBUTES: Final = (
+    "client_id", "client_instance_id", "client_software_name", "client_software_version", "client_source_address",
+    "client_source_port",
+)  # fmt: skip
+_SUBSCRIPTION: Final = "Subscription"
+
+_SETTINGS: Final = [
+    Setting(
+        METRICS,
+        ConfigType.LIST,
+        (),
+        "Prefixes of the names of the metrics that clients push, such as `org.apache.kafka.producer.`; `*` for all.",
+        _SUBSCRIPTION,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
+        INTERVAL,
+        ConfigType.INT,
+        300_000,
+        "How often clients push. A client with several subscriptions uses the shortest interval of them.",
+        _SUBSCRIPTION,
+        minimum=100,
+        maximum=3_600_000,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
+        MATCH,
+        ConfigType.LIST,
+        (),
+        "Which clients push: `attribute=regular expression`, separated by commas, all of which have to match as a "
+        f"whole. Attributes: {', '.join(ATTRIBUTES)}. None: all clients.",
+        _SUBSCRIPTION,
+        mode=Mode.DYNAMIC,
+    ),
+]
+#: Every setting of a subscription by name.
+CLIENT_METRICS_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({one.name: one for one in _SETTINGS})
+
+
+def check_subscription(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a subscription in canonical spelling. Raises ConfigError.
+
+    Whether expressions are valid is checked by who can match them.
+    """
+    checked: dict[str, str] = {}
+    for name, raw in overrides.items():
+        setting = known(CLIENT_METRICS_SETTINGS.get, CLIENT_METRICS_SETTINGS, name, "setting of client metrics")
+        checked[name] = setting.format(setting.parse(raw)) or ""
+    parse_match(checked.get(MATCH, ""))
+    return checked
+
+
+def parse_metrics(text: str) -> tuple[str, ...]:
+    """Return the prefixes of `metrics`. Raises ConfigError."""
+    return _members(METRICS, text)
+
+
+def _members(name: str, text: str) -> tuple[str, ...]:
+    members = CLIENT_METRICS_SETTINGS[name].parse(text)
+    assert isinstance(members, tuple)
+    return members
+
+
+def parse_match(text: str) -> dict[str, str]:
+    """Return the expressions of `match` by their attributes. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for member in _members(MATCH, text):
+        attribute, equals, expression = (part.strip() for part in member.partition("="))
+        if attribute not in ATTRIBUTES or not equals or not expression:
+            allowed = ", ".join(ATTRIBUTES)
+            raise ConfigError(f'match: "{member[:200]}" is not ATTRIBUTE=EXPRESSION with one of {allowed}', MATCH)
+        if attribute in found:
+            raise ConfigError(f"match has {attribute} twice", MATCH)
+        found[attribute] = expression
+    return found
+
+
+def describe_subscription(overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return every setting of a subscription as DescribeConfigs shows it."""
+    entries = []
+    for name, setting in CLIENT_METRICS_SETTINGS.items():
+        synonyms = [ConfigSynonym(name, setting.format(setting.default), ConfigSource.DEFAULT)]
+        if name in overrides:
+            synonyms.insert(0, ConfigSynonym(name, overrides[name], ConfigSource.CLIENT_METRICS))
+        first = synonyms[0]
+        entries.append(
+            ConfigEntry(name, first.value, first.source, False, False, setting.type, setting.doc, tuple(synonyms))
+        )
+    return entries

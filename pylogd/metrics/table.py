@@ -1,0 +1,174 @@
+"""The table of all metrics: their names, types, labels and meanings. docs/monitoring.md is generated from it.
+
+Names: what Kafka has as an MBean has the name that the JMX exporter of Prometheus gives it with `lowercaseOutputName`:
+domain, type and name, joined by underscores, `PerSec` dropped, counters with `_total`. Attributes of MBeans that are
+rates or percentiles have no metric here: counters and histograms take their place. All others begin with `pylogd_`.
+Times are in seconds and sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+
+class Kind(Enum):
+    """The type of a metric, as Prometheus has it."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Definition(NamedTuple):
+    """A metric. name: without the suffix `_total` of counters. text: its help text. labels: the names of its labels."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def sample_name(self) -> str:
+        """The name that queries use."""
+        suffix = {Kind.GAUGE: "", Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket"}[self.kind]
+        return self.name + suffix
+
+
+_GAUGE, _COUNTER, _HISTOGRAM = Kind
+_TOPIC: Final = "kafka_server_brokertopicmetrics_"
+_REPLICAS: Final = "kafka_server_replicamanager_"
+_CONTROLLER: Final = "kafka_controller_kafkacontroller_"
+
+#: Metrics by the heading of their section.
+SECTIONS: Final[Mapping[str, tuple[Definition, ...]]] = MappingProxyType(
+    {
+        "Broker": (
+            Definition("pylogd_build_info", _GAUGE, "Versions; always 1", ("version", "python", "twisted", "node")),
+            Definition("pylogd_ready", _GAUGE, "Whether the broker serves: 1 if /readyz answers 200"),
+            Definition("pylogd_reactor_lag_seconds", _HISTOGRAM,
+                       "How late the reactor's timers fire: how long requests wait for their turn"),
+            Definition("pylogd_metadata_session_connected", _GAUGE,
+                       "Whether the session with the metadata store is connected (ZooKeeper); always 1 without"),
+            Definition("kafka_server_sessionexpirelistener_zookeeperdisconnects", _COUNTER,
+                       "Connections to the metadata store that were lost"),
+            Definition("kafka_server_sessionexpirelistener_zookeeperexpires", _COUNTER,
+                       "Sessions with the metadata store that expired"),
+            Definition("pylogd_events", _COUNTER,
+                       "Connections and clients that were refused, cut off or closed, as in the log", ("event",)),
+        ),
+        "Requests": (
+            Definition("kafka_network_requestmetrics_requests", _COUNTER, "Requests, by API", ("request",)),
+            Definition("kafka_network_requestmetrics_errors", _COUNTER,
+                       "Errors that clients were told, by API; of Fetch and Produce one for each partition",
+                       ("request", "error")),
+            Definition("pylogd_request_duration_seconds", _HISTOGRAM,
+                       "Time from the start of a request's handling to its answer, with waits. Sampled: one request of "
+                       "each API and listener in 50 ms, at most", ("request",)),
+            Definition("pylogd_request_size_bytes", _HISTOGRAM,
+                       "Sizes of requests without their header. Sampled likewise, one of each API and version",
+                       ("request",)),
+            Definition("pylogd_response_size_bytes", _HISTOGRAM,
+                       "Sizes of responses without their header. Sampled likewise", ("request",)),
+            Definition("pylogd_connections", _GAUGE,
+                       "Connections, by listener", ("listener",)),
+            Definition("kafka_server_delayedoperationpurgatory_numdelayedoperations", _GAUGE,
+                       "Requests that wait: for records (Fetch), or for replicas (Produce)", ("delayedoperation",)),
+            Definition("pylogd_cold_reads", _COUNTER,
+                       "Partitions of fetches whose records had to be looked up on the disk"),
+            Definition("pylogd_read_ahead_bytes", _COUNTER, "Bytes read from the disk in order to be sent"),
+            Definition("pylogd_throttled_requests", _COUNTER, "Requests after which a quota muted their connection"),
+            Definition("pylogd_throttle_seconds", _COUNTER, "For how long quotas muted connections"),
+        ),
+        "Topics": (
+            Definition(_TOPIC + "messagesin", _COUNTER, "Records appended by clients", ("topic",)),
+            Definition(_TOPIC + "bytesin", _COUNTER, "Bytes appended by clients", ("topic",)),
+            Definition(_TOPIC + "bytesout", _COUNTER, "Bytes of records sent to clients", ("topic",)),
+            Definition(_TOPIC + "replicationbytesin", _COUNTER, "Bytes copied from leaders", ("topic",)),
+            Definition(_TOPIC + "replicationbytesout", _COUNTER, "Bytes of records sent to followers", ("topic",)),
+            Definition("pylogd_topic_fetches", _COUNTER,
+                       "Fetches of clients that found records, one for each partition", ("topic",)),
+            Definition("kafka_log_log_size", _GAUGE, "Size of the logs on this broker", ("topic",)),
+            Definition("kafka_log_log_numlogsegments", _GAUGE, "Segments of the logs on this broker", ("topic",)),
+        ),
+        "Partitions": (
+            Definition(_REPLICAS + "partitioncount", _GAUGE, "Partitions that this broker has replicas of"),
+            Definition(_REPLICAS + "leadercount", _GAUGE, "Partitions that it leads"),
+            Definition(_REPLICAS + "underreplicatedpartitions", _GAUGE,
+                       "Partitions that it leads with replicas that are not in sync"),
+            Definition(_REPLICAS + "underminisrpartitioncount", _GAUGE,
+                       "Partitions that it leads with too few replicas in sync for acks=all (min.insync.replicas)"),
+            Definition(_REPLICAS + "atminisrpartitioncount", _GAUGE,
+                       "Partitions that it leads that would refuse acks=all if one more replica failed"),
+            Definition(_REPLICAS + "offlinereplicacount", _GAUGE, "Replicas whose data directory is offline"),
+            Definition(_REPLICAS + "isrshrinks", _COUNTER, "In-sync sets that it made smaller"),
+            Definition(_REPLICAS + "isrexpands", _COUNTER, "In-sync sets that it made larger"),
+        ),
+        "Cluster": (
+            Definition(_CONTROLLER + "activecontrollercount", _GAUGE,
+                       "Whether this broker is the controller: the sum over all brokers should be 1"),
+            Definition(_CONTROLLER + "offlinepartitionscount", _GAUGE,
+                       "Partitions without a live leader; 0 where this broker is not the controller"),
+            Definition(_CONTROLLER + "preferredreplicaimbalancecount", _GAUGE,
+                       "Partitions not led by their preferred replica; 0 where this broker is not the controller"),
+            Definition(_CONTROLLER + "globaltopiccount", _GAUGE, "Topics; 0 where this broker is not the controller"),
+            Definition(_CONTROLLER + "globalpartitioncount", _GAUGE,
+                       "Partitions; 0 where this broker is not the controller"),
+            Definition(_CONTROLLER + "activebrokercount", _GAUGE,
+                       "Live brokers; 0 where this broker is not the controller"),
+        ),
+        "Disks": (
+            Definition("pylogd_log_dir_online", _GAUGE, "Whether a data directory is in use", ("directory",)),
+            Definition("pylogd_log_dir_partitions", _GAUGE, "Partitions in a data directory", ("directory",)),
+            Definition("pylogd_log_dir_segments", _GAUGE, "Segments in a data directory", ("directory",)),
+            Definition("pylogd_log_dir_size_bytes", _GAUGE, "Size of the logs in a data directory", ("directory",)),
+            Definition("pylogd_log_dir_free_bytes", _GAUGE,
+                       "Free space of its volume, sampled every 15 s", ("directory",)),
+            Definition("pylogd_log_dir_capacity_bytes", _GAUGE, "Size of its volume", ("directory",)),
+            Definition("pylogd_log_write_duration_seconds", _HISTOGRAM,
+                       "How long writes to files of logs take. Sampled: one in 50 ms, at most"),
+            Definition("pylogd_log_flush_duration_seconds", _HISTOGRAM, "How long syncs of segments take"),
+            Definition("pylogd_log_cleaner_compactions", _COUNTER, "Logs that the cleaner has compacted"),
+            Definition("pylogd_log_cleaner_threads_working", _GAUGE,
+                       "Threads of the cleaner that compact, or look at, a log"),
+            Definition("pylogd_log_cleaner_read_bytes", _COUNTER, "Bytes that compactions have read"),
+            Definition("pylogd_log_cleaner_written_bytes", _COUNTER, "Bytes that compactions have written"),
+            Definition("pylogd_log_cleaner_given_up_logs", _GAUGE,
+                       "Logs that are not compacted until the next start, since they are damaged"),
+            Definition("pylogd_block_cache_hit_bytes", _COUNTER, "Bytes sent from the block cache"),
+            Definition("pylogd_block_cache_miss_bytes", _COUNTER, "Bytes sent from files beside the block cache"),
+        ),
+        "Consumer groups": (
+            Definition("pylogd_groups", _GAUGE, "Groups that this broker coordinates", ("type", "state")),
+            Definition("pylogd_group_members", _GAUGE, "Members of all these groups"),
+            Definition("pylogd_group_lag_records", _GAUGE,
+                       "Records that a group has not committed yet, of all its partitions", ("group",)),
+            Definition("pylogd_group_lag_seconds", _GAUGE,
+                       "For how long the oldest record is there that a group has not committed", ("group",)),
+            Definition("pylogd_group_lag_unknown_partitions", _GAUGE,
+                       "Partitions with committed offsets whose log end is not known: they are left out"),
+        ),
+        "Clients": (
+            Definition("pylogd_client_instances", _GAUGE,
+                       "Clients that have asked this broker which metrics to push (KIP-714), by their software",
+                       ("software",)),
+            Definition("pylogd_client_pushes", _COUNTER, "Pushes of metrics, by error; NONE: taken", ("error",)),
+            Definition("pylogd_client_ignored_metrics", _COUNTER,
+                       "Metrics in pushes that were left out: histograms, and names beyond the bound"),
+            Definition("pylogd_client_gauge_max", _GAUGE,
+                       "A gauge that clients push: the largest of its values, of all clients of the id",
+                       ("client_id", "metric")),
+            Definition("pylogd_client_gauge_summed", _GAUGE,
+                       "A gauge that clients push: the sum of its values, of all clients of the id",
+                       ("client_id", "metric")),
+            Definition("pylogd_client_counter", _COUNTER,
+                       "A counter that clients push: the sum of what was added", ("client_id", "metric")),
+        ),
+    }
+)  # fmt: skip
+
+DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
+    {one.name: one for section in SECTIONS.values() for one in section}
+)

@@ -1,0 +1,36 @@
+"""Give a socket what it takes at once, before the rest is left to the transport."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from twisted.internet import tcp
+
+#: The most buffers that one `sendmsg` takes on Linux (IOV_MAX).
+_MOST_PARTS: Final = 1024
+#: Less than this is left to the transport, which joins it with what follows in the same turn.
+_LEAST_BYTES: Final = 1 << 14
+
+
+def send_now(transport: Any, parts: Sequence[Any]) -> Sequence[Any]:
+    """Send what a connection's socket takes at once. Return what is left for `transport.writeSequence`.
+
+    Twisted copies what is written twice, and sends at most 128 KB a call. Nothing is sent here if the transport holds
+    earlier bytes, encrypts, or is being closed, or if there is little to send. Errors are left for the transport.
+    """
+    if not isinstance(transport, tcp.Connection) or transport.TLS or transport.disconnecting or not transport.connected:
+        return parts
+    if transport._tempDataBuffer or len(transport.dataBuffer) > transport.offset:
+        return parts
+    if sum(map(len, parts)) < _LEAST_BYTES:
+        return parts
+    try:
+        sent = transport.socket.sendmsg(parts[:_MOST_PARTS])
+    except OSError:  # also one that would wait
+        return parts
+    for at, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:], *parts[at + 1 :]]
+        sent -= len(part)
+    return ()

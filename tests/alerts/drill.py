@@ -1,0 +1,207 @@
+"""The faults: what is done to the brokers, which alerts have to fire, and which may fire besides."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.zookeeper import LocalZooKeeper
+from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from tests.chaos.nemesis import ChaosCluster
+from tests.rawclient import RawClient
+
+NODES: Final = (1, 2, 3)
+#: Topics of three replicas, and of one, on the last broker.
+COPIED, ALONE = "copied", "alone"
+GROUP: Final = "readers"
+_SECONDS: Final = 120.0
+_VOLUME_MIB: Final = 256
+_MOSTLY: Final = 0.94  # of the volume, to be filled
+
+
+class MonitoredCluster(ChaosCluster):
+    """Brokers with two data directories each and with metrics. metrics: their ports, by broker."""
+
+    def __init__(self, folder: Path, connect: str) -> None:
+        self.metrics = dict(zip(NODES, free_ports(len(NODES)), strict=True))
+        settings = {
+            "metrics.group.lag.interval.ms": "1000", "log.dir.failure.timeout.ms": "5000",
+            "offsets.topic.num.partitions": "1", "log.write.queues": "slow",
+        }  # fmt: skip
+        super().__init__(folder, connect, len(NODES), None, True, settings)
+
+    def launch(self, node: int, settings: Any) -> BrokerProcess:
+        """Run a broker with an HTTP listener for metrics."""
+        return super().launch(node, {**settings, "metrics.listener": f"127.0.0.1:{self.metrics[node]}"})
+
+
+class Fault(NamedTuple):
+    """A fault. expected: alerts that have to fire. allowed: alerts that may fire too. about: what it is, for people."""
+
+    about: str
+    begin: Callable[[], object]
+    end: Callable[[], object]
+    expected: frozenset[str]
+    allowed: frozenset[str] = frozenset()
+
+
+class Traffic:
+    """Produces and consumes slowly, in a thread, so that a group stays at the end until `reading` is cleared."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.reading = threading.Event()
+        self.reading.set()
+        self._ended = threading.Event()
+        self._bootstrap = bootstrap
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End."""
+        self._ended.set()
+        self._thread.join(_SECONDS)
+
+    def _run(self) -> None:
+        servers = {"bootstrap.servers": self._bootstrap, "log_level": 0}
+        producer = Producer({**servers, "linger.ms": 5, "message.timeout.ms": 300_000})
+        consumer = Consumer({**servers, "group.id": GROUP, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(COPIED, 0, 0)])
+        try:
+            while not self._ended.wait(0.1):
+                with suppress(BufferError):
+                    producer.produce(COPIED, b"x" * 100, partition=0)
+                producer.poll(0)
+                if not self.reading.is_set():
+                    continue
+                found = [message for message in consumer.consume(1000, 0.05) if not message.error()]
+                if found:
+                    with suppress(KafkaException):  # the coordinator may be away
+                        consumer.commit(message=found[-1], asynchronous=True)
+        finally:
+            consumer.close()
+
+
+class Drill:
+    """The faults of a cluster, and what they need."""
+
+    def __init__(self, cluster: MonitoredCluster, store: LocalZooKeeper) -> None:
+        self.cluster = cluster
+        self.store = store
+        self._busy: threading.Event | None = None
+        self._pulse: threading.Thread | None = None
+        cluster.ask(lambda admin: admin.create_topic(COPIED, partitions=6, replication_factor=3))
+        with RawClient(cluster.address(1)) as client:
+            alone = CreatableTopic(ALONE, -1, -1, [CreatableReplicaAssignment(0, [NODES[-1]])])
+            assert client.request(CreateTopicsRequest([alone]), 7).topics[0].error_code == 0
+        cluster.wait_for_isr(COPIED, 3)
+        self.traffic = Traffic(cluster.bootstrap)
+
+    def close(self) -> None:
+        """End the traffic."""
+        self.traffic.close()
+
+    def faults(self) -> list[Fault]:
+        """Return all faults, in the order in which they are tried."""
+        cluster = self.cluster
+        lost = frozenset({"PylogdUnderReplicated", "PylogdBrokerDown", "PylogdUnderMinIsr"})
+        # What is true while brokers are elected, or come back.
+        back = frozenset({"PylogdBrokerNotReady", "PylogdNoController", "PylogdReactorLate", "PylogdGroupLags"})
+        return [
+            Fault("a broker is killed", lambda: cluster.kill(1), lambda: cluster.start(1),
+                  frozenset({"PylogdBrokerDown", "PylogdUnderReplicated"}), back),
+            Fault("two of three brokers are killed", self._kill_two, self._start_two,
+                  frozenset({"PylogdBrokerDown", "PylogdUnderMinIsr"}), back | lost),
+            Fault("the broker with the only replica is killed", lambda: cluster.kill(3), lambda: cluster.start(3),
+                  frozenset({"PylogdBrokerDown", "PylogdOfflinePartitions"}), back | lost),
+            Fault("a broker hangs (SIGSTOP)", lambda: cluster.pause(2), lambda: cluster.resume(2),
+                  frozenset({"PylogdBrokerDown", "PylogdUnderReplicated"}), back | {"PylogdMetadataSessionLost"}),
+            Fault("ZooKeeper hangs (SIGSTOP)", self.store.pause, self.store.resume,
+                  frozenset({"PylogdMetadataSessionLost", "PylogdBrokerNotReady"}), back | lost),
+            Fault("a disk fails (EIO)", lambda: self._disk_fails(True), self._disk_is_repaired,
+                  frozenset({"PylogdLogDirOffline"}), back | lost),
+            Fault("a disk hangs", lambda: cluster.faults[2].hang(True), self._disk_answers,
+                  frozenset({"PylogdLogDirOffline"}), back | lost | {"PylogdDiskSlow"}),
+            Fault("consumers stop", self.traffic.reading.clear, self.traffic.reading.set,
+                  frozenset({"PylogdGroupLags"})),
+            Fault("the processor is taken away for most of the time", self._be_busy, self._be_idle,
+                  frozenset({"PylogdReactorLate"}), back | lost | {"PylogdMetadataSessionLost", "PylogdDiskSlow"}),
+            Fault("all brokers are killed", cluster.kill_all, self._start_all,
+                  frozenset({"PylogdNoMetrics", "PylogdBrokerDown"}), back | lost | {"PylogdOfflinePartitions"}),
+        ]  # fmt: skip
+
+    def _kill_two(self) -> None:
+        self.cluster.kill(1)
+        self.cluster.kill(2)
+
+    def _start_two(self) -> None:
+        self.cluster.start(1)
+        self.cluster.start(2)
+
+    def _start_all(self) -> None:
+        for node in NODES:
+            self.cluster.start(node, wait=False)
+        for node in NODES:
+            self.cluster.brokers[node].wait()
+
+    def _disk_fails(self, failing: bool) -> None:
+        self.cluster.faults[2].fail(failing)
+
+    def _disk_is_repaired(self) -> None:
+        self._disk_fails(False)
+        self.cluster.restart(2)
+
+    def _disk_answers(self) -> None:
+        self.cluster.faults[2].hang(False)
+        self.cluster.kill(2)
+        self.cluster.start(2)
+
+    def _be_busy(self) -> None:
+        """Stop broker 2 for half a second again and again."""
+        ended = self._busy = threading.Event()
+        broker = self.cluster.brokers[2]
+
+        def pulse() -> None:
+            while not ended.is_set():
+                broker.pause()
+                ended.wait(0.5)
+                broker.resume()
+                ended.wait(0.2)
+
+        self._pulse = threading.Thread(target=pulse, daemon=True)
+        self._pulse.start()
+
+    def _be_idle(self) -> None:
+        assert self._busy is not None and self._pulse is not None
+        self._busy.set()
+        self._pulse.join(_SECONDS)
+
+
+class Volume:
+    """A small volume for a data directory, if this process may mount one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={_VOLUME_MIB}m", "tmpfs", str(path)]
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=60, check=False)
+        self.why_not = done.stderr.strip() if done.returncode else ""
+
+    def fill(self) -> None:
+        """Leave little free."""
+        (self.path / "ballast").write_bytes(bytes(int(_VOLUME_MIB * _MOSTLY) << 20))
+
+    def empty(self) -> None:
+        """Free it again."""
+        (self.path / "ballast").unlink()
+
+    def close(self) -> None:
+        """Unmount it."""
+        if not self.why_not:
+            subprocess.run(["umount", "-l", str(self.path)], timeout=60, check=False)

@@ -1,0 +1,131 @@
+"""A real Prometheus with the alert rules of etc/, whose times are shortened, and what it says of the alerts."""
+
+from __future__ import annotations
+
+import calendar
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pylogd.local.broker import free_ports
+from tests.conftest import CHECKOUT
+
+RULES: Final = CHECKOUT / "etc" / "broker-alerts.yml"
+#: How much shorter than in the file alerts wait (`for`).
+FASTER: Final = 30
+#: What else is changed, so that minutes become seconds: the text in the file, and what takes its place.
+CHANGED: Final = (("[5m]", "[20s]"), ("> 600", "> 15"))
+_SECONDS: Final = 60.0
+
+
+class Alert(NamedTuple):
+    """An alert that is pending or fires. active_at: since when its expression is true, in seconds since 1970."""
+
+    name: str
+    firing: bool
+    active_at: float
+    summary: str
+
+
+def waits() -> dict[str, int]:
+    """Return for how many seconds each alert of the file has to be true until it fires."""
+    found = {}
+    for block in RULES.read_text(encoding="utf-8").split("- alert: ")[1:]:
+        minutes = re.search(r"\n\s+for: (\d+)m\n", block)
+        found[block.split("\n", 1)[0]] = 60 * int(minutes[1]) if minutes else 0
+    return found
+
+
+def shortened() -> str:
+    """Return the rules with shorter times."""
+    text = re.sub(r"for: (\d+)m", lambda found: f"for: {60 * int(found[1]) // FASTER}s", RULES.read_text("utf-8"))
+    for old, new in CHANGED:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def program() -> str:
+    """Return the path of Prometheus. Raises FileNotFoundError."""
+    path = f"{os.environ['PATH']}:{CHECKOUT / '.cache' / 'promtool' / 'usr' / 'bin'}"
+    found = shutil.which("prometheus", path=path)
+    if found is None:
+        raise FileNotFoundError("Prometheus is not installed: sh tools/find-promtool.sh downloads it")
+    return found
+
+
+class Prometheus:
+    """A server that scrapes every second. A context manager."""
+
+    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
+        """ports: of the metrics of brokers 1, 2, ..."""
+        self._folder = folder
+        self._port = free_ports(1)[0]
+        folder.mkdir()
+        every = {"scrape_interval": "1s", "evaluation_interval": "1s", "scrape_timeout": "1s"}
+        targets = [
+            {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": f"broker{node}"}}
+            for node, port in enumerate(ports, 1)
+        ]
+        scrapes = [{"job_name": "pylogd", "static_configs": targets}]
+        (folder / "rules.yml").write_text(shortened(), encoding="utf-8")
+        config = {"global": every, "rule_files": ["rules.yml"], "scrape_configs": scrapes}
+        (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
+
+    def __enter__(self) -> Prometheus:
+        command = [
+            program(), f"--config.file={self._folder / 'prometheus.yml'}",
+            f"--web.listen-address=127.0.0.1:{self._port}", "--log.level=warn",
+            f"--storage.tsdb.path={self._folder / 'data'}",
+        ]  # fmt: skip
+        self._log = (self._folder / "log").open("wb")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                self.get("/-/ready")
+            except (OSError, AssertionError):
+                assert self._process.poll() is None and time.monotonic() < deadline, (self._folder / "log").read_text()
+                time.sleep(0.1)
+            else:
+                return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(_SECONDS)
+        self._log.close()
+
+    def get(self, path: str) -> bytes:
+        """Return the answer to a request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_SECONDS)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200, body
+            return body
+        finally:
+            connection.close()
+
+    def alerts(self) -> list[Alert]:
+        """Return the alerts that are pending or fire."""
+        found: list[Any] = json.loads(self.get("/api/v1/alerts"))["data"]["alerts"]
+        return [
+            Alert(
+                one["labels"]["alertname"], one["state"] == "firing", _seconds(one["activeAt"]),
+                re.sub(r"/\S*/(broker\d)", r"\1", one["annotations"]["summary"]),
+            )
+            for one in found
+        ]  # fmt: skip
+
+
+def _seconds(stamp: str) -> float:
+    whole, _, fraction = stamp.removesuffix("Z").partition(".")
+    return calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")) + float(f"0.{fraction or 0}")

@@ -1,0 +1,49 @@
+"""The table of metrics: its page, and the alert rules that use it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pylogd.metrics.table import DEFINITIONS, SECTIONS, Kind
+from tests.conftest import CHECKOUT
+from tests.tools import tool
+
+RULES = CHECKOUT / "etc" / "broker-alerts.yml"
+
+
+def test_the_page_is_current() -> None:
+    text = (CHECKOUT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    assert text == tool("generate_metrics_doc").page(text), "run tools/generate_metrics_doc.py"
+
+
+def test_names_are_unique_and_say_their_unit() -> None:
+    assert len(DEFINITIONS) == sum(map(len, SECTIONS.values()))
+    for one in DEFINITIONS.values():
+        assert re.fullmatch(r"(pylogd|kafka)_[a-z_]+", one.name)
+        assert not one.name.endswith(("_total", "_count", "_sum", "_bucket"))
+        if one.kind is Kind.HISTOGRAM:
+            assert one.name.endswith(("_seconds", "_bytes"))
+
+
+def test_alert_rules_use_metrics_that_there_are() -> None:
+    expressions = re.findall(r"expr: (.+)", RULES.read_text(encoding="utf-8"))
+    used = {name for text in expressions for name in re.findall(r"(?:pylogd|kafka)_\w+", text)}
+    assert len(used) >= 11
+    assert used <= {one.sample_name for one in DEFINITIONS.values()}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is not installed")
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    shutil.copy(RULES, tmp_path)
+    cases = (Path(__file__).parent / "broker-alerts-test.yml").read_text(encoding="utf-8")
+    (tmp_path / "test.yml").write_text(cases.replace("RULES", RULES.name), encoding="utf-8")
+    for arguments in (["check", "rules", RULES.name], ["test", "rules", "test.yml"]):
+        done = subprocess.run(
+            ["promtool", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
