@@ -69,6 +69,7 @@ from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
+from pylogd.telemetry.service import Telemetry
 from pylogd.threads import ThreadPool
 from pylogd.transactions.service import Transactions
 
@@ -106,13 +107,13 @@ class Broker:
         self.laggards = LaggardThrottle(settings, self.disk_use, reactor)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
         self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
-        self.cluster = self.metadata.cluster
+        self.cluster, self.features = self.metadata.cluster, self.metadata.features
         self.cluster.on_ousted = self._ousted
-        self.topics = self.metadata.topics
-        self.topic_admin = self.metadata.topic_admin
+        self.topics, self.topic_admin = self.metadata.topics, self.metadata.topic_admin
         self.broker_configs, self.group_configs = self.metadata.broker_configs, self.metadata.group_configs
+        self.client_metrics, self.entity_configs = self.metadata.client_metrics, self.metadata.entity_configs
+        self.telemetry = Telemetry(self.client_metrics, settings, reactor.seconds, self.in_thread)
         self._make_authorization(settings)
-        self.entity_configs = self.metadata.entity_configs
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
         self.outages = OutageReporter(
@@ -120,19 +121,18 @@ class Broker:
             settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
         self.replication = Replication(
-            self.replicas, self.partitions, self.replica_throttle, self._connect, settings, reactor, self.node_id,
+            self.replicas, self.partitions, self.replica_throttle, self.connect, settings, reactor, self.node_id,
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
         self.groups = GroupCoordinator(self.replica_parts, self.metadata, settings, reactor, wall_ms, self.in_thread)
-        self.features = self.metadata.features
         self._transactions = Transactions(
-            self.replica_parts, self.metadata, settings, reactor, wall_ms, self._connect, partial(ask_self, self)
+            self.replica_parts, self.metadata, settings, reactor, wall_ms, self.connect, partial(ask_self, self)
         )
         self.transactions, self.verifier = self._transactions.coordinator, self._transactions.verifier
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, wall_ms)
         self.smooth_joins = SmoothJoins(
-            self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
+            self.partitions, self.cluster, self.topics, self.connect, partial(committed_offsets, self.metadata.store),
             self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
         self.cleaners = Cleaners(self.logs, cleaner_config(settings), self.replica_parts.disk_calls.parts, wall_ms)
@@ -160,23 +160,24 @@ class Broker:
         self.audit = make_audit_log(settings, wall_ms, self._reactor.seconds)
 
     def _make_listeners(self) -> None:
+        self.dispatchers: list[Dispatcher] = []
         self.expressions = Matches(self.in_thread, self.topics.names)
         self.topics.subscribe(lambda _: self.expressions.changed())
         self._login_pool = ThreadPool(self._reactor, _LOGIN_THREADS, "pylogd-sasl")
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
-        self._listeners = Listeners(
+        self.listening = Listeners(
             self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread,
             make_principal_builder(self.settings),
         )  # fmt: skip
-        self._listeners.connections.admit_address = self.client_quotas.admit_connection
+        self.listening.connections.admit_address = self.client_quotas.admit_connection
         self.client_quotas.subscribe(self._quotas_changed)
 
     def _quotas_changed(self, _active: bool) -> None:
         """Measure what connections cost only while a quota limits that."""
         quotas = self.client_quotas
         meter = WorkMeter(quotas.seconds, lambda: quotas.handled, partial(charge_connection, self))
-        self._listeners.measure_work(meter if quotas.times_requests else None)
+        self.listening.measure_work(meter if quotas.times_requests else None)
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer
@@ -219,15 +220,15 @@ class Broker:
     @property
     def listeners(self) -> tuple[Listener, ...]:
         """The listeners as they were bound; empty before that."""
-        return self._listeners.bound
+        return self.listening.bound
 
     def advertised(self, listener: str) -> tuple[str, int]:
         """The (host, port) that a client of `listener` should connect to."""
-        return self._listeners.advertised(listener)
+        return self.listening.advertised(listener)
 
     def read_certificates(self) -> None:
         """Read the certificate files of all listeners again if they have changed; new connections use them."""
-        self._listeners.read_certificates()
+        self.listening.read_certificates()
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         """Run `function` in a thread of the broker's own; its result, or its failure."""
@@ -236,6 +237,7 @@ class Broker:
     async def _make_handler(self, listener: Listener) -> RequestHandler:
         """Return what answers the requests of a listener."""
         dispatcher = Dispatcher(self) if self.audit is None else AuditingDispatcher(self, self.audit)
+        self.dispatchers.append(dispatcher)
         if not listener.protocol.sasl:
             return dispatcher
         values = self.settings.for_listener(listener.name)
@@ -275,11 +277,11 @@ class Broker:
         self._undo.append(self._stop_tokens)
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
-        self._undo.append(self._listeners.stop)
-        await self._listeners.bind()
-        self.broker_configs.check = self._listeners.check_certificates
+        self._undo.append(self.listening.stop)
+        await self.listening.bind()
+        self.broker_configs.check = self.listening.check_certificates
         if self.settings.text("zookeeper.connect"):  # otherwise there are no other brokers
-            ours = self._listeners.principal_between_brokers()
+            ours = self.listening.principal_between_brokers()
             if ours is not None:
                 warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
@@ -298,13 +300,13 @@ class Broker:
         self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
         await codecs
-        self._listeners.accept()
+        self.listening.accept()
 
     def _start_coordinators(self) -> None:
         self.groups.start()
         self._transactions.start()
 
-    def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
+    def connect(self, node_id: int) -> Deferred[BrokerConnection]:
         """A connection to another broker, by its listener for brokers."""
         found = self.cluster.brokers.get(node_id)
         if found is None:
@@ -317,13 +319,13 @@ class Broker:
             self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
             timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
             software=(SOFTWARE_NAME, self._secret.software_version(__version__, self.node_id)),
-            security=self._listeners.between_brokers,
+            security=self.listening.between_brokers,
         )  # fmt: skip
 
     async def _register(self) -> None:
         """Make this broker known, and wait until the controller, which it may become itself, has dealt with that."""
         broker = BrokerInfo(
-            self.node_id, self._listeners.endpoints, self.settings.text("broker.rack"),
+            self.node_id, self.listening.endpoints, self.settings.text("broker.rack"),
             directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
             proof=self._secret.digest, outages=self.outages.at_registration(),
             labels=self.settings.words("broker.labels"),
@@ -384,7 +386,7 @@ class Broker:
     def _ousted(self, error: NodeIdInUse) -> None:
         """Stop serving, since another broker has registered this node id, and leave its metadata alone."""
         self._may_hand_over = False
-        Deferred.fromCoroutine(self._listeners.stop())
+        Deferred.fromCoroutine(self.listening.stop())
         self.abort_connections()
         self.on_end(f"{error}; this broker stops")
 
@@ -434,13 +436,13 @@ class Broker:
         self.groups.stop()
         self._transactions.stop()
         await self.replica_parts.stop()
-        await self._listeners.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
+        await self.listening.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
 
     def abort_connections(self) -> None:
         """Close every connection at once, whatever is still owed on it; hand over no more."""
         if self._leaving is not None:
             self._leaving.cancel()
-        self._listeners.abort()
+        self.listening.abort()
 
     async def _stop_outages(self) -> None:
         self._forget_settings()

@@ -161,11 +161,19 @@ class LocalBrokers:
 class LocalCluster(LocalBrokers):
     """Brokers 1 to `count` and a ZooKeeper server of their own. A context manager: all of it runs inside `with`."""
 
-    def __init__(self, folder: Path, count: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        *,
+        port: int = 0,
+        zookeeper_port: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         """`port` is that of broker 1; the others have the following ones. 0 picks free ports."""
         folder = folder.absolute()
         super().__init__(folder, "", count, settings, port=port)
-        self.zookeeper = LocalZooKeeper(folder / "zookeeper")
+        self.zookeeper = LocalZooKeeper(folder / "zookeeper", zookeeper_port)
 
     @property
     def sasl_bootstrap(self) -> str:
@@ -174,7 +182,10 @@ class LocalCluster(LocalBrokers):
 
     def hints(self) -> list[str]:
         """Return commands with which to try the cluster."""
-        return [f"echo hello | pylogd produce demo -b {self.bootstrap}", f"pylogd consume demo -b {self.bootstrap}"]
+        return [
+            f"echo hello | pylogd produce demo --create -b {self.bootstrap}",
+            f"pylogd consume demo -b {self.bootstrap}",
+        ]
 
     def __enter__(self) -> LocalCluster:
         """Start ZooKeeper, then all brokers at once; return once every broker listens.

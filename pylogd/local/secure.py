@@ -75,9 +75,17 @@ else:
 class SecureCluster(LocalCluster):
     """Brokers that take connections with TLS only, with certificates or passwords. A context manager."""
 
-    def __init__(self, folder: Path, count: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        *,
+        port: int = 0,
+        zookeeper_port: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         """As `LocalCluster`; the certificates are made here, unless an earlier run has made them."""
-        super().__init__(folder, count, port=port, settings=settings)
+        super().__init__(folder, count, port=port, zookeeper_port=zookeeper_port, settings=settings)
         self.tls = self.folder / "tls"
         ports = range(port + count, port + 2 * count) if port else free_ports(count)
         self.sasl_ports = dict(enumerate(ports, 1))
@@ -163,7 +171,7 @@ class SecureCluster(LocalCluster):
         topic, kcat = f"{user}-demo", f"kcat -F {self.tls / user}.librdkafka -t {user}-demo"
         script = f"python {self.tls / 'try.py'}"
         return [
-            f"echo hello | pylogd produce {topic} {where}",
+            f"echo hello | pylogd produce {topic} --create {where}",
             f"pylogd consume {topic} --until-end {where}",
             f"echo hello | {kcat} -P",
             f"{kcat} -C -e",

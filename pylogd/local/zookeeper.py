@@ -46,8 +46,8 @@ _JAVA_OPTIONS: Final = (
     "-Dzookeeper.preAllocSize=4096",  # KiB of a new transaction log; the default is 64 MiB
     "-Dorg.apache.logging.log4j.level=INFO",
 )
-#: The jars among pyspark's several hundred that a server needs.
-_PYSPARK_JARS: Final = (
+#: The jars that a server needs, among pyspark's several hundred and among Kafka's.
+_SERVER_JARS: Final = (
     "zookeeper-*.jar",
     "slf4j-api-*.jar",
     "metrics-core-*.jar",
@@ -56,6 +56,9 @@ _PYSPARK_JARS: Final = (
     "log4j-api-*.jar",
     "log4j-core-*.jar",
     "log4j-slf4j2-impl-*.jar",
+    "slf4j-reload4j-*.jar",
+    "reload4j-*.jar",
+    "commons-io-*.jar",
 )
 #: The manifest of zookeeper.jar names its dependencies, except for one that writes the log.
 _DEBIAN_JARS: Final = ("zookeeper.jar", "zookeeper-jute.jar", "slf4j-simple.jar")
@@ -275,25 +278,41 @@ def _javas() -> Iterator[str | None]:
 def find_jars() -> list[str]:
     """Return ZooKeeper's server jars with their dependencies. Raises ZooKeeperUnavailable.
 
-    They are taken from $ZOOKEEPER_HOME (Apache's release), Debian's package `libzookeeper-java`, or the Python package
-    `pyspark`.
+    They are taken from the first of: $ZOOKEEPER_HOME (Apache's release), the Python package `pylogd-zookeeper`,
+    Debian's package `libzookeeper-java`, $KAFKA_HOME (a release before 4.0), the Python package `pyspark`.
     """
     if home := os.environ.get("ZOOKEEPER_HOME"):
         found = [*_matching(Path(home) / "lib", ("*.jar",)), *_matching(Path(home), ("zookeeper*.jar",))]
-        if any(Path(jar).name.startswith("zookeeper") for jar in found):
+        if _with_server(found):
             return found
         raise ZooKeeperUnavailable(f"ZOOKEEPER_HOME is {home}, which has no lib/zookeeper*.jar")
+    if found := _in_package("pylogd_zookeeper", ("*.jar",)):
+        return found
     if (_DEBIAN / "zookeeper.jar").exists():
         return _matching(_DEBIAN, _DEBIAN_JARS)
-    spark = importlib.util.find_spec("pyspark")
-    if spark is not None and spark.origin is not None:
-        found = _matching(Path(spark.origin).parent / "jars", _PYSPARK_JARS)
-        if any(Path(jar).name.startswith("zookeeper-") for jar in found):
+    if home := os.environ.get("KAFKA_HOME"):
+        found = _matching(Path(home) / "libs", _SERVER_JARS)
+        if _with_server(found):  # Kafka 4 has none, and that is no reason to give up
             return found
+    if found := _in_package("pyspark", _SERVER_JARS):
+        return found
     raise ZooKeeperUnavailable(
-        "no ZooKeeper server was found: pip install pyspark (its wheel has the jars), or install Debian's "
+        "no ZooKeeper server was found: pip install 'pylogd-broker[zookeeper]', or install Debian's "
         "libzookeeper-java, or unpack Apache's release and set ZOOKEEPER_HOME to it"
     )
+
+
+def _in_package(name: str, patterns: Sequence[str]) -> list[str]:
+    """Return the jars in a Python package, without importing it; none if it has no server."""
+    package = importlib.util.find_spec(name)
+    if package is None or package.origin is None:
+        return []
+    found = _matching(Path(package.origin).parent / "jars", patterns)
+    return found if _with_server(found) else []
+
+
+def _with_server(jars: Sequence[str]) -> bool:
+    return any(Path(jar).name.startswith("zookeeper") for jar in jars)
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[str]:

@@ -1,13 +1,12 @@
 """A broker in its process: what `pylogd broker`, `twistd pylogd` and the crash tests run.
 
-It takes as many open files as the system allows, handles SIGHUP (`reload`) and a second SIGTERM or SIGINT, and tunes
-the interpreter once the broker serves.
+It takes as many open files as the system allows, handles SIGHUP (`reload`), SIGUSR1 and a second SIGTERM or SIGINT,
+and tunes the interpreter once the broker serves.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,15 +17,16 @@ from pylogd import __version__
 from pylogd.broker import Broker
 from pylogd.config import Settings
 from pylogd.log.files import FileSystem
-from pylogd.process.logs import LogFile, log_to
+from pylogd.process.logs import LogOutput
+from pylogd.process.monitored import MonitoredBroker
 from pylogd.process.reload import Reloader
-from pylogd.process.shell import Shell, process_reactor, run_in_foreground
-from pylogd.process.tuning import raise_file_limit, tune_allocator, tune_interpreter
+from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
+from pylogd.process.tuning import raise_file_limit, tune_allocator
 
 log = Logger()
 
 
-class BrokerShell(Shell):
+class BrokerShell(TunedShell):
     """A broker and what surrounds it. It handles SIGHUP from the moment it is made."""
 
     def __init__(
@@ -40,7 +40,8 @@ class BrokerShell(Shell):
         """`reopen_log` reopens the log file, on SIGHUP. `fs` is the logs' file system, by default the real one."""
         tune_allocator()
         self.broker = Broker(settings, reactor, fs, raise_file_limit())
-        super().__init__(reactor, self.broker, self._line)
+        self._monitored = MonitoredBroker(self.broker, reactor)
+        super().__init__(reactor, self._monitored, self._line)
         self.broker.on_end = self.end
         self._reopen_log = reopen_log
         Reloader(settings, self.broker.in_thread, self._reopen_logs, self.broker.read_certificates).install(reactor)
@@ -61,29 +62,30 @@ class BrokerShell(Shell):
         log.info("Second signal to stop: closing the remaining connections without waiting")
         self.broker.abort_connections()
 
-    def _started(self, result: None) -> None:
-        tune_interpreter()
-        super()._started(result)
-
     def _line(self) -> str:
         broker = self.broker
         where = ", ".join(str(listener) for listener in broker.listeners)
         directories = ", ".join(broker.settings.words("log.dirs"))
-        return f"pylogd {__version__} listens on {where} (node {broker.node_id}, data in {directories})"
+        url = self._monitored.metrics_url
+        metrics = "" if url is None else f", metrics at {url}"
+        return f"pylogd {__version__} listens on {where} (node {broker.node_id}, data in {directories}{metrics})"
 
 
 def run_broker(
     settings: Settings,
     announce: Callable[[str], object],
-    log_file: LogFile | None = None,
+    output: LogOutput | None = None,
     fs: FileSystem | None = None,
 ) -> int:
     """Run a broker until SIGTERM or SIGINT. Return the process's exit status, as `pylogd.process.shell` has it.
 
-    `announce` is told, once, where the broker listens. The log goes to `log_file`, or to standard error.
+    `announce` is told, once, where the broker listens. The log goes to `output`, or to standard error. SIGUSR1 reopens
+    its file, SIGHUP does that and reloads the settings.
     """
     reactor = process_reactor()
-    log_to(sys.stderr if log_file is None else log_file)
-    shell = BrokerShell(reactor, settings, reopen_log=None if log_file is None else log_file.reopen, fs=fs)
-    shell.announce = announce
-    return run_in_foreground(shell, reactor, "pylogd")
+    output = output or LogOutput()
+    output.begin()
+    shell = BrokerShell(reactor, settings, reopen_log=output.reopen, fs=fs)
+    output.reopen_on(reactor, signal.SIGUSR1)
+    shell.announce_to(announce, output)
+    return run_in_foreground(shell, reactor, "pylogd", output.style)

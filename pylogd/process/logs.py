@@ -1,9 +1,17 @@
-"""Log output of a process: Twisted's log and Python's `logging` to one stream, and log files that can be reopened."""
+"""Log output of a process: Twisted's log and Python's `logging` to one stream, and log files that can be reopened.
+
+Lines are text for people, or JSON for programs (`pylogd.process.json_lines`).
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import IO, Any
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import IO, Any, Final
 
 from twisted.logger import (
     FileLogObserver,
@@ -15,8 +23,16 @@ from twisted.logger import (
     formatEventAsClassicLogText,
     globalLogBeginner,
 )
+from twisted.python.failure import Failure
 
 from pylogd.process.printable import printable
+
+log = Logger()
+
+#: Values of --log-format.
+TEXT: Final = "text"
+JSON: Final = "json"
+FORMATS: Final = (TEXT, JSON)
 
 _LEVELS = {
     logging.DEBUG: LogLevel.debug,
@@ -63,8 +79,9 @@ class LoggingBridge(logging.Handler):
     """Forward records of `logging`, which packages without Twisted use, to Twisted's log. Safe in any thread."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        failure = {} if record.exc_info is None else {"log_failure": _failure(*record.exc_info)}
         Logger(namespace=record.name).emit(
-            _LEVELS.get(record.levelno, LogLevel.info), "{text}", text=self.format(record)
+            _LEVELS.get(record.levelno, LogLevel.info), "{log_text}", log_text=record.getMessage(), **failure
         )
 
 
@@ -77,18 +94,101 @@ def bridge_logging() -> None:
         logger.propagate = False
 
 
-def log_to(stream: Any) -> None:
-    """Write log events of level info and above to a text stream or a `LogFile`."""
+class LogOutput:
+    """Where a process writes its log, and in which format."""
+
+    def __init__(self, path: str | None = None, style: str = TEXT) -> None:
+        """Open the log file; without a path, the log goes to standard error. Raises OSError.
+
+        style: TEXT or JSON.
+        """
+        self.file = None if path is None else LogFile(path)
+        self.style = style
+
+    def begin(self) -> None:
+        """Write log events from now on."""
+        log_to(sys.stderr if self.file is None else self.file, self.style)
+
+    def announce(self, announce: Callable[[str], object]) -> Callable[[str], object]:
+        """Return what to do with the line that says where a service listens: nothing if every line has to be JSON.
+
+        The log has the line too.
+        """
+        return announce if self.style == TEXT else lambda _line: None
+
+    def reopen(self) -> None:
+        """Reopen the log file, if there is one. Raises OSError."""
+        if self.file is not None:
+            self.file.reopen()
+
+    def reopen_on(self, reactor: Any, *signals: signal.Signals) -> None:
+        """Reopen the log file, in the reactor's thread, whenever one of these signals arrives."""
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            reactor.callFromThread(self._reopen, signal.Signals(number).name)
+
+        for number in signals:
+            signal.signal(number, handle)
+
+    def _reopen(self, name: str) -> None:
+        if self.file is None:
+            log.info("{signal}: no log file to reopen, the log goes to standard error", signal=name)
+            return
+        try:
+            self.file.reopen()
+        except OSError as error:
+            log.error("{signal}: can't reopen the log file, still writing to the old one: {error}", signal=name,
+                      error=error)  # fmt: skip
+        else:
+            log.info("{signal}: reopened the log file", signal=name)
+
+
+def log_to(stream: Any, style: str = TEXT) -> None:
+    """Write log events of level info and above to a text stream or a `LogFile`. style: TEXT or JSON."""
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     levels.setLogLevelForNamespace("twisted.internet.base", LogLevel.warn)  # starts and ends of the main loop
     levels.setLogLevelForNamespace("log_legacy", LogLevel.warn)  # Twisted's own lines on ports that open and close
-    observer = FilteringLogObserver(file_observer(stream), [levels])
+    observer = FilteringLogObserver(file_observer(stream, style), [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+    if style == JSON:
+        log_what_python_prints()
 
 
-def file_observer(stream: Any) -> ILogObserver:
-    """Return an observer that writes events as lines of text. Client ids and the like can't control a terminal."""
-    return FileLogObserver(stream, _format)
+def file_observer(stream: Any, style: str = TEXT) -> ILogObserver:
+    """Return an observer that writes events as lines. Client ids and the like can't control a terminal."""
+    if style == TEXT:
+        return FileLogObserver(stream, _format)
+    from pylogd.process.json_lines import json_line  # noqa: PLC0415 - most brokers log text
+
+    return FileLogObserver(stream, json_line)
+
+
+def log_what_python_prints() -> None:
+    """Log what Python would print on standard error: uncaught exceptions, warnings, records without a handler."""
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        log.failure("Uncaught exception", _failure(kind, error, trace), level=LogLevel.critical)
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            failure = _failure(args.exc_type, args.exc_value, args.exc_traceback)
+            log.failure(
+                "Uncaught exception in the thread {thread}", failure, thread=args.thread.name if args.thread else ""
+            )
+
+    def ignored(args: Any) -> None:  # of type sys.UnraisableHookArgs, which exists for type checkers only
+        failure = _failure(args.exc_type, args.exc_value, args.exc_traceback)
+        log.failure("Exception ignored in {source}", failure, source=repr(args.object)[:200])
+
+    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, in_thread, ignored
+    logging.captureWarnings(True)
+    root = logging.getLogger()
+    if not any(isinstance(handler, LoggingBridge) for handler in root.handlers):
+        root.addHandler(LoggingBridge(logging.WARNING))
+
+
+def _failure(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> Failure:
+    return Failure(error if error is not None else (kind or Exception)(), kind, trace)
 
 
 def _format(event: dict[str, Any]) -> str | None:

@@ -22,8 +22,9 @@ from twisted.python.failure import Failure
 
 from pylogd.clock import use_monotonic_time
 from pylogd.errors import PylogdError
-from pylogd.process.logs import bridge_logging
+from pylogd.process.logs import TEXT, LogOutput, bridge_logging
 from pylogd.process.printable import printable
+from pylogd.process.tuning import NEW_OBJECTS, tune_interpreter
 
 log = Logger()
 
@@ -59,6 +60,12 @@ class Shell:
         self._reactor = reactor
         self._service = service
         self._describe = describe
+        self._logs_line = True
+
+    def announce_to(self, announce: Callable[[str], object], output: LogOutput) -> None:
+        """Tell `announce` once the service listens. The log has the line too, unless both are shown in one place."""
+        self.announce = output.announce(announce)
+        self._logs_line = output.style != TEXT or output.file is not None or not _same_outputs()
 
     def start(self) -> None:
         """Start the service. If it fails the reactor is stopped."""
@@ -78,7 +85,8 @@ class Shell:
 
     def _started(self, _: None) -> None:
         line = self._describe()
-        log.info("{line}", line=line)
+        if self._logs_line:
+            log.info("{log_text}", log_text=line)
         self.announce(line)
         notify_ready()
 
@@ -90,10 +98,32 @@ class Shell:
         self.end(explain_failure(failure))
 
 
-def run_in_foreground(shell: Shell, reactor: Any, name: str) -> int:
+class TunedShell(Shell):
+    """A shell whose process does nothing else: once the service has started, the interpreter is set to serve.
+
+    new_objects: see `tune_interpreter`.
+    """
+
+    new_objects = NEW_OBJECTS
+
+    def _started(self, result: None) -> None:
+        tune_interpreter(self.new_objects)
+        super()._started(result)
+
+
+def _same_outputs() -> bool:
+    """Whether standard output and standard error are the same terminal, pipe or file."""
+    try:
+        return os.path.sameopenfile(1, 2)
+    except OSError:  # one is closed
+        return False
+
+
+def run_in_foreground(shell: Shell, reactor: Any, name: str, style: str = TEXT) -> int:
     """Run the reactor and a shell until SIGTERM, SIGINT or a failure. Return the process's exit status.
 
-    A failure is the last line on standard error, after `name` and a colon.
+    A failure is the last line on standard error, after `name` and a colon. style: the format of the log; with JSON, the
+    failure is the last line of the log.
     """
     reactor.addSystemEventTrigger("before", "shutdown", shell.stop)
     reactor.callWhenRunning(shell.start)
@@ -101,7 +131,10 @@ def run_in_foreground(shell: Shell, reactor: Any, name: str) -> int:
     if shell.reason is None:
         log.info("Stopped")
         return 0
-    print(printable(f"{name}: {shell.reason}"), file=sys.stderr)
+    if style == TEXT:
+        print(printable(f"{name}: {shell.reason}"), file=sys.stderr)
+    else:
+        log.critical("{program}: {reason}", program=name, reason=shell.reason)
     return 1
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 #: Most objects of a request are freed by their reference counts, so the collector need not search for them so often.
-#: Thresholds of `gc.set_threshold`. At most 5 * 10,000 new objects are searched at a time, which takes some 20 ms.
-_GC_THRESHOLDS: Final = (10_000, 5, 1_000)
+#: The first threshold of `gc.set_threshold`, and the others. At most 5 * 10,000 new objects are searched at a time,
+#: which takes some 20 ms.
+NEW_OBJECTS: Final = 10_000
+_OTHER_THRESHOLDS: Final = (5, 1_000)
 #: After a full collection that took longer than so many seconds of processor time, what it left is not searched again.
 _LONG_COLLECTION: Final = 0.01
 #: Seconds after which everything is searched once more, for what has become garbage since.
@@ -85,10 +87,14 @@ class LongCollections:
                 self._frozen_at = self._now()
 
 
-def tune_interpreter() -> None:
-    """Set the garbage collector and the thread switch interval for a process that has started and now serves."""
+def tune_interpreter(new_objects: int = NEW_OBJECTS) -> None:
+    """Set the garbage collector and the thread switch interval for a process that has started and now serves.
+
+    new_objects: the first threshold of `gc.set_threshold`. It should exceed the number of objects that live for a short
+    time at once, since the collector searches those in vain.
+    """
     gc.freeze()  # objects of the start stay; searching them once for the few that could go takes 40 ms
-    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.set_threshold(new_objects, *_OTHER_THRESHOLDS)
     gc.callbacks.append(LongCollections())
     gc.enable()
     sys.setswitchinterval(_SWITCH_SECONDS)
