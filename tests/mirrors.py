@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -21,9 +22,10 @@ PATIENCE_SECONDS = 120.0
 
 
 class MirrorProcess(RunningBroker):
-    """`pylogd mirror run` as a child process."""
+    """`pylogd mirror run` as a child process. `line`: what it says once it runs."""
 
     process: subprocess.Popen[bytes]
+    line = ""
 
     def __init__(self, file: Path, log: Path, *arguments: str) -> None:
         """Start it; its standard error is appended to `log`."""
@@ -39,7 +41,14 @@ class MirrorProcess(RunningBroker):
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Return once it says that it runs. Raises AssertionError."""
         ready, _, _ = select.select([self._output.fileno()], [], [], seconds)
-        assert ready and self._output.readline(), self.log()
+        self.line = self._output.readline().decode() if ready else ""
+        assert self.line, self.log()
+
+    def metric(self, name: str) -> float:
+        """Return the value of a metric with its labels; 0 if there is none. It was started with `--listen`."""
+        with urllib.request.urlopen(self.line.split()[-1], timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next((line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{name} ")), 0))
 
     def kill(self) -> None:
         super().kill()
@@ -58,6 +67,17 @@ def write_file(
         lines += [f"{name} = {_toml(value)}" for name, value in route.items()]
     path.write_text("\n".join([*lines, ""]))
     return path
+
+
+def write_table_file(folder: Path, bootstrap: str, table: str, topics: str, more: str = "") -> Path:
+    """Write the file of a mirror with a route from a cluster to a table. Return its path.
+
+    table: its location. topics: a pattern. more: lines of the table's section.
+    """
+    section = f'[table.lake]\nlocation = "{table}"\ncommit.interval.ms = 300\n{more}'
+    route = {"source": "a", "target": "lake", "topics": [topics]}
+    store = f'metadata.store = "{folder / "store"}"'
+    return write_file(folder / "mirror.toml", {"a": bootstrap}, [route], store, section)
 
 
 def _toml(value: object) -> str:

@@ -21,7 +21,8 @@ from pylogd.audit.ledger import Ledger
 from pylogd.audit.windows import Change
 from pylogd.errors import PylogdError
 
-_LONGEST_MS: Final = 366 * 86_400_000
+#: How many empty periods are decided at once, and how many before now at the first start: each has windows in memory.
+_MOST_PERIODS: Final = 1000
 _COUNTS: Final = ("reported", "received", "missing", "lost", "duplicates", "unreported")
 
 
@@ -126,8 +127,10 @@ class Periods:
         for topic in self._ledger.topics:
             if not self._first_of(topic) and not self._find_first(topic, now_ms):
                 continue
-            for end in range(self._first_of(topic) + self._period_ms, latest + 1, self._period_ms):
-                self._ledger.ensure(topic, end - options.width_ms)
+            for first in {start for (_, each), start in self._next.items() if each == topic}:
+                ends = range(first + self._period_ms, latest + 1, self._period_ms)
+                for end in ends[:_MOST_PERIODS]:  # later ones follow once these are published
+                    self._ledger.ensure(topic, end - options.width_ms)
 
     def due(self, changes: Iterable[Change], now_ms: int) -> Iterator[Marker]:
         """Yield the markers to publish: of periods that are decided now, and of others that `changes` changed.
@@ -169,11 +172,11 @@ class Periods:
         self.published = {each: marker for each, marker in self.published.items() if each[1:] in kept}
 
     def _find_first(self, topic: str, now_ms: int) -> bool:
-        """Begin with the period of the first window, at most a year ago. Return whether there is one."""
+        """Begin with the period of the first window, at most `_MOST_PERIODS` ago. Return whether there is one."""
         starts = [start for each, start in self._ledger.windows if each == topic]
         if not starts:
             return False
-        first = max(min(starts), now_ms - _LONGEST_MS) // self._period_ms * self._period_ms
+        first = max(min(starts), now_ms - _MOST_PERIODS * self._period_ms) // self._period_ms * self._period_ms
         for which, start in self._next.items():
             if which[1] == topic:
                 self._next[which] = start or first

@@ -26,6 +26,8 @@ from pylogd.client.core.security import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.client.properties import parse_properties, security_from
 from pylogd.errors import PylogdError
+from pylogd.tables import opening as tables
+from pylogd.tables.opening import parse_table
 
 #: The first stage: the cluster with the audit topic.
 SERVING: Final = "serving"
@@ -98,17 +100,17 @@ def make_stage(
     """Return the function that makes a stage for a ledger.
 
     admin: returns a client of the cluster that the stage comes from. security: of connections, unless the description
-    names a file. look_seconds: how often to look at a table.
+    names a file. look_seconds: how often to look at a table. Raises InvalidStage for a file that can't be used.
     """
     where, spec = description.where, description.spec
+    config = description.settings.get("config")
+    own = security if config is None else _read_security(description.name, config)  # here: `make` runs on the reactor
 
     def make(ledger: Ledger, since: Since) -> Stage:
         if description.kind == "table":
             return TableStage(
                 reactor, spec, lambda: open_table(where), ledger, since, now_ms, interval=look_seconds
             )  # fmt: skip
-        config = description.settings.get("config")
-        own = security if config is None else security_from(parse_properties(Path(config).read_text("utf-8")))
         group = description.settings.get("group")
         committed: CommittedOffsets | None = None
         if group is not None:
@@ -120,21 +122,20 @@ def make_stage(
     return make
 
 
+def _read_security(stage: str, path: str) -> SecurityOptions | None:
+    try:
+        return security_from(parse_properties(Path(path).read_text("utf-8")))
+    except OSError as error:
+        raise InvalidStage(f"{stage}: config={path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InvalidStage(f"{stage}: config={path}: {error}") from error
+
+
 def open_table(name: str) -> ReadableTable:
     """Open a table to read it. Raises TableError.
 
     name: the directory of a Parquet lake; `iceberg:` and the name of a table, or `delta:` and a directory, as for
     `pylogd load`. Iceberg's catalog is configured as pyiceberg reads it, by a file or the environment.
     """
-    kind, _, rest = name.partition(":")
-    if kind == "iceberg":
-        from pylogd.tables.iceberg.catalogs import TableName, open_catalog  # noqa: PLC0415 - an extra
-        from pylogd.tables.iceberg.table import IcebergTable  # noqa: PLC0415
-
-        named = TableName.parse(rest)
-        return IcebergTable(open_catalog(named, {}), named)
-    if kind == "delta":
-        from pylogd.tables.delta.table import DeltaLakeTable  # noqa: PLC0415 - an extra
-
-        return DeltaLakeTable(rest, {})
-    return LakeReader(rest if kind == "parquet" else name)
+    kind, rest = parse_table(name)
+    return LakeReader(rest) if kind == "parquet" else tables.open_table(name)

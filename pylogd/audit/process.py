@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -52,7 +53,11 @@ class AuditProcess:
         """Return a line that says what is audited, and where to look."""
         topics = ", ".join(self._options.topics)
         where = "" if self._web is None else " and answers on http://{}:{}".format(*self._web.address)
-        return f"pylogd audit judges {topics} at {', '.join(self.service.ledger.stages)}{where}"
+        begin = datetime.fromtimestamp(self.service.ledger.options.from_ms / 1000, UTC).strftime(
+            "%Y-%m-%d %H:%M:%S UTC"
+        )
+        stages = ", ".join(self.service.ledger.stages)
+        return f"pylogd audit judges {topics} at {stages} from {begin} on{where}"
 
     def start(self) -> Deferred[None]:
         """Start the service. The Deferred fires once it reads from every stage."""

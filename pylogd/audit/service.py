@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from twisted.internet import defer
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
@@ -48,6 +49,7 @@ log = Logger()
 
 _TURN_SECONDS: Final = 1.0
 _RESUME_SECONDS: Final = 30.0  # how often the offsets to resume from are stored if no window changed
+_LAST_STORE_SECONDS: Final = 5.0  # how long a service that is told to stop waits for brokers that may be gone
 _REPLICAS: Final = 3
 _DAY_MS: Final = 86_400_000
 
@@ -144,10 +146,12 @@ class AuditService:
         if self._running is not None:
             self._running.cancel()
             await self._running
+            last = Deferred.fromCoroutine(self._store()).addTimeout(_LAST_STORE_SECONDS, self._reactor)
             try:
-                await self._store()
-            except (PylogdError, OSError) as error:
+                await last
+            except (PylogdError, OSError, defer.TimeoutError) as error:
                 log.warn("Can't store the last verdicts, they will be found again: {error}", error=str(error))
+                self._producer.abandon()
         for stage in self._stages:
             await stage.stop()
         if self._reports is not None:

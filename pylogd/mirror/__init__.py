@@ -1,4 +1,4 @@
-"""Copy topics between clusters: a controller that divides the partitions, and workers that copy record batches.
+"""Copy topics between clusters and to tables: a controller that divides the partitions, and workers that copy batches.
 
 A *route* leads from a source cluster to a target and names the topics that take it. One TOML file has all clusters and
 routes (`settings`). `copying` moves batches from a `source` to a `target` and keeps checkpoints there, in the same

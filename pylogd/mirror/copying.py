@@ -18,18 +18,20 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.consumer.reader import BatchChunk
-from pylogd.client.core.errors import LogTruncation, UnknownTopic, is_retriable
+from pylogd.client.core.errors import CorruptRecords, LogTruncation, UnknownTopic, is_retriable
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.mirror.batches import BatchCopy, copy_of
+from pylogd.mirror.batches import BatchCopy
 from pylogd.mirror.errors import MirrorError, NotAMember, TopicRecreated
 from pylogd.mirror.feeds import CopiedRoute, RouteFeed
+from pylogd.mirror.figures import RouteFigures, figures_of
+from pylogd.mirror.lag import LagMark
 from pylogd.mirror.membership import SESSION_ENDED
 from pylogd.mirror.partition_copy import PartitionCopy, PartitionRoute
 from pylogd.mirror.starting import SourceState, start_of
@@ -39,21 +41,32 @@ from pylogd.wire.exceptions import InvalidRecordBatch
 
 _log = logging.getLogger(__name__)
 
-#: A transaction is ended early once so many bytes were appended.
-_COMMIT_BYTES: Final = 512 << 20
-#: How long a partition is set aside after an error, and after one that may pass.
+#: Seconds for which a partition is set aside after an error, and after an error that may pass.
 _ASIDE_SECONDS, _RETRY_SECONDS = 5.0, 1.0
+#: The same after a batch that can't be decoded: each attempt costs all partitions the work since the last commit.
+_DAMAGED_SECONDS: Final = 60.0
 _STARTS_AT_ONCE: Final = 500
-#: How often partitions are looked at although nothing is known to have happened to them.
+#: The longest time between two calls of `_look`.
 _LOOK_SECONDS: Final = 1.0
-#: The most partitions of which `figures` has the errors.
-_MOST_REASONS: Final = 20
-#: Errors after which a partition is started again at once: what happened is found out then.
+#: The time between two samples of the lag.
+_LAG_SECONDS: Final = 2.0
+#: Errors after which a partition is started again at once, which finds out what happened.
 _STARTS_OVER = (LogTruncation, TopicRecreated)
 
 
+class CommitPace(NamedTuple):
+    """A commit is due so many seconds after the first uncommitted batch, or once so many bytes were appended."""
+
+    seconds: float
+    bytes: int = 512 << 20
+
+
 class Copier:
-    """See the module. `failed` has the partitions that are set aside, each with the reason."""
+    """Copies partitions to one target.
+
+    failed: the partitions that are set aside, each with the reason. commits: their number. interruptions: how often
+    copying began again at the last checkpoints.
+    """
 
     def __init__(
         self,
@@ -62,21 +75,22 @@ class Copier:
         *,
         reactor: Any,
         now_ms: Callable[[], int],
-        commit_seconds: float,
+        pace: CommitPace,
         throttle: Throttle,
         still_member: Callable[[], Awaitable[None]],
         on_released: Callable[[], None],
     ) -> None:
-        """routes: returns a route by its name. make_target: returns a new target, not open. throttle: the worker's.
+        """routes: returns a route by its name. make_target: returns a new target, not open. pace: how often to commit.
+        throttle: the worker's.
 
         still_member: fails with NotAMember once others may have taken over. on_released: called when `held` has become
         smaller.
         """
         self._routes, self._make_target = routes, make_target
         self._reactor, self._now_ms = reactor, now_ms
-        self._commit_seconds = commit_seconds
-        self._throttle = throttle
+        self._pace, self._throttle = pace, throttle
         self._still_member, self._on_released = still_member, on_released
+        self._target: Target | None = None
         self._wanted: set[PartitionRoute] = set()
         self._copies: dict[PartitionRoute, PartitionCopy] = {}
         self._starting: set[PartitionRoute] = set()
@@ -88,16 +102,15 @@ class Copier:
         self.failed: dict[PartitionRoute, str] = {}
         self._ending_routes: set[str] = set()  # whose partitions stop although they are wanted
         self._failure: PylogdError | None = None
-        self._appended_bytes = 0
-        self._began = 0.0
+        self._appended_bytes, self._began = 0, 0.0
         self._changed = False  # something has happened to a partition
-        self._look_at = float("-inf")
+        self._look_at = self._lag_at = float("-inf")
         self._is_full = False  # the target takes no more
         self._sleeper = Sleeper(reactor)
         self._wake = self._sleeper.wake
-        self._backoff = Backoff(0.2, 5.0)
-        self._tasks = Tasks()
+        self._backoff, self._tasks = Backoff(0.2, 5.0), Tasks()
         self.stopped = False
+        self.commits = self.interruptions = 0
         #: whether `run` has returned
         self.has_ended = False
 
@@ -113,7 +126,7 @@ class Copier:
 
     @property
     def held(self) -> set[PartitionRoute]:
-        """The partitions that are copied, or that something uncommitted is left of."""
+        """The partitions that are wanted, being started, or not committed yet."""
         return self._wanted | self._copies.keys() | self._starting
 
     async def run(self) -> None:
@@ -127,7 +140,7 @@ class Copier:
 
     async def _run_once(self) -> None:
         """Open the target and copy there, until `stop` or a failure."""
-        target = self._make_target()
+        target = self._target = self._make_target()
         try:
             await target.open()
             await self._still_member()
@@ -135,6 +148,7 @@ class Copier:
         except PylogdError as error:
             if isinstance(error, (NotAMember, *SESSION_ENDED)):
                 raise
+            self.interruptions += 1
             _log.warning("copying is interrupted, and begins again at the last checkpoints: %s", error)
         finally:
             self._forget_all()
@@ -149,30 +163,13 @@ class Copier:
         self._note_change()
 
     def begin_again(self, routes: set[str]) -> None:
-        """Stop copying by these routes, after the next commit, and start them again as they are then."""
+        """Stop copying by these routes after the next commit, and start them again with their new settings."""
         self._ending_routes |= routes
         self._note_change()
 
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """Return for each route what operators want to know: partitions, records behind, what was copied, errors."""
-        found: dict[str, dict[str, Any]] = {}
-        for name, feed in self._feeds.items():
-            meter = feed.route.meter
-            found[name] = {
-                "partitions": 0, "lag": 0, "lag_max": 0, "bytes": meter.bytes, "records": meter.records,
-                "lost_records": meter.lost_records, "failed": {},
-            }  # fmt: skip
-        for path, copy in self._copies.items():
-            feed_of = self._feeds.get(path.route)
-            if feed_of is not None:
-                lag = max(0, feed_of.reader.end(path.source) - copy.position)
-                route = found[path.route]
-                route["partitions"] += 1
-                route["lag"] += lag
-                route["lag_max"] = max(route["lag_max"], lag)
-        for path, reason in list(self.failed.items())[:_MOST_REASONS]:
-            found.setdefault(path.route, {"failed": {}})["failed"][str(path.source)] = reason
-        return found
+    def figures(self) -> dict[str, RouteFigures]:
+        """Return the figures of each route for operators."""
+        return figures_of(self._feeds, self._copies, self._wanted, self.failed, self._reactor.seconds())
 
     # The loop
 
@@ -195,8 +192,11 @@ class Copier:
                 await self._sleeper.sleep(self._next_pause(now))
 
     def _look(self, target: Target, now: float) -> None:
-        """Deal with what has happened to partitions, or is due: it takes a look at each of them."""
+        """Handle errors, drop partitions that are not wanted, and start those that are missing."""
         self._changed, self._look_at = False, now + _LOOK_SECONDS
+        if now >= self._lag_at:
+            self._lag_at = now + _LAG_SECONDS
+            self.figures()  # this notes how far each partition is
         self._take_errors()
         self._drop_unwanted()
         self._start_missing(target, now)
@@ -206,12 +206,12 @@ class Copier:
         self._wake()
 
     def _is_due(self, now: float) -> bool:
-        return now >= self._began + self._commit_seconds or self._appended_bytes >= _COMMIT_BYTES
+        return now >= self._began + self._pace.seconds or self._appended_bytes >= self._pace.bytes
 
     def _next_pause(self, now: float) -> float:
         pauses = [max(0.0, self._look_at - now)]
         if self._dirty:
-            pauses.append(max(0.0, self._began + self._commit_seconds - now))
+            pauses.append(max(0.0, self._began + self._pace.seconds - now))
         pauses += [wait for feed in self._feeds.values() if feed.has_batches and (wait := self._throttled(feed, now))]
         return min(pauses)
 
@@ -221,12 +221,14 @@ class Copier:
     # Copying
 
     def _pump(self, target: Target) -> None:
-        """Append what the readers have, as far as the target and the throttles let it; routes take turns."""
+        """Append batches of all routes in turns, until the target is full or throttles apply."""
         feeds = deque(self._feeds.values())
         while feeds:
             feed = feeds.popleft()
             now = self._reactor.seconds()
-            if self._throttled(feed, now) or not self._fill(feed):
+            is_held = self._throttled(feed, now) > 0 and feed.has_batches
+            feed.route.meter.held(is_held, now)
+            if is_held or not self._fill(feed):
                 continue
             if not self._append(feed, target, now):
                 self._is_full = True
@@ -235,7 +237,7 @@ class Copier:
         self._is_full = False
 
     def _fill(self, feed: RouteFeed) -> bool:
-        """Take the batches of one partition from a reader, if none wait. Return whether any wait now."""
+        """If no batches wait, take those of one partition from the reader. Return whether any wait now."""
         while not feed.waiting:
             chunk = feed.reader.take()
             if chunk is None:
@@ -247,11 +249,11 @@ class Copier:
         partition, position, batches = chunk
         path = feed.paths.get(partition)
         copy = None if path is None else self._copies.get(path)
-        if copy is None:
+        if copy is None or self._target is None:
             return
         for header, batch in batches:
             try:
-                found = copy_of(header, batch, position)
+                found = self._target.copy_of(header, batch, position)
             except InvalidRecordBatch as error:
                 feed.reader.forget(partition)
                 self._errors.append((copy.path, MirrorError(f"{partition} at offset {header.base_offset}: {error}")))
@@ -264,7 +266,7 @@ class Copier:
             feed.waiting.append((copy, None, end, feed.reader.epoch(partition)))
 
     def _append(self, feed: RouteFeed, target: Target, now: float) -> bool:
-        """Append what waits of a route, as far as it goes. Return False if the target takes no more."""
+        """Append the waiting batches of a route. Return False if the target's buffers are full."""
         waiting, size, records = feed.waiting, 0, 0
         full = False
         while waiting:
@@ -289,7 +291,7 @@ class Copier:
         return not full
 
     def _offer(self, target: Target, copy: PartitionCopy, batch: BatchCopy) -> bool | None:
-        """Return whether the target has taken a batch; None if it never will."""
+        """Return whether the target has accepted a batch; None if the partition is set aside."""
 
         def appended(offset: int, error: PylogdError | None) -> None:
             if error is not None:
@@ -301,18 +303,20 @@ class Copier:
                 self._reactor.callLater(0, self._wake)
 
         try:
-            return target.append(copy.path.target, batch, appended)
+            return target.append(copy.target, batch, appended)
         except KafkaError as error:
             self._errors.append((copy.path, error))
             self._changed = True
             return None
 
     def _append_failed(self, copy: PartitionCopy, error: PylogdError) -> None:
-        """Note that a batch was not written: nothing since the last commit will be."""
+        """Record that a batch was not written, so that nothing since the last commit will be."""
         self._failure = self._failure or error
         self._wake()
         if isinstance(error, KafkaError) and not error.retriable:
             self._set_aside(copy.path, error)
+        elif isinstance(error, CorruptRecords) and (error.topic, error.partition) == copy.target:
+            self._set_aside(copy.path, error, _DAMAGED_SECONDS)
 
     def _moved(self, copy: PartitionCopy, offset: int, epoch: int) -> None:
         copy.position, copy.epoch = offset, max(epoch, copy.epoch)
@@ -331,6 +335,7 @@ class Copier:
         await target.commit(
             {key: checkpoint for key, (checkpoint, _) in found.items()}, {key: runs for key, (_, runs) in found.items()}
         )
+        self.commits += 1
         self._backoff.reset()
         for copy in dirty:
             copy.committed(found[copy.key][0])
@@ -339,7 +344,7 @@ class Copier:
     # Partitions that come and go
 
     def _drop_unwanted(self) -> None:
-        """Copy no more what is not wanted; what is uncommitted of it stays until the next commit."""
+        """Stop copying partitions that are not wanted; one with uncommitted batches stays until the next commit."""
         leaving = [copy for path, copy in self._copies.items() if self._leaves(path)]
         for copy in leaving:
             self._stop_reading(copy)
@@ -394,7 +399,7 @@ class Copier:
                     self._tasks.start(self._start(route, some, target))
 
     async def _start(self, route: CopiedRoute, paths: list[PartitionRoute], target: Target) -> None:
-        """Find out where partitions start, and begin to read them."""
+        """Look up where partitions start, and start reading them."""
         try:
             checkpoints = await target.checkpoints()
             state = await route.look_up([path.source for path in paths])
@@ -428,11 +433,15 @@ class Copier:
             _log.warning("route %s: %s: %s", route.name, key, start.warning)
             route.meter.lost(start.lost)
         checkpoint = Checkpoint(topic_id, start.offset, start.epoch, end, self._now_ms())
-        copy = PartitionCopy(path, key, checkpoint, start.offset, start.epoch, end)
+        late = 0.0 if known is None or known.time_ms < 0 else max(0.0, (checkpoint.time_ms - known.time_ms) / 1000)
+        lag = LagMark(self._reactor.seconds() - late)
+        if self._target is not None:
+            self._target.start(key, known, start.offset, topic_id)
+        copy = PartitionCopy(path, key, checkpoint, start.offset, start.epoch, end, lag)
         self._begin(route, copy, is_new=known is None or start.warning is not None)
 
     def _begin(self, route: CopiedRoute, copy: PartitionCopy, *, is_new: bool) -> None:
-        """Begin to read a partition. Its start is committed first if it is `is_new`, so that it is decided once."""
+        """Start reading a partition. The start of a new one is part of the next commit, so that it is decided once."""
         path = copy.path
         if path not in self._wanted:
             return
@@ -458,7 +467,7 @@ class Copier:
             self._note_change()
 
     def _take_errors(self) -> None:
-        """Deal with what went wrong with single partitions: they are started again, at once or after a while."""
+        """Stop the partitions that had errors. They are started again, at once or after a while."""
         errors, self._errors = self._errors, []
         for path, error in errors:
             copy = self._copies.get(path)
@@ -478,9 +487,9 @@ class Copier:
             if not over:
                 self._set_aside(path, error)
 
-    def _set_aside(self, path: PartitionRoute, error: PylogdError) -> None:
+    def _set_aside(self, path: PartitionRoute, error: PylogdError, seconds: float = _ASIDE_SECONDS) -> None:
         known = self.failed.get(path)
-        pause = _RETRY_SECONDS if is_retriable(error) else _ASIDE_SECONDS
+        pause = _RETRY_SECONDS if is_retriable(error) else seconds
         self._not_before[path] = self._reactor.seconds() + pause
         self.failed[path] = str(error)
         if known != str(error) and not isinstance(error, UnknownTopic):

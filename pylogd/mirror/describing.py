@@ -1,4 +1,4 @@
-"""What operators ask of a mirror: how far each route is, and where a group of the source goes on at the target.
+"""Answer operators' questions: how far each route is, and where a group of the source continues at the target.
 
 Strategy: everything is read from the clusters: the checkpoints and offset maps that the mirror keeps at the targets,
 and the ends of the sources' logs. So the answers need no running mirror, and no access to its metadata store.
@@ -13,17 +13,23 @@ from pylogd.client.core.admin.offsets import EARLIEST, find_offsets
 from pylogd.client.core.model import OffsetAndMetadata, Topic
 from pylogd.client.deferred import Admin
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.mirror.errors import MirrorError
 from pylogd.mirror.offset_map import OffsetMap
 from pylogd.mirror.partition_copy import PartitionRoute
 from pylogd.mirror.settings import MirrorSettings, RouteSettings
 from pylogd.mirror.starting import describe_topics, log_ranges
+from pylogd.mirror.table_target import TableView
 from pylogd.mirror.tables import CheckpointTable, OffsetTable
 from pylogd.mirror.target import Checkpoint, SourcePartition
+from pylogd.tables.opening import open_table
+from pylogd.wire.values import ZERO_UUID
 
 
 class PartitionLag(NamedTuple):
-    """How far a partition is copied. records: that are not copied yet; None if it has no checkpoint. age_seconds: since
-    its last checkpoint, if records wait; else 0.
+    """How far a partition is copied.
+
+    records: the number of records that are not copied yet; None without a checkpoint. age_seconds: the age of the last
+    checkpoint if records wait, else 0.
     """
 
     path: PartitionRoute
@@ -33,7 +39,7 @@ class PartitionLag(NamedTuple):
 
 
 class TranslatedOffset(NamedTuple):
-    """A group's offset at the source, and where it goes on in the copy. note: why, where that is not exact."""
+    """A group's offset at the source, and where it continues in the copy. note: why that is not exact; else empty."""
 
     path: PartitionRoute
     source: int
@@ -42,27 +48,40 @@ class TranslatedOffset(NamedTuple):
 
 
 class RouteView:
-    """One route, as the clusters at its ends show it. To be closed."""
+    """One route, as the clusters at its ends show it. Call `close` after use."""
 
     def __init__(self, settings: MirrorSettings, route: RouteSettings, reactor: Any) -> None:
         """Nothing is connected yet."""
         self._route = route
-        self._source, self._target = (
-            Cluster(
-                settings.clusters[name].bootstrap, settings.options_of(name), retry_timeout=10.0, bootstrap_timeout=0.0,
-                reactor=reactor,
-            )
-            for name in (route.source, route.target)
+        self._settings, self._reactor = settings, reactor
+        self._source = self._connect(route.source)
+        self._target: Cluster | None = None
+        self._checkpoints: CheckpointTable | TableView
+        table = settings.tables.get(route.target)
+        if table is not None:
+            self._checkpoints = TableView(lambda: open_table(table.location, table.properties), reactor)
+        else:
+            self._target = self._connect(route.target)
+            self._checkpoints = CheckpointTable(self._target)
+
+    def _connect(self, name: str) -> Cluster:
+        return Cluster(
+            self._settings.clusters[name].bootstrap, self._settings.options_of(name), retry_timeout=10.0,
+            bootstrap_timeout=0.0, reactor=self._reactor,
         )  # fmt: skip
-        self._checkpoints = CheckpointTable(self._target)
-        self._offsets = OffsetTable(self._target)
+
+    def _target_cluster(self) -> Cluster:
+        """Return the target. Raises MirrorError if it is a table."""
+        if self._target is None:
+            raise MirrorError(f"{self._route.target} is a table: no groups read it")
+        return self._target
 
     async def close(self) -> None:
         """Close the connections."""
         await self._checkpoints.close()
-        await self._offsets.close()
         self._source.close()
-        self._target.close()
+        if self._target is not None:
+            self._target.close()
 
     async def lags(self, now_ms: int) -> list[PartitionLag]:
         """Return how far each partition of the route's topics is. Raises PylogdError."""
@@ -75,27 +94,33 @@ class RouteView:
             checkpoint = self._checkpoint(path, topics[path.topic])
             behind = None if checkpoint is None else max(0, ranges[path.source].end - checkpoint.offset)
             waits = checkpoint is not None and bool(behind)
-            age = max(0.0, (now_ms - checkpoint.time_ms) / 1000) if checkpoint is not None and waits else 0.0
+            has_time = checkpoint is not None and waits and checkpoint.time_ms >= 0
+            age = max(0.0, (now_ms - checkpoint.time_ms) / 1000) if checkpoint is not None and has_time else 0.0
             found.append(PartitionLag(path, checkpoint, behind, age))
         return found
 
     async def translate(self, group: str) -> list[TranslatedOffset]:
-        """Return where a group of the source goes on at the target. Raises PylogdError."""
+        """Return where a group of the source continues at the target. Raises PylogdError."""
+        target = self._target_cluster()
         committed = await Admin(self._source).group_offsets(group)
         topics = await self._topics()
         await self._checkpoints.refresh()
-        await self._offsets.refresh()
         paths = [path for path in self._paths(topics.values()) if path.source in committed]
-        first = await find_offsets(self._target, {path.target: EARLIEST for path in paths}) if paths else {}
+        first = await find_offsets(target, {path.target: EARLIEST for path in paths}) if paths else {}
+        offsets = OffsetTable(target)
+        try:
+            await offsets.refresh()
+        finally:
+            await offsets.close()
         return [
-            self._translated(path, topics[path.topic], committed[path.source], first[path.target].offset)
+            self._translated(path, topics[path.topic], offsets, committed[path.source], first[path.target].offset)
             for path in paths
         ]
 
     async def commit(self, group: str, offsets: Iterable[TranslatedOffset]) -> None:
         """Commit translated offsets for a group of the target, which must have no members. Raises PylogdError."""
         wanted = {each.path.target: each.target for each in offsets}
-        await Admin(self._target).alter_group_offsets(group, wanted)
+        await Admin(self._target_cluster()).alter_group_offsets(group, wanted)
 
     # Parts
 
@@ -115,17 +140,17 @@ class RouteView:
 
     def _checkpoint(self, path: PartitionRoute, topic: Topic) -> Checkpoint | None:
         found = self._checkpoints.checkpoints.get(self._key(path))
-        return found if found is not None and found.topic_id == topic.topic_id else None
+        return found if found is not None and found.topic_id in (topic.topic_id, ZERO_UUID) else None
 
     def _translated(
-        self, path: PartitionRoute, topic: Topic, committed: OffsetAndMetadata, first: int
+        self, path: PartitionRoute, topic: Topic, table: OffsetTable, committed: OffsetAndMetadata, first: int
     ) -> TranslatedOffset:
         key, checkpoint, offset = self._key(path), self._checkpoint(path, topic), committed.offset
         if checkpoint is None:
             return TranslatedOffset(path, offset, first, "nothing is copied yet: it starts at the beginning")
-        known = self._offsets.maps.get(key)
+        known = table.maps.get(key)
         offsets = OffsetMap()
-        if known is not None and self._offsets.topic_ids.get(key) == topic.topic_id:
+        if known is not None and table.topic_ids.get(key) == topic.topic_id:
             offsets.add(known.runs)
         offsets.copied_to(checkpoint.offset, checkpoint.target_offset)
         found = offsets.translate(offset)

@@ -1,4 +1,4 @@
-"""What the loop that copies takes from a route: its reader, and what was taken and is not appended yet."""
+"""The copying loop's view of a route: its reader, and the batches that were read and not appended yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pylogd.mirror.throttle import Throttle
 
 
 class CopiedRoute(Protocol):
-    """What the loop has to know of a route, and does with it. `name` is unique in a mirror."""
+    """What the copying loop needs of a route. name: unique in a mirror. start: where new topics begin."""
 
     name: str
     start: StartAt
@@ -28,28 +28,31 @@ class CopiedRoute(Protocol):
         ...
 
     async def look_up(self, partitions: Sequence[TopicPartition]) -> SourceState:
-        """Return what the source says of partitions that are to be started. Raises PylogdError."""
+        """Ask the source for what has to be known before partitions are started. Raises PylogdError."""
         ...
 
 
 class RouteFeed:
-    """See the module."""
+    """A route that is being copied.
+
+    paths: its partitions, by the partition at the source. waiting: batches that are not appended yet.
+    """
 
     def __init__(self, route: CopiedRoute, reader: BatchReader) -> None:
-        """Nothing is read yet."""
+        """reader: of the route's source, which reads nothing yet."""
         self.route = route
         self.reader = reader
         self.paths: dict[TopicPartition, PartitionRoute] = {}
-        #: a batch, or None at the end of a chunk; and the offset and epoch behind it
+        #: (partition, batch, offset after it, its leader epoch); the batch is None at the end of what was read
         self.waiting: deque[tuple[PartitionCopy, BatchCopy | None, int, int]] = deque()
 
     @property
     def has_batches(self) -> bool:
-        """Whether there is something to append."""
+        """Whether a batch waits here or in the reader."""
         return bool(self.waiting) or self.reader.is_ready
 
     def drop(self, copy: PartitionCopy) -> None:
-        """Read a partition no more, and append nothing more of it."""
+        """Stop reading a partition, and drop its batches that wait."""
         self.paths.pop(copy.path.source, None)
         self.reader.forget(copy.path.source)
         self.waiting = deque(each for each in self.waiting if each[0] is not copy)

@@ -16,20 +16,21 @@ from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.errors import RequestTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.options import ClientOptions
+from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.deferred import Admin, Producer
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.client.deferred.producer import Delivery
-from pylogd.mirror.batches import BatchCopy
+from pylogd.mirror.batches import BatchCopy, copy_of
 from pylogd.mirror.offset_map import Run
 from pylogd.mirror.records import CHECKPOINTS, OFFSETS, checkpoint_record, runs_record
 from pylogd.mirror.starting import describe_topics
 from pylogd.mirror.tables import CheckpointTable, ensure_topics
 from pylogd.mirror.target import Checkpoint, OnAppended, SourcePartition
+from pylogd.wire.records import BatchHeader
 
-#: As much as some requests have: what is appended beyond would only keep the reactor from sending them.
+#: The size of a few requests. A larger buffer would not make sending faster, and filling it holds the reactor.
 _BUFFER_BYTES: Final = 16 << 20
 _REQUEST_BYTES: Final = 8 << 20
-#: After a failure everything is tried again from the last checkpoints, so a batch need not be tried for minutes.
+#: Short, since after a failure everything is copied again from the last checkpoints.
 _DELIVERY_SECONDS: Final = 20.0
 _TRANSACTION_SECONDS: Final = 40.0
 _BLOCK_SECONDS: Final = 30.0
@@ -57,18 +58,18 @@ class KafkaTarget:
         self._begun = False
 
     async def open(self) -> None:
-        """Take over from earlier copiers of this name. Raises PylogdError."""
+        """Connect, and fence earlier copiers with this transactional id. Raises PylogdError."""
         await ensure_topics(Admin(self._cluster), self._map_days)
         if self._transactional:
             await self._producer.init_transactions()
 
     async def checkpoints(self) -> Mapping[SourcePartition, Checkpoint]:
-        """Return the checkpoints of all partitions, as they are committed now. Raises PylogdError."""
+        """Return the committed checkpoints of all partitions. Raises PylogdError."""
         await self._table.refresh()
         return self._table.checkpoints
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset behind the last record of each partition whose topic exists. Raises PylogdError."""
+        """Return the end offset of each partition whose topic exists. Raises PylogdError."""
         if not partitions:
             return {}
         topics, _ = await describe_topics(self._cluster, {partition.topic for partition in partitions})
@@ -76,29 +77,36 @@ class KafkaTarget:
         found = await Admin(self._cluster).offsets(dict.fromkeys(known, LATEST))
         return {partition: answer.offset for partition, answer in found.items()}
 
+    def start(self, key: SourcePartition, known: Checkpoint | None, offset: int, topic_id: bytes) -> None:
+        """Do nothing: the transactional id protects all partitions alike."""
+
+    def copy_of(self, header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
+        """Return what to append of a batch. Raises InvalidRecordBatch."""
+        return copy_of(header, batch, position)
+
     async def begin(self) -> None:
-        """Begin what the next commit ends, unless it is begun."""
+        """Begin a transaction unless one is open."""
         if not self._begun:
             if self._transactional:
                 await self._producer.begin_transaction()
             self._begun = True
 
     def append(self, partition: TopicPartition, batch: BatchCopy, on_appended: OnAppended) -> bool:
-        """Add a batch; return whether it was taken. Raises PylogdError."""
+        """Add a batch. Return whether it was accepted: False while the buffer is full. Raises PylogdError."""
 
-        def delivered(delivery: Delivery) -> None:
-            on_appended(delivery.offset, delivery.error)
+        def completed(result: BatchResult) -> None:
+            on_appended(result.base_offset, result.error)
 
-        return self._producer.copy(partition, batch.batch, batch.records, delivered) is not None
+        return self._producer.copy(partition, batch.batch, batch.records, completed)
 
     async def flush(self) -> None:
-        """Return once all batches have their results. Raises the error of one that failed."""
+        """Wait until all appended batches have their results. Raises the first error."""
         await self._producer.flush()
 
     async def commit(
         self, checkpoints: Mapping[SourcePartition, Checkpoint], runs: Mapping[SourcePartition, Sequence[Run]]
     ) -> None:
-        """Make everything that was appended durable, with these checkpoints and offset maps. Raises PylogdError."""
+        """Commit what was appended together with these checkpoints and offset maps. Raises PylogdError."""
         await self.flush()
         for partition, found in runs.items():
             if found:
@@ -113,14 +121,14 @@ class KafkaTarget:
         self._begun = False
 
     async def _end(self) -> None:
-        """Commit. While the coordinator does not answer, the outcome is not known, and it is asked again."""
+        """Commit the transaction. If the coordinator does not answer in time, ask once more for the outcome."""
         try:
             await self._producer.commit_transaction()
         except RequestTimedOut:
             await self._producer.commit_transaction()
 
     async def close(self) -> None:
-        """Undo what is not committed, as far as the cluster answers, and end."""
+        """Abort the open transaction if the cluster answers, and close the connections."""
         self._producer.abandon()
         try:
             await self._table.close()

@@ -39,11 +39,12 @@ def joined(runs: Iterable[Run]) -> list[Run]:
     """Return ascending runs with those made one that continue each other at both ends."""
     found: list[Run] = []
     for run in runs:
-        last = found[-1] if found else None
-        if last is not None and run.source == last.source + last.length and run.target == last.target + last.length:
-            found[-1] = last._replace(length=last.length + run.length)
-        else:
-            found.append(run)
+        if found:
+            source, target, length = found[-1]
+            if run.source == source + length and run.target == target + length:
+                found[-1] = Run(source, target, length + run.length)
+                continue
+        found.append(run)
     return found
 
 
@@ -86,7 +87,7 @@ class OffsetMap:
             self._runs[-1] = self._runs[-1]._replace(length=source - self._runs[-1].source)
 
     def translate(self, offset: int) -> int | None:
-        """Return where a consumer at `offset` of the source goes on in the copy.
+        """Return the offset at which a consumer at `offset` of the source continues in the copy.
 
         None if the map does not reach back so far, or `offset` is behind the checkpoint: nothing is known of it yet.
         """

@@ -1,4 +1,4 @@
-"""One partition that is being copied: where it stands, and what the next checkpoint of it says."""
+"""The state of one partition that is being copied, and its next checkpoint."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pylogd.client.core.model import TopicPartition
+from pylogd.mirror.lag import LagMark
 from pylogd.mirror.offset_map import Run, joined
 from pylogd.mirror.target import Checkpoint, SourcePartition
 
 
 class PartitionRoute(NamedTuple):
-    """A partition and the route that it takes: what a worker is told to copy."""
+    """A partition of a route: the unit that the controller assigns to workers."""
 
     route: str
     topic: str
@@ -31,10 +32,11 @@ class PartitionRoute(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PartitionCopy:
-    """See the module.
+    """A partition that is being copied.
 
-    position: everything in front of it was appended, or left out. checkpoint: the last that was committed.
-    target_offset: behind what was appended, as far as that was acknowledged.
+    position: records with lower offsets were appended or left out. checkpoint: the last committed one. target_offset:
+    the end offset at the target after the acknowledged records. runs: the offset map since the checkpoint. target: the
+    partition at the target.
     """
 
     path: PartitionRoute
@@ -43,18 +45,22 @@ class PartitionCopy:
     position: int
     epoch: int
     target_offset: int
+    lag: LagMark
     runs: list[Run] = field(default_factory=list)
+    target: TopicPartition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.target = self.path.target
 
     def appended(self, runs: list[Run]) -> None:
         """Record that records were acknowledged by the target."""
-        self.runs += runs
+        self.runs[-1:] = joined([*self.runs[-1:], *runs])  # mostly one run: it would be as many as there are batches
         self.target_offset = max(self.target_offset, runs[-1].target + runs[-1].length)
 
     def next_checkpoint(self, now_ms: int) -> tuple[Checkpoint, list[Run]]:
         """Return what to commit: the checkpoint, and the runs since the last one."""
-        return Checkpoint(self.checkpoint.topic_id, self.position, self.epoch, self.target_offset, now_ms), joined(
-            self.runs
-        )
+        checkpoint = Checkpoint(self.checkpoint.topic_id, self.position, self.epoch, self.target_offset, now_ms)
+        return checkpoint, list(self.runs)
 
     def committed(self, checkpoint: Checkpoint) -> None:
         """Record that the checkpoint is committed."""

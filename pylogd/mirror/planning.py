@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.mirror.cluster_topics import ClusterTopics
 from pylogd.mirror.controller import Wanted
 from pylogd.mirror.partition_copy import PartitionRoute
-from pylogd.mirror.settings import ClusterSettings, MirrorSettings
+from pylogd.mirror.settings import ClusterSettings, MirrorSettings, TableSettings
+from pylogd.mirror.table_topics import TableTopics
 from pylogd.mirror.topics import RouteTopics, refresh_all
 
 #: How long a question to a cluster is tried again: the other clusters wait meanwhile.
@@ -25,7 +26,8 @@ class Plan:
         self._reactor = reactor
         self._clusters: dict[str, ClusterTopics] = {}
         self._of: dict[str, ClusterSettings] = {}
-        self._routes: dict[str, RouteTopics] = {}
+        self._tables: Mapping[str, TableSettings] = {}
+        self._routes: dict[str, RouteTopics | TableTopics] = {}
 
     async def refresh(self, now: float) -> Wanted:
         """Return what is to be copied. Creates topics where they are missing. Raises PylogdError."""
@@ -57,14 +59,20 @@ class Plan:
                     found.bootstrap, settings.options_of(name), retry_timeout=_RETRY_SECONDS, reactor=self._reactor
                 )
                 self._clusters[name], self._of[name] = ClusterTopics(name, cluster), found
+        tables, self._tables = self._tables, settings.tables
+        changed |= {name for name, known in tables.items() if settings.tables.get(name) != known}
         for name, topics in list(self._routes.items()):
             ends = {topics.route.source, topics.route.target}
             if settings.routes.get(name) != topics.route or ends & changed:
                 del self._routes[name]
         for name, route in settings.routes.items():
             if name not in self._routes:
-                source, target = self._clusters[route.source], self._clusters[route.target]
-                self._routes[name] = RouteTopics(route, source, target, settings.offset_map_days)
+                source, target = self._clusters[route.source], self._clusters.get(route.target)
+                if target is None:
+                    typed = settings.tables[route.target].schemas is not None
+                    self._routes[name] = TableTopics(route, source, is_typed=typed)
+                else:
+                    self._routes[name] = RouteTopics(route, source, target, settings.offset_map_days)
 
     async def close(self) -> None:
         """Close the connections."""

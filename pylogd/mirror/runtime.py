@@ -13,13 +13,18 @@ from pylogd.client.core.errors import UnsupportedByBroker
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.deferred import Producer
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.clock import wall_ms
+from pylogd.mirror.copying import CommitPace
 from pylogd.mirror.errors import InvalidMirrorFile
 from pylogd.mirror.kafka_target import KafkaTarget
 from pylogd.mirror.route_meter import RouteMeter
 from pylogd.mirror.settings import MirrorSettings, RouteSettings
 from pylogd.mirror.source import OnError, SourceReader
 from pylogd.mirror.starting import SourceState, StartAt, look_up
+from pylogd.mirror.table_target import TableTarget
+from pylogd.mirror.target import Target
 from pylogd.mirror.throttle import Throttle
+from pylogd.tables.opening import open_table
 
 _FENCE_SECONDS: Final = 20.0
 
@@ -32,8 +37,7 @@ class RouteRuntime:
         self.route = route
         self.name = route.name
         self.start: StartAt = route.start
-        self.source = settings.clusters[route.source]
-        self.target = settings.clusters[route.target]
+        self.source, self.target = settings.ends(route)
         self.throttle = Throttle(route.bytes_per_second)
         self.meter = RouteMeter()
         self._options = settings.options_of(route.source)
@@ -78,9 +82,7 @@ class Runtime:
         changed = set()
         for name, known in list(self._routes.items()):
             route = settings.routes.get(name)
-            same = route is not None and (settings.clusters[route.source], settings.clusters[route.target]) == (
-                known.source, known.target,
-            )  # fmt: skip
+            same = route is not None and settings.ends(route) == (known.source, known.target)
             if not same or route != known.route:
                 known.close()
                 del self._routes[name]
@@ -100,15 +102,28 @@ class Runtime:
         return None if found is None else found.route.target
 
     def transactional_id(self, worker: str, target: str) -> str | None:
-        """Return the name under which a worker writes to a target; None if that is not in transactions."""
-        exactly_once = self.settings.clusters[target].exactly_once
+        """Return the name under which a worker writes to a target; None if that is not in transactions, or a table."""
+        exactly_once = target in self.settings.clusters and self.settings.clusters[target].exactly_once
         return f"pylogd-mirror-{self.settings.name}-{worker}-{target}" if exactly_once else None
 
-    def make_target(self, worker: str, target: str) -> KafkaTarget:
+    def pace_of(self, target: str) -> CommitPace:
+        """Return how often a worker commits at a target."""
+        table = self.settings.tables.get(target)
+        if table is None:
+            return CommitPace(self.settings.commit_seconds)
+        return CommitPace(table.commit_seconds, table.commit_bytes)
+
+    def make_target(self, worker: str, target: str) -> Target:
         """Return a target for a worker, not open. Raises InvalidMirrorFile if the file no longer has it."""
+        table = self.settings.tables.get(target)
+        if table is not None:
+            return TableTarget(
+                lambda: open_table(table.location, table.properties), table.layout, table.schemas,
+                reactor=self._reactor, now_ms=wall_ms, name=target,
+            )  # fmt: skip
         cluster = self.settings.clusters.get(target)
         if cluster is None:
-            raise InvalidMirrorFile(f"there is no cluster {target!r} in the file any more")
+            raise InvalidMirrorFile(f"there is no cluster or table {target!r} in the file any more")
         return KafkaTarget(
             cluster.bootstrap, self.settings.options_of(target), reactor=self._reactor,
             transactional_id=self.transactional_id(worker, target), map_days=self.settings.offset_map_days,

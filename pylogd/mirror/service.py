@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
 from pylogd.client.zookeeper.waiting import Sleeper
@@ -52,14 +53,18 @@ def open_store(settings: MirrorSettings, reactor: Any) -> IMetadataStore:
 
 
 class MirrorService:
-    """See the module. `worker` is the one of the present session, None without."""
+    """See the module. `worker` and `controller` are those of the present session, None without.
+
+    file_error: why the file can't be used as it is now; "" if it is used.
+    """
 
     def __init__(self, reactor: Any, path: str | Path, *, works: bool = True, controls: bool = True) -> None:
         """path: the file. works, controls: what this process does. Raises InvalidMirrorFile."""
         self._reactor = reactor
         self._path = Path(path)
         self._settings = read_file(path)
-        self._stamp = self._file_stamp()
+        self._stamp = _stamp_of(self._path)
+        self.file_error = ""
         self._works, self._controls = works, controls
         self._runtime = Runtime(self._settings, reactor)
         self._store = open_store(self._settings, reactor)
@@ -70,6 +75,17 @@ class MirrorService:
         self._expired = self._stopping = False
         self.worker: Worker | None = None
         self.controller: Controller | None = None
+        self._plan: Plan | None = None
+
+    @property
+    def name(self) -> str:
+        """The mirror's name."""
+        return self._settings.name
+
+    @property
+    def routes(self) -> int:
+        """How many routes the file has."""
+        return len(self._settings.routes)
 
     def start(self) -> Deferred[None]:
         """Connect to the store. Fires once that is done."""
@@ -109,7 +125,7 @@ class MirrorService:
         while not self._stopping:
             self._expired = False
             name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-            plan = Plan(lambda: self._settings, self._reactor)
+            plan = self._plan = Plan(lambda: self._settings, self._reactor)
             if self._works:
                 self.worker = self._make_worker(name)
                 self._begin(self.worker.run())
@@ -118,10 +134,10 @@ class MirrorService:
                 self._begin(self.controller.run())
             while not (self._stopping or self._expired):
                 await self._sleeper.sleep(_FILE_SECONDS)
-                self._look_at_file()
+                await self._look_at_file()
             for running in list(self._running):
                 running.cancel()
-            self.worker = self.controller = None
+            self.worker = self.controller = self._plan = None
             await plan.close()
             if not self._stopping:
                 await self._sleeper.sleep(_RETRY_SECONDS)
@@ -151,7 +167,7 @@ class MirrorService:
     def _make_copier(self, target: str, worker: Worker) -> Copier:
         return Copier(
             self._runtime.route, lambda: self._runtime.make_target(worker.name, target), reactor=self._reactor,
-            now_ms=wall_ms, commit_seconds=self._settings.commit_seconds, throttle=self._runtime.throttle,
+            now_ms=wall_ms, pace=self._runtime.pace_of(target), throttle=self._runtime.throttle,
             still_member=worker.still_member, on_released=worker.released,
         )  # fmt: skip
 
@@ -162,39 +178,72 @@ class MirrorService:
         )  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
-        """Return what operators want to know of this process's worker."""
-        worker = self.worker
-        copiers = {} if worker is None else worker.copiers
-        routes = [copier.figures() for copier in copiers.values()]
-        return {"time_ms": wall_ms(), "routes": {name: found for each in routes for name, found in each.items()}}
+        """Return what operators want to know of this process's worker, for its status in the store."""
+        routes = [copier.figures() for copier in self.copiers.values()]
+        return {
+            "time_ms": wall_ms(),
+            "routes": {name: found.as_document() for each in routes for name, found in each.items()},
+        }
+
+    @property
+    def copiers(self) -> Mapping[str, Copier]:
+        """The copiers of this process, by target."""
+        return {} if self.worker is None else self.worker.copiers
+
+    @property
+    def refused(self) -> Mapping[str, Mapping[str, str]]:
+        """The topics that are not copied, by route, each with the reason; {} if this process is not the controller."""
+        return {} if self._plan is None or not self.is_controller else self._plan.refused
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this process decides who copies what."""
+        return self.controller is not None and self.controller.is_elected
 
     # The file
 
-    def _file_stamp(self) -> tuple[int, int]:
-        found = self._path.stat()
-        return found.st_mtime_ns, found.st_size
-
-    def _look_at_file(self) -> None:
+    async def _look_at_file(self) -> None:
         """Read the file again if it has changed. One that is not valid changes nothing."""
         try:
-            stamp = self._file_stamp()
-            if stamp == self._stamp:
-                return
-            self._stamp = stamp
-            settings = read_file(self._path)
+            found = await self._thread(_read_if_changed, self._path, self._stamp)
         except (OSError, InvalidMirrorFile) as error:
-            _log.error("the file can't be used, and the settings stay as they were: %s", error)
+            if str(error) != self.file_error:
+                _log.error("the file can't be used, and the settings stay as they were: %s", error)
+            self.file_error = str(error)
             return
+        if found is None:
+            return
+        self._stamp, settings = found
+        self.file_error = ""
         if (settings.name, settings.zookeeper, settings.store_path) != (
             self._settings.name, self._settings.zookeeper, self._settings.store_path,
         ):  # fmt: skip
-            _log.error("%s: name, zookeeper.connect and metadata.store can't change: start another mirror", self._path)
+            self.file_error = "name, zookeeper.connect and metadata.store can't change: start another mirror"
+            _log.error("%s: %s", self._path, self.file_error)
             return
         self._settings = settings
         changed = self._runtime.update(settings)
         _log.info("%s was read again; routes that are new or changed begin now", self._path)
         if self.worker is not None:
             self.worker.routes_changed(changed)
+
+    def _thread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *arguments)
+
+
+#: The time of the last change and the size of a file.
+_Stamp = tuple[int, int]
+
+
+def _read_if_changed(path: Path, stamp: _Stamp) -> tuple[_Stamp, MirrorSettings] | None:
+    """Return a file's stamp and settings; None if the stamp is the given one. Raises OSError, InvalidMirrorFile."""
+    now = _stamp_of(path)
+    return None if now == stamp else (now, read_file(path))
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
 
 
 def _unexpected(failure: Failure) -> None:

@@ -22,8 +22,13 @@ from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
 from pylogd.mirror.errors import InvalidMirrorFile
 from pylogd.mirror.names import InvalidPattern, TopicPatterns
 from pylogd.mirror.starting import StartAt
+from pylogd.schemas.access import Access
+from pylogd.tables.errors import TableError
+from pylogd.tables.interface import DIRECTORIES, VALUE_KINDS, Layout
+from pylogd.tables.opening import parse_table
 
 _SECONDS: Final = 1000.0
+_REGISTRY: Final = "schema.registry."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,39 @@ class ClusterSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaSettings:
+    """The registry that has the schemas of a typed table. properties: TLS and credentials, see `schemas.access`.
+
+    subject: "" for `TOPIC-value`. message: the full name of a Protobuf message type, "" for the first of the file.
+    """
+
+    url: str = field(repr=False)  # may contain a password, as the properties
+    properties: Mapping[str, str] = field(repr=False)
+    subject: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """A table by its name in the file. location: as `pylogd load` has it, with the format in front.
+
+    layout: how rows are stored. properties: those of Iceberg's catalog, or of the storage. commit_seconds,
+    commit_bytes: a worker commits after so many seconds, or so many bytes of batches. schemas: of a typed table; None
+    for a table of records.
+    """
+
+    name: str
+    location: str
+    layout: Layout
+    properties: Mapping[str, str]
+    commit_seconds: float = 10.0
+    commit_bytes: int = 512 << 20
+    schemas: SchemaSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RouteSettings:
-    """A route: which topics of `source` are copied to `target`, under which name, and how.
+    """A route: which topics of `source` are copied to `target`, a cluster or a table, under which name, and how.
 
     rename: the name at the target, in which {topic} and {source} stand for the topic and the source's name. start:
     where a topic begins that was not copied before. bytes_per_second: of this route at one worker; 0 is no limit.
@@ -77,6 +113,7 @@ class MirrorSettings:
     name: str
     clusters: Mapping[str, ClusterSettings]
     routes: Mapping[str, RouteSettings]
+    tables: Mapping[str, TableSettings] = field(default_factory=dict)
     zookeeper: str = ""
     store_path: str = ""
     session_timeout_ms: int = 10_000
@@ -85,6 +122,11 @@ class MirrorSettings:
     refresh_seconds: float = 2.0
     worker_bytes_per_second: float = 0.0
     offset_map_days: int = 7
+
+    def ends(self, route: RouteSettings) -> tuple[ClusterSettings, ClusterSettings | TableSettings]:
+        """Return what a route connects."""
+        target = route.target
+        return self.clusters[route.source], self.tables.get(target) or self.clusters[target]
 
     def options_of(self, cluster: str) -> ClientOptions:
         """Return the options of connections to a cluster."""
@@ -108,10 +150,11 @@ def parse(text: str) -> MirrorSettings:
     except tomllib.TOMLDecodeError as error:
         raise InvalidMirrorFile(f"not TOML: {error}") from error
     clusters = _clusters(document.pop("cluster", {}))
-    routes = _routes(document.pop("route", []), clusters)
+    tables = _tables(document.pop("table", {}), clusters)
+    routes = _routes(document.pop("route", []), clusters, tables)
     fields = _Fields("the file", _flat(document))
     settings = MirrorSettings(
-        name=fields.take("name", _name, "mirror"), clusters=clusters, routes=routes,
+        name=fields.take("name", _name, "mirror"), clusters=clusters, tables=tables, routes=routes,
         zookeeper=fields.take("zookeeper.connect", _connect, ""), store_path=fields.take("metadata.store", _text, ""),
         session_timeout_ms=fields.take("zookeeper.session.timeout.ms", _positive, 10_000),
         zookeeper_security=fields.zookeeper_security(),
@@ -139,20 +182,45 @@ def _clusters(tables: Any) -> dict[str, ClusterSettings]:
     return found
 
 
-def _routes(tables: Any, clusters: Mapping[str, ClusterSettings]) -> dict[str, RouteSettings]:
+def _tables(given: Any, clusters: Mapping[str, ClusterSettings]) -> dict[str, TableSettings]:
+    if not isinstance(given, dict):
+        raise InvalidMirrorFile("tables are written as [table.NAME] with location")
+    found = {}
+    for name, table in given.items():
+        fields = _Fields(f"[table.{name}]", _flat(table))
+        if name in clusters:
+            raise InvalidMirrorFile(f"{fields.where}: there is a cluster of this name: give the table another one")
+        location, schemas = fields.take("location", _location), fields.schemas()
+        by, value = fields.take("partition.by", _one_of(DIRECTORIES), "hour"), "columns"
+        if schemas is None:
+            value = fields.take("value", _one_of(VALUE_KINDS), "binary")
+        found[_name(name)] = TableSettings(
+            name, location, Layout(by, value), fields.properties("property."),
+            fields.take("commit.interval.ms", _positive, 10_000) / _SECONDS,
+            fields.take("commit.bytes", _positive, 512 << 20), schemas,
+        )  # fmt: skip
+        fields.end()
+    return found
+
+
+def _routes(
+    tables: Any, clusters: Mapping[str, ClusterSettings], targets: Mapping[str, TableSettings]
+) -> dict[str, RouteSettings]:
     if not isinstance(tables, list) or not tables:
         raise InvalidMirrorFile("there is no route: write [[route]] with source, target and topics")
     found: dict[str, RouteSettings] = {}
     for number, table in enumerate(tables, 1):
-        route = _route(_Fields(f"[[route]] number {number}", _flat(table)), clusters)
+        route = _route(_Fields(f"[[route]] number {number}", _flat(table)), clusters, targets)
         if route.name in found:
             raise InvalidMirrorFile(f"two routes have the name {route.name!r}: give one of them another name")
         found[route.name] = route
     return found
 
 
-def _route(fields: _Fields, clusters: Mapping[str, ClusterSettings]) -> RouteSettings:
-    source, target = (fields.take(name, _one_of(clusters)) for name in ("source", "target"))
+def _route(
+    fields: _Fields, clusters: Mapping[str, ClusterSettings], tables: Mapping[str, TableSettings]
+) -> RouteSettings:
+    source, target = fields.take("source", _one_of(clusters)), fields.take("target", _one_of([*clusters, *tables]))
     topics, exclude = fields.take("topics", _texts), fields.take("exclude", _texts, ())
     try:
         patterns = TopicPatterns(topics, exclude)
@@ -214,6 +282,27 @@ class _Fields:
         except ValueError as error:
             raise InvalidMirrorFile(f"{self.where}: {error}") from None
 
+    def schemas(self) -> SchemaSettings | None:
+        """Take what makes a table a typed one; None if there is no URL of a registry."""
+        url = self.take("schema.registry.url", _text, None)
+        given = {f"{_REGISTRY}{name}": value for name, value in self.properties(_REGISTRY).items()}
+        subject, message = self.take("subject", _text, ""), self.take("message", _text, "")
+        if url is None:
+            for name in (*given, *(["subject"] if subject else []), *(["message"] if message else [])):
+                raise InvalidMirrorFile(f"{self.where}: {name} needs {_REGISTRY}url")
+            return None
+        try:
+            Access(url, given)
+        except ValueError as error:
+            raise InvalidMirrorFile(f"{self.where}: {error}") from None
+        return SchemaSettings(url, given, subject, message)
+
+    def properties(self, prefix: str) -> dict[str, str]:
+        """Take the fields whose names begin with a prefix, without it."""
+        self._known.append(f"{prefix}*")
+        names = [name for name in self._fields if name.startswith(prefix)]
+        return {name.removeprefix(prefix): str(self._fields.pop(name)) for name in names}
+
     def end(self) -> None:
         """Raise InvalidMirrorFile if a field is left."""
         for name in self._fields:
@@ -272,6 +361,14 @@ def _bootstrap(value: Any) -> str:
     text = ",".join(_texts(value))
     parse_bootstrap(text)
     return text
+
+
+def _location(value: Any) -> str:
+    try:
+        parse_table(_text(value))
+    except TableError as error:
+        raise ValueError(str(error)) from None
+    return _text(value)
 
 
 def _positive(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Read record batches of one source cluster for one target: committed ones, as they are on the wire.
+"""Read committed record batches of one source cluster, encoded as the broker sent them.
 
 Strategy: the client's fetcher, validation of positions and metadata (`client.core.consumer.partitions`) without its
 decoding. Batches of aborted transactions and control batches are left out; the position moves behind them.
@@ -25,13 +25,18 @@ from pylogd.client.core.options import ClientOptions
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.errors import PylogdError
 from pylogd.mirror.errors import TopicRecreated
+from pylogd.wire.framing import FrameMemory
 from pylogd.wire.values import ZERO_UUID
 
 _log = logging.getLogger(__name__)
 
-_FETCH_BYTES: Final = 16 << 20
-_PARTITION_BYTES: Final = 2 << 20
+#: Below the size up to which a client allocates a reply's buffer at once (`wire.session`); larger ones are copied.
+_FETCH_BYTES: Final = 6 << 20
+#: A Produce request has one batch of each partition, so that an answer should have batches of many partitions.
+_PARTITION_BYTES: Final = 1 << 19
 _BUFFER_BYTES: Final = 48 << 20
+#: How many replies, and bytes of them, have their memory used again: as many as wait, and some that are received.
+_REPLIES: Final = (12, 96 << 20)
 #: For how long an error that may pass is retried before it is reported.
 _PATIENCE_SECONDS: Final = 30.0
 
@@ -39,7 +44,7 @@ OnError = Callable[[TopicPartition, PylogdError], None]
 
 
 class BatchReader(Protocol):
-    """What the loop that copies needs of a source: see `SourceReader`, which is one."""
+    """What the copying loop needs of a source. `SourceReader` implements it and documents the methods."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -53,15 +58,20 @@ class BatchReader(Protocol):
 
 
 class SourceReader:
-    """The partitions of a source that are read. `on_ready` is called when `take` may return something."""
+    """Reads partitions of a source.
+
+    on_ready: called when `take` may return something. on_error: called with a partition that is no longer read, and its
+    error.
+    """
 
     def __init__(
         self, bootstrap: str, options: ClientOptions, *, on_ready: Callable[[], None], on_error: OnError, reactor: Any,
         rack: str | None = None,
     ) -> None:  # fmt: skip
-        """Nothing is read yet. rack: where this reader is, to read from replicas near it."""
+        """rack: of this process, so that replicas near it are read (KIP-392)."""
         self.cluster = Cluster(bootstrap, options, reactor=reactor)
         self._driver = self.cluster.driver
+        self._driver.network.memory = FrameMemory(*_REPLIES)
         self._on_ready = on_ready
         self._on_error = on_error
         self._topic_ids: dict[str, bytes] = {}
@@ -78,7 +88,7 @@ class SourceReader:
         self._driver.add(self)
 
     def close(self) -> None:
-        """Read nothing more, and close the connections."""
+        """Stop reading, and close the connections."""
         self._driver.remove(self)
         self.cluster.close()
 
@@ -100,19 +110,19 @@ class SourceReader:
         self._driver.soon()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Read a partition no more; what was fetched of it is dropped."""
+        """Stop reading a partition, and drop what was fetched of it."""
         self._core.forget(partition)
 
     def epoch(self, partition: TopicPartition) -> int:
-        """Return the leader epoch of the last batch that was taken of a partition."""
+        """Return the leader epoch of the last batch that `take` returned of a partition."""
         return self._core.reader.epoch(partition)
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the offset behind everything that was taken or left out; None if the partition is not read."""
+        """Return the offset after the last batch that was taken or left out; None if the partition is not read."""
         return self._core.reader.positions.get(partition)
 
     def end(self, partition: TopicPartition) -> int:
-        """Return the end of the committed records as the last answer has it, -1 before there is one."""
+        """Return the end of the committed records as of the last fetch; -1 before the first one."""
         fetch = self._core.fetcher.partitions.get(partition)
         return -1 if fetch is None else fetch.high_watermark
 
@@ -148,18 +158,18 @@ class SourceReader:
     # What the driver calls
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due, and return what to send."""
+        """Do what is due at `now`. Return the requests to send."""
         return self._core.turn(now)
 
     def next_time(self, now: float) -> float | None:
-        """Return when to call `turn` if nothing happens before."""
+        """Return the time of the next call of `turn`; None if only events need one."""
         return self._core.next_time(now)
 
     def settle(self) -> None:
-        """Say that there are batches to take."""
+        """Call `on_ready` if there are batches to take."""
         if self._core.fetcher.ready:
             self._on_ready()
 
     def reset(self) -> None:
-        """Forget what is in flight."""
+        """Forget requests in flight, whose connections are gone."""
         self._core.reset()

@@ -57,10 +57,10 @@ async def ensure_topics(admin: Admin, retention_days: int = 7) -> None:
 
 
 class TopicTable:
-    """A topic with one partition that is read from its start, and each record handed to `take`."""
+    """Reads a topic with one partition from its start, and passes each record to `take`."""
 
     def __init__(self, cluster: Cluster, topic: str, take: Callable[[Record], None], *, committed: bool = True) -> None:
-        """Nothing is read yet. committed: leave out what is not committed, and wait until that is decided."""
+        """committed: whether to read committed records only, and to wait until open transactions are decided."""
         self._isolation: Literal["committed", "uncommitted"] = "committed" if committed else "uncommitted"
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
@@ -69,9 +69,9 @@ class TopicTable:
         self._lock = DeferredLock()
 
     async def refresh(self) -> None:
-        """Read to the end. A topic that does not exist is empty. Raises PylogdError.
+        """Read up to the end that the topic has now. A topic that does not exist is empty. Raises PylogdError.
 
-        One call at a time reads: each needs the end as it is at its own call.
+        Calls wait for each other.
         """
         await self._lock.acquire()
         try:
@@ -103,14 +103,14 @@ class TopicTable:
                 )
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
             await consumer.close()
 
 
 class OriginTable:
-    """Where the topics of a target come from, by topic, source cluster and source topic."""
+    """The origins of a target's topics, by topic, source cluster and source topic."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Nothing is read yet."""
@@ -125,7 +125,7 @@ class OriginTable:
 
 
 class CheckpointTable:
-    """The checkpoints at a target."""
+    """The checkpoints that are kept at a target."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Nothing is read yet."""

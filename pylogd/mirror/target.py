@@ -1,4 +1,4 @@
-"""What the end of a route has to offer. `kafka_target` is a cluster of brokers; a table can be another one.
+"""The interface of the ends of routes: `kafka_target` is a cluster of brokers, `table_target` a table.
 
 Strategy: a target takes batches of many partitions, and makes all of them durable in one `commit`, together with the
 checkpoints that say how far each source partition was copied. What was appended since the last commit either becomes
@@ -15,6 +15,7 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.errors import PylogdError
 from pylogd.mirror.batches import BatchCopy
 from pylogd.mirror.offset_map import Run
+from pylogd.wire.records import BatchHeader
 
 
 class SourcePartition(NamedTuple):
@@ -30,10 +31,10 @@ class SourcePartition(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """How far a partition was copied: everything before `offset`, of the topic with this id.
+    """How far a partition was copied: up to, not including, `offset` of the topic with this id.
 
-    epoch: the leader epoch of the last batch, -1 if unknown. target_offset: records that are copied later come at this
-    offset or behind it. time_ms: when the checkpoint was made, in milliseconds since 1970.
+    epoch: the leader epoch of the last batch, -1 if unknown. target_offset: records that are copied later get this
+    offset or a higher one. time_ms: when the checkpoint was made, in milliseconds since 1970; -1 if unknown.
     """
 
     topic_id: bytes
@@ -48,41 +49,56 @@ OnAppended = Callable[[int, PylogdError | None], None]
 
 
 class Target(Protocol):
-    """Where batches are copied to. One caller at a time; after a failure it is closed, and another one opened."""
+    """Where batches are copied to. One call at a time. After a failure, close it and open a new one."""
 
     async def open(self) -> None:
-        """Take over from earlier copiers of this name, whose unfinished work is undone. Raises PylogdError."""
+        """Connect, and undo what earlier copiers of this name have not committed. Raises PylogdError."""
         ...
 
     async def checkpoints(self) -> Mapping[SourcePartition, Checkpoint]:
-        """Return the checkpoints of all partitions that have one, as they are committed now. Raises PylogdError."""
+        """Return the committed checkpoints of all partitions that have one. Raises PylogdError."""
         ...
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset behind the last record of each partition that there is. Raises PylogdError."""
+        """Return the end offset of each of these partitions that exists at the target. Raises PylogdError."""
+        ...
+
+    def start(self, key: SourcePartition, known: Checkpoint | None, offset: int, topic_id: bytes) -> None:
+        """Announce that a partition will be copied from `offset` on, before its first batch is appended.
+
+        known: its checkpoint, as `checkpoints` returned it, None without. topic_id: of the source's topic.
+        """
+        ...
+
+    def copy_of(self, header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
+        """Return what to append for a batch; None if it has no records to copy.
+
+        position: records with lower offsets are not copied. Raises InvalidRecordBatch if the batch has to be decoded
+        for that and can't be.
+        """
         ...
 
     async def begin(self) -> None:
-        """Begin what the next commit ends, unless it is begun. Nothing is appended before. Raises PylogdError."""
+        """Begin a transaction unless one is open. Call it before `append`. Raises PylogdError."""
         ...
 
     def append(self, partition: TopicPartition, batch: BatchCopy, on_appended: OnAppended) -> bool:
-        """Add a batch to what is committed next. Return whether it was taken: False while the buffers are full.
+        """Add a batch to the next commit. Return whether it was accepted: False while the buffers are full.
 
-        Raises PylogdError.
+        on_appended: called once with the result. Raises PylogdError.
         """
         ...
 
     async def flush(self) -> None:
-        """Return once all batches have their results. Raises the error of one that failed."""
+        """Wait until all appended batches have their results. Raises the first error."""
         ...
 
     async def commit(
         self, checkpoints: Mapping[SourcePartition, Checkpoint], runs: Mapping[SourcePartition, Sequence[Run]]
     ) -> None:
-        """Make everything that was appended durable, with these checkpoints and offset maps. Raises PylogdError."""
+        """Commit what was appended together with these checkpoints and offset maps. Raises PylogdError."""
         ...
 
     async def close(self) -> None:
-        """Undo what is not committed, and end."""
+        """Undo what is not committed, and close the connections."""
         ...

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred
 
@@ -145,7 +145,17 @@ class RouteTopics:
                 self._refuse(topic, f"{name} can't get {count} partitions at {self._target.name}: {error}")
 
 
-async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str, RouteTopics], now: float) -> None:
+class RefreshedRoute(Protocol):
+    """What `refresh_all` needs of a route; `RouteTopics` and `table_topics.TableTopics` are ones."""
+
+    route: RouteSettings
+    partitions: frozenset[PartitionRoute] | None
+
+    async def refresh(self, now: float, claims: Claims | None = None) -> None:
+        """Find out what is to be copied. Raises PylogdError."""
+
+
+async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str, RefreshedRoute], now: float) -> None:
     """Refresh clusters, and the routes between those that answer; the others keep what is known of them."""
     asked = {name: Deferred.fromCoroutine(_refresh(name, cluster)) for name, cluster in clusters.items()}
     unreachable = {name for name, answers in asked.items() if not await answers}

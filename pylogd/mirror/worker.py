@@ -1,4 +1,4 @@
-"""A worker: follows its assignment in the store, and copies.
+"""A worker: copies the partitions that the controller assigns to it in the metadata store.
 
 Strategy: one `Copier` for each target of the routes that it is told to copy by. The assignment's node is watched; what
 the worker holds is written behind every change, with the version of the assignment that it follows. It is written
@@ -33,7 +33,7 @@ _LEAVING_SECONDS: Final = 0.05
 
 
 class Worker:
-    """See the module. `figures` returns what operators see, for the worker's status."""
+    """A worker. name: unique in the mirror. copiers: by target. written: the holdings as they are in the store."""
 
     def __init__(
         self,
@@ -46,7 +46,10 @@ class Worker:
         make_copier: Callable[[str, Worker], Copier],
         figures: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """target_of: returns the target of a route, by their names. make_copier: returns the copier to a target."""
+        """target_of: takes a route's name and returns its target's. make_copier: takes a target's name and this worker.
+
+        figures: returns the figures for operators, which are written to the store.
+        """
         self.name = name
         self._store, self._paths, self._reactor = store, paths, reactor
         self._target_of, self._make_copier, self._figures = target_of, make_copier, figures
@@ -93,7 +96,7 @@ class Worker:
             raise NotAMember(f"worker {self.name}: its session in the metadata store has ended") from None
 
     def routes_changed(self, names: set[str]) -> None:
-        """Follow the assignment again with the routes as they are now; those with these names begin again."""
+        """Restart the routes with these names with their new settings, and follow the assignment again."""
         for copier in self.copiers.values():
             copier.begin_again(names)
         self._version = -1
@@ -111,7 +114,7 @@ class Worker:
         _log.info("worker %s is registered", self.name)
 
     async def _look(self) -> None:
-        """Follow the assignment as it is now, and write what is held."""
+        """Read the assignment, follow it if it has changed, and write the holdings and the status."""
         try:
             path = f"{self._paths.assignments}/{self.name}"
             if await self._store.exists(path, self._changed) is not None:
@@ -164,7 +167,7 @@ class Worker:
             await self._store.set(f"{self._paths.status}/{self.name}", json.dumps(dict(self._figures())).encode())
 
     def released(self) -> None:
-        """Look at once: something is no longer held."""
+        """Write the holdings at once: a partition was released."""
         self._sleeper.wake()
 
     def _changed(self, _: WatchEvent) -> None:

@@ -18,6 +18,7 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
+from pylogd.http_channel import DeadlineChannel
 from pylogd.schemas.errors import BodyTooLarge, Overloaded, RegistryError
 
 log = Logger()
@@ -112,28 +113,11 @@ class BoundedRequest(Request):
         self._held = 0
 
 
-class BoundedChannel(HTTPChannel):
-    """A connection that is closed if a whole request does not arrive within Twisted's idle time (`timeOut`, 60 s)."""
-
-    _receiving = False
-
-    def resetTimeout(self) -> None:
-        """Let the time of a request begin with its first bytes; later ones do not prolong it."""
-        if not self._receiving:
-            self._receiving = True
-            super().resetTimeout()  # type: ignore[no-untyped-call]
-
-    def allContentReceived(self) -> None:
-        """Handle the request, which is complete."""
-        self._receiving = False
-        super().allContentReceived()  # type: ignore[no-untyped-call]
-
-
 class BoundedSite(Site):
     """The factory of connections with bounded requests. `held`: the bytes of all bodies that are held at present."""
 
     noisy = False
-    protocol: Any = BoundedChannel
+    protocol: Any = DeadlineChannel
 
     def __init__(self, resource: Resource | None, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
         super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]

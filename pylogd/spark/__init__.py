@@ -3,7 +3,8 @@
     reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", "localhost:9092")
     flights = reader.option("subscribe", "flights").load()
 
-`options` and `ranges` compute what a query reads, without I/O. `offsets` asks the brokers, on the driver. `reading`
-reads a range of one partition and `writing` writes rows, on executors. `source` has the classes that Spark calls; the
-top-level module `pyspark_pylogd` lets Spark find them without registration. Nothing here imports Twisted.
+`options`, `filters` and `ranges` compute what a query reads, without I/O. `offsets` asks the brokers, on the driver.
+`reading` reads a range of one partition and `writing` writes rows, on executors; `worker` keeps consumers from one task
+to the next. `source` has the classes that Spark calls; the top-level module `pyspark_pylogd` lets Spark find them
+without registration. Nothing here imports Twisted.
 """

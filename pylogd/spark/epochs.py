@@ -40,13 +40,14 @@ from pylogd.client import (
     TopicPartition,
     TransactionAborted,
 )
-from pylogd.client.blocking.encoded import BatchEncoder, EncodedBatch, send_encoded
+from pylogd.client.blocking.encoded import BatchEncoder, send_encoded
 from pylogd.client.core.model import OffsetAndMetadata
+from pylogd.client.core.producer.columns import EncodedBatch
 from pylogd.clock import wall_ms
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.spark.errors import EpochNotCommitted, StaleCheckpoint
+from pylogd.spark.errors import EpochNotCommitted, StaleCheckpoint, WriteError
 from pylogd.spark.sink_options import SinkOptions
-from pylogd.spark.writing import rows_of
+from pylogd.spark.writing import by_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,11 +95,12 @@ def encode(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> EncodedRo
     query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
     count = 0
     with BatchEncoder(options.bootstrap, **options.producer()) as encoder:
-        for batch in batches:
-            now_ms = wall_ms()
-            for topic, partition, key, value, headers in rows_of(options, batch):
-                encoder.add(topic, partition, key, value, now_ms, headers)
-            count += batch.num_rows
+        for topic, rows in by_topic(options, batches):
+            try:
+                encoder.add(topic, rows, wall_ms())
+            except ValueError as error:
+                raise WriteError(str(error)) from error
+            count += rows.num_rows
         return EncodedRows(count, query_id, encoder.finish())
 
 

@@ -71,3 +71,14 @@ class StaleCheckpoint(PylogdError):
             f"write from epoch {epoch} on nevertheless, delete the group {group!r}, which has the number of the last "
             "epoch; to keep exactly-once, begin with a new checkpoint behind what the topic has."
         )
+
+
+class NotByConnect(PylogdError):
+    """A Parquet lake is on a file system that a session of Spark Connect can't commit to."""
+
+    def __init__(self, root: str, scheme: str) -> None:
+        super().__init__(
+            f"{root}: by Spark Connect, a Parquet lake has to be on a disk that this machine and Spark's share. On "
+            f"{scheme}: Hadoop makes the commits in the driver's JVM, which is in the server. Use a driver of your own "
+            "(--master in place of --remote), or load into an Iceberg or Delta table"
+        )

@@ -66,6 +66,7 @@ class HadoopFiles:
         self._no_overwrite: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
         self._no_overwrite[0] = options.NONE
         self._path_class: Any = jvm.org.apache.hadoop.fs.Path
+        self._status_class: Any = jvm.org.apache.hadoop.fs.FileStatus().getClass()
         self._made: set[str] = set()  # directories that exist
 
     @property
@@ -82,8 +83,12 @@ class HadoopFiles:
         statuses = self._list(directory)
         if not statuses:
             return []
-        # All names in one call to the JVM: a history may have many thousand. Py4J passes arrays as an Object only.
-        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses)
+        # All names in one call to the JVM: a history may have many thousand. Py4J passes arrays as an Object only, or
+        # as their own type: that of S3A is an array of a subclass, which has to be copied.
+        count = len(statuses)
+        plain = self._jvm.java.lang.reflect.Array.newInstance(self._status_class, count)
+        self._jvm.java.lang.System.arraycopy(statuses, 0, plain, 0, count)
+        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(plain)
         joined = str(self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(paths).mkString("\n"))
         return sorted(path.rpartition("/")[2] for path in joined.split("\n"))
 

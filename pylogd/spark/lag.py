@@ -4,8 +4,10 @@
     spark.streams.addListener(listener)
 
 Strategy: each progress report of a query has, for each source, the end of the micro-batch and the end of the topic when
-the batch was planned (`reportLatestOffset`). The difference is the lag, which `of_progress` computes. Spark calls
-listeners in a thread of the driver's Python process.
+the batch was planned (`reportLatestOffset`). The difference is the lag, which `of_progress` computes; `behind_latest`
+gives its least, mean and greatest under the names that Spark's Kafka source has for them in `sources[].metrics`. There
+they can't be for a source in Python: Spark asks streams for metrics that implement `ReportsSourceMetrics`, which
+those of Python sources do not. Spark calls listeners in a thread of the driver's Python process.
 
 Rules: sources are considered if their offsets have the format of this source or of Spark's Kafka source. A listener
 raises nothing into Spark. prometheus-client is imported only if a registry is passed.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -35,6 +38,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LABELS = ("query", "topic", "partition")
+_SUMMARY_LABELS = ("query", "source")
+#: The names of Spark's Kafka source, in the order of `BehindLatest`, with what the gauges are called.
+_SUMMARY = {
+    "minOffsetsBehindLatest": "pylogd_spark_min_offsets_behind_latest",
+    "avgOffsetsBehindLatest": "pylogd_spark_avg_offsets_behind_latest",
+    "maxOffsetsBehindLatest": "pylogd_spark_max_offsets_behind_latest",
+}
 
 
 class PrometheusMissing(PylogdError):
@@ -42,7 +52,12 @@ class PrometheusMissing(PylogdError):
 
 
 class LagListener(StreamingQueryListener):
-    """Logs the lag of each query, and sets the gauge `pylogd_spark_lag_records{query, topic, partition}`."""
+    """Logs the lag of each query, and sets gauges.
+
+    `pylogd_spark_lag_records{query, topic, partition}` is the lag of each partition, and
+    `pylogd_spark_{min,avg,max}_offsets_behind_latest{query, source}` the least, mean and greatest of each source, which
+    is given as its position in the report, from 0 on.
+    """
 
     def __init__(self, registry: Any = None, *, level: int = logging.INFO) -> None:
         """`registry`: a `prometheus_client.CollectorRegistry`, or None. `level`: the log level.
@@ -51,7 +66,8 @@ class LagListener(StreamingQueryListener):
         """
         self._level = level
         self._gauge: Any = None
-        self._labels: dict[str, set[tuple[str, str, str]]] = {}
+        self._summary: dict[str, Any] = {}
+        self._labels: dict[str, set[tuple[Any, tuple[str, ...]]]] = {}
         if registry is not None:
             try:
                 from prometheus_client import Gauge  # noqa: PLC0415 - optional
@@ -59,6 +75,9 @@ class LagListener(StreamingQueryListener):
                 raise PrometheusMissing("a registry needs prometheus-client: pip install prometheus-client") from error
             text = "Offsets between what a streaming query has read of a partition and its end"
             self._gauge = Gauge("pylogd_spark_lag_records", text, _LABELS, registry=registry)
+            for name, gauge in _SUMMARY.items():
+                what = f"As {name} of Spark's Kafka source, of all partitions that a source reads"
+                self._summary[name] = Gauge(gauge, what, _SUMMARY_LABELS, registry=registry)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing: the lag is not known yet."""
@@ -75,8 +94,8 @@ class LagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Remove the query's gauges."""
-        for labels in self._labels.pop(str(event.runId), ()):
-            self._gauge.remove(*labels)
+        for gauge, labels in self._labels.pop(str(event.runId), ()):
+            gauge.remove(*labels)
 
     def note(self, progress: Mapping[str, Any]) -> None:
         """Log and export the lag in a progress report, which is given as parsed JSON."""
@@ -84,18 +103,51 @@ class LagListener(StreamingQueryListener):
         if not found:
             return
         query = str(progress.get("name") or progress["id"])
+        sources = [behind_latest(source) for source in progress["sources"]]
         _log.log(
-            self._level, "query %s is %d records behind: %s", query, sum(found.values()),
+            self._level, "query %s is %d records behind (%s): %s", query, sum(found.values()),
+            "; ".join(each.text for each in sources if each is not None),
             " ".join(f"{topic}-{index}:{behind}" for (topic, index), behind in sorted(found.items())),
         )  # fmt: skip
         if self._gauge is None:
             return
-        kept = {(query, topic, str(index)): behind for (topic, index), behind in found.items()}
-        for labels in self._labels.get(str(progress["runId"]), set()) - kept.keys():
-            self._gauge.remove(*labels)
-        for labels, behind in kept.items():
-            self._gauge.labels(*labels).set(behind)
-        self._labels[str(progress["runId"])] = set(kept)
+        kept: dict[tuple[Any, tuple[str, ...]], float] = {
+            (self._gauge, (query, topic, str(index))): behind for (topic, index), behind in found.items()
+        }
+        for at, each in enumerate(sources):
+            for name, value in (each.metrics if each else {}).items():
+                kept[self._summary[name], (query, str(at))] = value
+        run = str(progress["runId"])
+        for gauge, labels in self._labels.get(run, set()) - kept.keys():
+            gauge.remove(*labels)
+        for (gauge, labels), value in kept.items():
+            gauge.labels(*labels).set(value)
+        self._labels[run] = set(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class BehindLatest:
+    """How many offsets the partitions of a source are behind their ends: the least, the mean and the greatest."""
+
+    least: int
+    mean: float
+    greatest: int
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers under the names of Spark's Kafka source."""
+        return dict(zip(_SUMMARY, (self.least, self.mean, self.greatest), strict=True))
+
+    @property
+    def text(self) -> str:
+        """Return the numbers for the log."""
+        return f"min {self.least}, avg {self.mean:.1f}, max {self.greatest}"
+
+
+def behind_latest(source: Mapping[str, Any]) -> BehindLatest | None:
+    """Return how far a source is behind, from its part of a progress report as parsed JSON; None if it does not say."""
+    found = list(_of_source(source).values())
+    return BehindLatest(min(found), sum(found) / len(found), max(found)) if found else None
 
 
 def of_progress(progress: Mapping[str, Any]) -> ByPartition:
@@ -105,11 +157,15 @@ def of_progress(progress: Mapping[str, Any]) -> ByPartition:
     """
     found: ByPartition = {}
     for source in progress.get("sources", ()):
-        consumed, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        for partition, behind in lag(consumed, latest).items():
-            if partition in consumed:  # the first offset of a new partition is not known yet
-                found[partition] = max(behind, found.get(partition, 0))
+        for partition, behind in _of_source(source).items():
+            found[partition] = max(behind, found.get(partition, 0))
     return found
+
+
+def _of_source(source: Mapping[str, Any]) -> ByPartition:
+    consumed, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    # The first offset of a new partition is not known yet.
+    return {partition: behind for partition, behind in lag(consumed, latest).items() if partition in consumed}
 
 
 def _offsets(document: Any) -> ByPartition:

@@ -45,7 +45,7 @@ from pylogd.tables.records import RecordRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pylogd.spark.typed import SchemaSource
+    from pylogd.typed.preparing import SchemaSource
     from pylogd.typed.rows import TypedRows
 
 _log = logging.getLogger(__name__)
@@ -135,8 +135,8 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
     rows: TypedRows | None = None
     if plan.schemas is None:
         table.create(plan.layout)
-    else:  # after the ends were read: see `typed`
-        from pylogd.spark.typed import prepare  # noqa: PLC0415 - an extra
+    else:  # after the ends were read: see `typed.preparing`
+        from pylogd.typed.preparing import prepare  # noqa: PLC0415 - an extra
 
         rows, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
         loading = replace(loading, schema_ids={plan.topic: schema_id})

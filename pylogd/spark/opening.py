@@ -7,29 +7,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pylogd.spark.errors import OptionError
-from pylogd.tables.errors import TableError
-from pylogd.tables.parquet.table import LakeTable
+from pylogd.spark.shared import SharedFiles, is_connect
+from pylogd.tables import opening as tables
+from pylogd.tables.opening import parse_table
+from pylogd.tables.parquet.table import LakeTable, SparkFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pylogd.tables.interface import Table
 
-FORMATS: Final = ("parquet", "iceberg", "delta")
+_CONNECT_THREADS: Final = 4  # directories that a compaction rewrites at once; the server's cores are not known here
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-def parse_table(text: str) -> tuple[str, str]:
-    """Return the format and the rest of a table's name, such as `delta:/data/flights`.
-
-    A name without a format is the directory of a Parquet lake, as Hadoop names it. Raises OptionError.
-    """
-    kind, colon, rest = text.partition(":")
-    if kind in FORMATS and colon:
-        if not rest:
-            raise OptionError(f"{text!r} names no table: give for example {kind}:/data/flights")
-        return kind, rest
-    return "parquet", text
 
 
 def open_table(
@@ -40,28 +29,23 @@ def open_table(
     spark: needed for Parquet lakes only. name: `parquet:` and a directory (as Hadoop names it: file:, hdfs:, s3a:),
     `iceberg:` and the name of a table (`pylogd.tables.iceberg.catalogs.TableName`), or `delta:` and a directory.
     properties: those of Iceberg's catalog, or of Delta's storage. codec: the compression of files that tasks write.
-    Raises TableError, OptionError.
+    Raises TableError, OptionError, NotByConnect.
     """
     kind, rest = parse_table(name)
-    written = "none" if codec == "uncompressed" else codec
-    if kind == "iceberg":
-        from pylogd.tables.iceberg.catalogs import TableName, open_catalog  # noqa: PLC0415 - an extra
-
-        named = TableName.parse(rest)
-        catalog = open_catalog(named, properties)
-        from pylogd.tables.iceberg.table import IcebergTable  # noqa: PLC0415 - an extra
-
-        return IcebergTable(catalog, named, codec=written)
-    if kind == "delta":
-        try:
-            from pylogd.tables.delta.table import DeltaLakeTable  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise TableError("Delta tables need deltalake: pip install 'pylogd-broker[delta]'") from error
-        return DeltaLakeTable(rest, properties, codec=written)
+    if kind != "parquet":
+        return tables.open_table(name, properties, codec="none" if codec == "uncompressed" else codec)
     if properties:
         raise OptionError("a Parquet lake has no properties: give Hadoop's settings to Spark (spark.hadoop.fs...)")
     if spark is None:
         raise OptionError("a Parquet lake is opened with Spark")
-    from pylogd.spark.hadoop import HadoopFiles  # noqa: PLC0415 - needs Spark
+    threads = _CONNECT_THREADS if is_connect(spark) else max(spark.sparkContext.defaultParallelism, 1)
+    return LakeTable(lake_files(spark, rest), threads=threads)
 
-    return LakeTable(HadoopFiles(spark, rest), threads=max(spark.sparkContext.defaultParallelism, 1))
+
+def lake_files(spark: SparkSession, root: str) -> SparkFiles:
+    """Return the files of a Parquet lake, as Spark's session gives access to them. Raises TableError, NotByConnect."""
+    if is_connect(spark):
+        return SharedFiles(root)
+    from pylogd.spark.hadoop import HadoopFiles  # noqa: PLC0415 - needs a JVM
+
+    return HadoopFiles(spark, root)

@@ -39,17 +39,26 @@ _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?
 _ISOLATION: Final = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
 _ISOLATION_LEVEL: Final = "isolation.level"
 
+
+def _int32(text: str) -> int:
+    """Parse a number of bytes or milliseconds; Kafka's requests have 32 bits for it."""
+    value = int(text) if _WHOLE.fullmatch(text) else -1
+    if not 0 <= value < 1 << 31:
+        raise ValueError(f"{text!r} is not a whole number of at most 31 bits")
+    return value
+
+
 #: Kafka's consumer settings that this client has: the argument's name, and how to parse the value.
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "client.rack": ("client_rack", str),
     "isolation.level": ("isolation", _ISOLATION.__getitem__),
-    "fetch.min.bytes": ("fetch_min_bytes", int),
-    "fetch.max.bytes": ("fetch_max_bytes", int),
-    "fetch.max.wait.ms": ("fetch_max_wait_ms", int),
-    "max.partition.fetch.bytes": ("partition_max_bytes", int),
-    "request.timeout.ms": ("request_timeout", lambda text: int(text) / 1000),
-    "default.api.timeout.ms": ("retry_timeout", lambda text: int(text) / 1000),
+    "fetch.min.bytes": ("fetch_min_bytes", _int32),
+    "fetch.max.bytes": ("fetch_max_bytes", _int32),
+    "fetch.max.wait.ms": ("fetch_max_wait_ms", _int32),
+    "max.partition.fetch.bytes": ("partition_max_bytes", _int32),
+    "request.timeout.ms": ("request_timeout", lambda text: _int32(text) / 1000),
+    "default.api.timeout.ms": ("retry_timeout", lambda text: _int32(text) / 1000),
 }
 _ADMIN_ARGUMENTS: Final = ("client_id", "request_timeout", "retry_timeout", "security")
 _REFUSED: Final[Mapping[str, str]] = {
@@ -72,7 +81,7 @@ _KNOWN: Final = (
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss", "groupIdPrefix"),
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
-    *("onRecreatedTopic", "topicIds", "invalidTimestamps", "includeTimestampMs"),
+    *("onRecreatedTopic", "topicIds", "invalidTimestamps", "includeTimestampMs", "minRecordsPerTask"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     *(_ISOLATION_LEVEL, "transactional"),
 )
@@ -120,6 +129,7 @@ class SourceOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
     min_partitions: int | None = None
+    min_records_per_task: int = 1  # tasks read several small ranges until they have this many offsets
     max_records_per_partition: int | None = None
     include_headers: bool = False
     group_id_prefix: str = ""
@@ -192,6 +202,14 @@ class SourceOptions:
 def admin_arguments(client: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a client that an administrator accepts too."""
     return {name: value for name, value in client.items() if name in _ADMIN_ARGUMENTS}
+
+
+def check_client_options(options: Mapping[str, str]) -> None:
+    """Raise OptionError unless the source's client has all these options, which begin with `kafka.`, and their values
+    are valid. Options of TLS and SASL are not checked: they may be complete only together with others.
+    """
+    others = {name: value for name, value in options.items() if not is_security(name.lower().removeprefix("kafka."))}
+    RawOptions(others).client(_PASSED, strict=True)
 
 
 def parse_offsets(text: str, option: str) -> ByPartition:
@@ -276,12 +294,16 @@ class RawOptions:
         timeout = self.positive("kafkaConsumer.pollTimeoutMs")
         retries = self.positive("fetchOffset.numRetries", 0)
         pause = self.positive("fetchOffset.retryIntervalMs", 0)
+        least, grouped = self.positive("minPartitions"), self.positive("minRecordsPerTask")
+        if least is not None and grouped is not None:
+            raise OptionError("give either minPartitions, for more tasks, or minRecordsPerTask, for fewer")
         return {
             "bootstrap": self.bootstrap(),
             "subscription": self.subscription(),
             "fail_on_data_loss": self.flag("failOnDataLoss", True),
             "start_strategy_latest": self.choice("startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
-            "min_partitions": self.positive("minPartitions"),
+            "min_partitions": least,
+            "min_records_per_task": grouped or 1,
             "max_records_per_partition": self.positive("maxRecordsPerPartition"),
             "include_headers": self.flag("includeHeaders", False),
             "include_timestamp_ms": self.flag("includeTimestampMs", False),
@@ -346,8 +368,11 @@ class RawOptions:
                 raise OptionError(f"{which}Offsets for {_name(partition)}: invalid offset {offset}")
         return OffsetBound(offsets=offsets)
 
-    def client(self, passed: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
-        """Return the client's arguments from the options that begin with `kafka.`. `passed`: those that it has."""
+    def client(self, passed: Mapping[str, tuple[str, Callable[[str], Any]]], *, strict: bool = False) -> dict[str, Any]:
+        """Return the client's arguments from the options that begin with `kafka.`. `passed`: those that it has.
+
+        strict: whether one that the client does not have is an error, instead of being logged and ignored.
+        """
         arguments: dict[str, Any] = {}
         security: dict[str, str] = {}
         for option in self._options:
@@ -361,6 +386,10 @@ class RawOptions:
                 arguments[argument] = self.parsed(option, parse, "a valid value of Kafka's setting")
             elif is_security(name):
                 security[name] = self._options[option]
+            elif strict:
+                near = difflib.get_close_matches(name, passed, 1)
+                hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(passed)}, and those of security"
+                raise OptionError(f"this client does not have Kafka's setting '{name}'; {hint}")
             else:
                 _log.warning("Kafka option '%s' is ignored: this client does not have it", name)
         if security and security != {"security.protocol": "PLAINTEXT"}:

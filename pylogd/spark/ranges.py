@@ -2,7 +2,7 @@
 
 Strategy: a query, or a micro-batch, reads a half-open range of offsets of each partition. A limit on the records of a
 trigger is divided among the partitions in proportion to their lag, as in Spark's Kafka source. Ranges are then split
-into enough tasks of a limited size.
+into enough tasks of a limited size, or small ones are grouped into tasks that are worth their cost.
 Must not know: brokers, Spark.
 """
 
@@ -92,6 +92,19 @@ def _cut(piece: OffsetRange, count: int) -> list[OffsetRange]:
         for first, last in itertools.pairwise(bounds)
         if last > first
     ]
+
+
+def grouped(ranges: Sequence[OffsetRange], least: int) -> list[list[OffsetRange]]:
+    """Return groups of ranges, in order, each with at least `least` offsets but for the last."""
+    groups: list[list[OffsetRange]] = []
+    size = least
+    for piece in ranges:
+        if size >= least:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += piece.size
+    return groups
 
 
 def lag(consumed: ByPartition, latest: ByPartition) -> ByPartition:

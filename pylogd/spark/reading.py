@@ -1,10 +1,11 @@
 """Read a range of offsets of one partition on an executor, as Arrow batches with the columns of Spark's Kafka source.
 
 Strategy: a blocking consumer returns fetched records as columns, without a Python object for each record. The next
-fetch is under way while Spark processes the last one; no thread is needed, since the reply waits in the socket. Each
-batch has a fixed cost in Spark, so fetches are 4 MiB instead of the client's default: that halved the processor time
-of 1 MiB fetches, and larger ones gained nothing. Memory holds one or two fetches, compressed as received, and one Arrow
-batch of `_BATCH_BYTES`, whatever the compression ratio.
+fetch is under way while Spark processes the last one; no thread is needed, since the reply waits in the socket. Nothing
+is fetched behind the range, so that no request is in flight when the consumer is given back (`worker`) for the next
+task. Each batch has a fixed cost in Spark, so fetches are 4 MiB instead of the client's default: that halved the
+processor time of 1 MiB fetches, and larger ones gained nothing. Memory holds one or two fetches, compressed as
+received, and one Arrow batch of `_BATCH_BYTES`, whatever the compression ratio.
 
 Rules: the result has exactly the records with offsets in the range, in order. Records removed by compaction are
 expected to be missing; for records removed by retention `failOnDataLoss` decides. The task fails if no record arrives
@@ -14,9 +15,10 @@ Must not know: the driver's plan beyond one range.
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,27 +27,17 @@ import pyarrow.compute as pc
 
 from pylogd.client import Consumer, RequestTimedOut
 from pylogd.client.core.errors import UnknownTopic
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.spark.errors import InvalidTimestamp
 from pylogd.spark.offsets import report_loss
 from pylogd.spark.ranges import OffsetRange
+from pylogd.spark.worker import CONSUMERS, KeptConsumers
+from pylogd.tables.source_rows import arrow_schema, null_if_empty, representable
 
-_HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_log = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 1.0
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_BYTES: Final = 8 * 1024 * 1024
-_FIELDS: Final = (
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
-    pa.field("topic", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("us", "UTC")),
-    pa.field("timestampType", pa.int32()),
-)
-#: The range of Spark's timestamps, years 1 to 9999, in milliseconds since 1970.
-_FIRST_MS: Final = -62_135_596_800_000
-_LAST_MS: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,41 +59,55 @@ class ReadTask:
     include_timestamp_ms: bool = False
 
 
-def arrow_schema(include_headers: bool, include_timestamp_ms: bool = False) -> pa.Schema:
-    """Return the schema of the batches, with the columns of Spark's Kafka source."""
-    headers = [pa.field("headers", _HEADERS)] if include_headers else []
-    number = [pa.field("timestampMs", pa.int64())] if include_timestamp_ms else []
-    return pa.schema([*_FIELDS, *headers, *number])
+def read(task: ReadTask, kept: KeptConsumers = CONSUMERS) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the records of a task's range. Raises DataLoss, InvalidTimestamp and the client's errors.
+
+    kept: the consumers of earlier tasks. One that fails before it has read anything is replaced by a new one.
+    """
+    settings = {"partition_max_bytes": _FETCH_BYTES, **task.client}
+    lent = kept.lend(task.bootstrap, settings)
+    begun = False
+    while True:
+        try:
+            for batch in _read(task, lent.consumer):
+                begun = True
+                yield batch
+        except BaseException as error:  # GeneratorExit among them: Spark needs no more rows
+            lent.close()
+            if begun or not lent.was_kept or not isinstance(error, PylogdError):
+                raise
+            _log.info("A consumer that was kept from an earlier task failed, opening a new one: %s", error)
+            lent = kept.lend(task.bootstrap, settings, fresh=True)
+        else:
+            kept.give_back(lent)
+            return
 
 
-def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's range. Raises DataLoss, InvalidTimestamp and the client's errors."""
+def _read(task: ReadTask, consumer: Consumer) -> Iterator[pa.RecordBatch]:
     wanted = task.range
     partition = (wanted.topic, wanted.partition)
     schema = arrow_schema(task.include_headers, task.include_timestamp_ms)
-    settings = {"partition_max_bytes": _FETCH_BYTES, **task.client}
-    with Consumer(task.bootstrap, auto_offset_reset="none", prefetch=False, **settings) as consumer:
-        consumer.assign({partition: wanted.start})
-        position = wanted.start
-        deadline = time.monotonic() + task.poll_timeout_ms / 1000
-        while position < wanted.end:
-            try:
-                chunks = consumer.poll_columns(_POLL_SECONDS, headers=task.include_headers, max_bytes=_BATCH_BYTES)
-            except KafkaError as error:
-                position = _after_loss(consumer, task, position, error)
-                continue
-            if chunks and _is_another_topic(consumer, task):
-                return
-            for _, columns in chunks:
-                yield from _rows(columns, task, schema)
-            moved = consumer.position(partition)
-            if moved > position:
-                position, deadline = moved, time.monotonic() + task.poll_timeout_ms / 1000
-            elif time.monotonic() > deadline:
-                raise RequestTimedOut(
-                    f"Cannot fetch record for offset {position} of {wanted.topic}-{wanted.partition} in "
-                    f"{task.poll_timeout_ms} milliseconds"
-                )
+    consumer.assign({partition: wanted.start}, until={partition: wanted.end})
+    position = wanted.start
+    deadline = time.monotonic() + task.poll_timeout_ms / 1000
+    while position < wanted.end:
+        try:
+            chunks = consumer.poll_columns(_POLL_SECONDS, headers=task.include_headers, max_bytes=_BATCH_BYTES)
+        except KafkaError as error:
+            position = _after_loss(consumer, task, position, error)
+            continue
+        if chunks and _is_another_topic(consumer, task):
+            return
+        for _, columns in chunks:
+            yield from _rows(columns, task, schema)
+        moved = consumer.position(partition)
+        if moved > position:
+            position, deadline = moved, time.monotonic() + task.poll_timeout_ms / 1000
+        elif time.monotonic() > deadline:
+            raise RequestTimedOut(
+                f"Cannot fetch record for offset {position} of {wanted.topic}-{wanted.partition} in "
+                f"{task.poll_timeout_ms} milliseconds"
+            )
 
 
 def _is_another_topic(consumer: Consumer, task: ReadTask) -> bool:
@@ -159,7 +165,7 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
         columns.column("timestampType"),
     ]
     if task.include_headers:
-        arrays.append(_null_if_empty(columns.column("headers")))
+        arrays.append(null_if_empty(columns.column("headers")))
     if task.include_timestamp_ms:
         arrays.append(columns.column("timestamp").cast(pa.int64()))
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -168,20 +174,11 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
 def _times(columns: pa.RecordBatch, task: ReadTask) -> pa.Array:
     """Return the time stamps, with null for those that Spark can't represent, or raise InvalidTimestamp for them."""
     stamps = columns.column("timestamp")
-    numbers = stamps.cast(pa.int64())
-    bounds = pc.min_max(numbers)
-    if bounds["min"].as_py() >= _FIRST_MS and bounds["max"].as_py() <= _LAST_MS:
+    is_valid = representable(stamps)
+    if is_valid is None:
         return stamps
-    is_valid = pc.and_(pc.greater_equal(numbers, _FIRST_MS), pc.less_equal(numbers, _LAST_MS))
     if not task.null_timestamps:
         at = pc.index(is_valid, False).as_py()
         offset = columns.column("offset")[at].as_py()
-        raise InvalidTimestamp(task.range.topic, task.range.partition, offset, numbers[at].as_py())
+        raise InvalidTimestamp(task.range.topic, task.range.partition, offset, stamps[at].cast(pa.int64()).as_py())
     return pc.if_else(is_valid, stamps, pa.scalar(None, stamps.type))
-
-
-def _null_if_empty(headers: pa.Array) -> pa.Array:
-    """Replace empty lists by null, which Spark's Kafka source has for a record without headers."""
-    if not len(headers.flatten()):
-        return pa.nulls(len(headers), _HEADERS)
-    return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers).cast(_HEADERS)

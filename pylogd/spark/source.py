@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import (
@@ -24,14 +23,8 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    EqualTo,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -42,11 +35,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pylogd.spark import reading, sink
+from pylogd.spark import reading, sink, worker
 from pylogd.spark.errors import PlanError, TopicRecreated, WriteError
+from pylogd.spark.filters import Filters
 from pylogd.spark.offsets import OffsetLookup, PartitionId
 from pylogd.spark.options import SourceOptions
-from pylogd.spark.ranges import OffsetRange, limit_records, ranges_between, split
+from pylogd.spark.ranges import OffsetRange, grouped, limit_records, ranges_between, split
 from pylogd.spark.stream_offsets import Document, StreamOffset
 from pylogd.tables.position import ByPartition
 
@@ -99,29 +93,30 @@ class PylogdDataSource(DataSource):
 
 
 class Task(InputPartition):
-    """A range of offsets that one task reads."""
+    """The ranges of offsets that one task reads, mostly one."""
 
-    def __init__(self, task: reading.ReadTask) -> None:
-        super().__init__(task)
+    def __init__(self, ranges: Sequence[reading.ReadTask]) -> None:
+        super().__init__(tuple(ranges))
 
 
 def _tasks(options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> list[Task]:
     pieces = split(ranges, least_tasks=options.min_partitions, most_records=options.max_records_per_partition)
-    return [
-        Task(
-            reading.ReadTask(
-                options.bootstrap, dict(options.client), piece, options.include_headers, options.fail_on_data_loss,
-                options.poll_timeout_ms, topic_ids.get(piece.topic), options.null_timestamps,
-                options.include_timestamp_ms,
-            )
-        )
-        for piece in pieces
-    ]  # fmt: skip
+
+    def read_task(piece: OffsetRange) -> reading.ReadTask:
+        return reading.ReadTask(
+            options.bootstrap, dict(options.client), piece, options.include_headers, options.fail_on_data_loss,
+            options.poll_timeout_ms, topic_ids.get(piece.topic), options.null_timestamps,
+            options.include_timestamp_ms,
+        )  # fmt: skip
+
+    return [Task([read_task(piece) for piece in group]) for group in grouped(pieces, options.min_records_per_task)]
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, Task):  # Spark passes a partition of its own if there are no tasks
-        yield from reading.read(cast("reading.ReadTask", partition.value))
+        for task in cast("tuple[reading.ReadTask, ...]", partition.value):
+            yield from reading.read(task)
+        worker.spare_collector()
 
 
 class _Pushdown:
@@ -133,11 +128,11 @@ class _Pushdown:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, reader: PylogdReader) -> None:
-        self._reader = reader
+    def __init__(self, filters: Filters) -> None:
+        self._filters = filters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return [each for each in filters if not self._reader.take_filter(each)]
+        return [each for each in filters if not self._filters.take(each)]
 
 
 class PylogdReader(DataSourceReader):
@@ -145,56 +140,8 @@ class PylogdReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._partitions: set[int] | None = None
-        self._first = 0
-        self._end: int | None = None
-        self._since_ms: int | None = None
-        self.pushFilters = _Pushdown(self)  # type: ignore[method-assign]  # see there
-
-    def take_filter(self, given: Filter) -> bool:
-        """Narrow what is read by a filter. Returns whether Spark need not apply it again.
-
-        A filter on the time stamp only moves the start: Spark has to apply it to the records after that.
-        """
-        column = getattr(given, "attribute", ())
-        value = getattr(given, "value", None)
-        if column == ("partition",):
-            return self._take_partition(given, value)
-        if column == ("offset",) and isinstance(value, int):
-            return self._take_offset(given, value)
-        since = isinstance(given, (GreaterThan, GreaterThanOrEqual, EqualTo))
-        if column == ("timestamp",) and since and isinstance(value, datetime):
-            self._since_ms = max(int(value.timestamp() * 1000), self._since_ms or 0)
-        return False
-
-    def _take_partition(self, given: Filter, value: Any) -> bool:
-        if isinstance(given, EqualTo):
-            wanted = {value}
-        elif isinstance(given, In):
-            wanted = set(value)
-        else:
-            return False
-        self._partitions = wanted if self._partitions is None else self._partitions & wanted
-        return True
-
-    def _take_offset(self, given: Filter, value: int) -> bool:
-        first, end = 0, None
-        if isinstance(given, EqualTo):
-            first, end = value, value + 1
-        elif isinstance(given, GreaterThan):
-            first = value + 1
-        elif isinstance(given, GreaterThanOrEqual):
-            first = value
-        elif isinstance(given, LessThan):
-            end = value
-        elif isinstance(given, LessThanOrEqual):
-            end = value + 1
-        else:
-            return False
-        self._first = max(self._first, first)
-        if end is not None:
-            self._end = end if self._end is None else min(self._end, end)
-        return True
+        self._filters = Filters()
+        self.pushFilters = _Pushdown(self._filters)  # type: ignore[method-assign]  # see there
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks. Raises PlanError or DataLoss."""
@@ -215,17 +162,17 @@ class PylogdReader(DataSourceReader):
             return list(_tasks(self._options, ranges, {**topic_ids, **self._options.topic_ids}))
 
     def _narrowed(self, offsets: OffsetLookup, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        if self._partitions is not None:
-            ranges = [each for each in ranges if each.partition in self._partitions]
+        filters = self._filters
+        ranges = [each for each in ranges if filters.keeps(each.topic, each.partition)]
         since: dict[PartitionId, int | None] = {}
-        if self._since_ms is not None and ranges:
-            since = offsets.first_since({(each.topic, each.partition): self._since_ms for each in ranges})
+        if filters.since_ms is not None and ranges:
+            since = offsets.first_since({(each.topic, each.partition): filters.since_ms for each in ranges})
         narrowed = []
         for each in ranges:
             # All records before the first one with a late enough time stamp have earlier time stamps.
             late_enough = since.get((each.topic, each.partition), 0)
-            first = each.end if late_enough is None else max(each.start, self._first, late_enough)
-            end = each.end if self._end is None else min(each.end, self._end)
+            first = each.end if late_enough is None else max(each.start, filters.first, late_enough)
+            end = each.end if filters.end is None else min(each.end, filters.end)
             if first < end:
                 narrowed.append(replace(each, start=first, end=end))
         return narrowed

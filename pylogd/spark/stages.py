@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pylogd.spark.audit import Stage
-from pylogd.spark.hadoop import HadoopFiles
 from pylogd.spark.offsets import OffsetLookup
+from pylogd.spark.opening import lake_files
 from pylogd.spark.options import SourceOptions, offsets_json
 from pylogd.tables.errors import TableError
 from pylogd.tables.parquet.lake import Lake
@@ -42,7 +42,7 @@ def of_lake(
     Records of the topics after the lake's offsets are `unloaded`. client: as for `of_topics`. Raises TableError if the
     lake is empty.
     """
-    files = HadoopFiles(spark, root)
+    files = lake_files(spark, root)
     lake = Lake(files)
     snapshot = lake.snapshot()
     read, begins = lake.position.offsets, by_partition(snapshot.begins)

@@ -1,26 +1,28 @@
 """Write rows to topics on an executor, at least once.
 
 Strategy: the columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic` and
-`partition`. A task succeeds when all its records are acknowledged. Spark runs a failed task again, so its records may
-be stored twice.
+`partition`. Rows become record batches as columns (`client.core.producer.columns`), with no object for a row. A task
+succeeds when all its records are acknowledged. Spark runs a failed task again, so its records may be stored twice.
 Must not know: the driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
 from pylogd.client import Producer
+from pylogd.client.blocking.encoded import send_rows
+from pylogd.clock import wall_ms
 from pylogd.spark.errors import WriteError
 from pylogd.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TEXT: Final = ("string", "binary")
+_GATHERED_BYTES: Final = 8 << 20  # of rows that are encoded together
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
@@ -57,40 +59,47 @@ def write(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
     count = 0
     client: Mapping[str, Any] = options.client
     with Producer(options.bootstrap, **client) as producer:
-        last = None
-        for batch in batches:
-            for topic, partition, key, value, headers in rows_of(options, batch):
-                last = producer.send(topic, value, key=key, partition=partition, headers=headers)
-            count += batch.num_rows
+        for topic, rows in by_topic(options, batches):
+            try:
+                send_rows(producer, topic, rows, wall_ms())
+            except ValueError as error:
+                raise WriteError(str(error)) from error
+            count += rows.num_rows
         producer.flush()
-        if last is not None:
-            last.result()
     return count
 
 
-def rows_of(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[str, int | None, Any, Any, Any]]:
-    """Return topic, partition, key, value and headers of each row. Raises WriteError for a row without a topic."""
-    names = batch.schema.names
-    rows = batch.num_rows
+def by_topic(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield rows with the topic that they are for. Raises WriteError for a row without a topic."""
+    wanted = ("key", "value", "partition", *(("headers",) if options.include_headers else ()))
+    for rows in _gathered(batches):
+        chosen = rows.select([name for name in wanted if name in rows.schema.names])
+        if options.topic is not None:
+            yield options.topic, chosen
+            continue
+        topics = rows.column("topic")
+        if topics.null_count:
+            raise WriteError(
+                "null topic present in the data. Use the topic option for setting a default topic for all rows."
+            )
+        import pyarrow.compute  # noqa: PLC0415 - an extra
 
-    def column(name: str) -> list[Any]:
-        return batch.column(names.index(name)).to_pylist() if name in names else [None] * rows
-
-    topics = [options.topic] * rows if options.topic is not None else column("topic")
-    if None in topics:
-        raise WriteError(
-            "null topic present in the data. Use the topic option for setting a default topic for all rows."
-        )
-    keys, values = (_bytes(column(name)) for name in ("key", "value"))
-    headers = [_headers(each) for each in column("headers")] if options.include_headers else [()] * rows
-    return zip(topics, column("partition"), keys, values, headers, strict=True)
-
-
-def _bytes(column: list[Any]) -> list[bytes | None]:
-    if any(isinstance(value, str) for value in column):
-        return [None if value is None else value.encode() for value in column]
-    return column
+        encoded = topics.dictionary_encode()
+        for index, name in enumerate(encoded.dictionary.to_pylist()):
+            yield name, chosen.filter(pyarrow.compute.equal(encoded.indices, index))
 
 
-def _headers(given: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
-    return tuple((each["key"], each["value"]) for each in given or ())
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches of rows: the rows of one become at least a record batch for each partition."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    found: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        found.append(batch)
+        size += batch.nbytes
+        if size >= _GATHERED_BYTES:
+            yield from pa.Table.from_batches(found).combine_chunks().to_batches()
+            found, size = [], 0
+    if found:
+        yield from pa.Table.from_batches(found).combine_chunks().to_batches()

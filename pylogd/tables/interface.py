@@ -170,15 +170,18 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SparkStaging:
-    """The files of one attempt at a commit, as Spark's own Parquet writer writes them: all below one directory.
+    """The files of one attempt at a commit, of a format that adopts all files below a directory, whoever wrote them.
 
     directory: where Spark writes, absolute with its scheme. found: called on the driver when the job has succeeded;
     returns the files below a directory inside of it. Arguments: that directory, and whether the files are for the
     quarantine. The names of the directories between, such as `topic=flights`, stay in the files' paths.
+    create: opens a new file for writing, by its path below `directory`, for processes that write without Spark; None if
+    only Spark can write there. Closing the file makes it durable.
     """
 
     directory: str
     found: Callable[[str, bool], list[DataFile]]
+    create: Callable[[str], Any] | None = None
 
 
 #: How a compaction writes: called with a staging and the files to merge, returns the new files. It runs the tasks.
@@ -256,8 +259,11 @@ class Table(Protocol):
     def history(self) -> Iterator[Committed]:
         """Return the commits, the oldest first, as far back as the table keeps them."""
 
-    def files(self) -> list[DataFile]:
-        """Return the data files of the table as it is."""
+    def files(self, number: int | None = None) -> list[DataFile]:
+        """Return the data files of the table as it is, or as of the commit of a number (`Committed.number`).
+
+        Raises TableError if the table does not keep that commit any more.
+        """
 
     def quarantined(self) -> list[DataFile]:
         """Return the files of the quarantine."""

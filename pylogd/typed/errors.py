@@ -9,6 +9,10 @@ class NotColumns(PylogdError):
     """A registered schema can't be the columns of a table: all its messages go to the quarantine."""
 
 
+class NoSchema(PylogdError):
+    """The subject of a typed table has no version, or none that can be columns."""
+
+
 class UnknownSchema(PylogdError):
     """The registry has no schema with the id that a message names."""
 

@@ -49,6 +49,11 @@ class Frame:
     heads: pa.Array | None = None
 
 
+def schema_ids(values: pa.Array, headers: pa.Array | None) -> set[SchemaId]:
+    """Return the ids of all schemas that a batch of messages names. Arguments as for `frames`."""
+    return {frame.schema_id for frame in frames(values, headers, {})}
+
+
 def frames(values: pa.Array, headers: pa.Array | None, reasons: Reasons) -> Iterator[Frame]:
     """Divide a batch by schema id, without values of null. Adds those that name no schema to `reasons`.
 

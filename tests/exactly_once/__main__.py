@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.exactly_once.harness import Outcome, Round, Setting
-from tests.exactly_once.plan import Victim
+from tests.exactly_once.plan import Moment, Victim
 from tests.kills.outcomes import outcome_of, tables, tell
 from tests.kills.processes import python_version
 from tests.pages import circumstances, write_page
@@ -84,7 +84,7 @@ def report(outcomes: Sequence[Outcome], seed: int) -> str:
         f"{each.events:,} | {each.counts:,} | {each.seconds:.0f} |"
         for each in outcomes
     ]
-    lines += tables(outcomes, Victim, "Last lines of queries that ended by an error, to be started again:")
+    lines += tables(outcomes, Victim, Moment, "Last lines of queries that ended by an error, to be started again:")
     return "\n".join([*lines, ""])
 
 

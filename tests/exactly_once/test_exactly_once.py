@@ -35,7 +35,7 @@ def test_an_outcome_is_restored_from_its_json_and_reported() -> None:
     outcome.deaths[Victim.WORKER, Moment.OPEN] += 2
     outcome.ends["Error: no"] += 1
     assert Outcome.from_json(outcome.as_json()) == outcome
-    assert f"| {Victim.WORKER} | {Moment.OPEN} | 2 |" in report([outcome], 1)
+    assert f"| killed when ... | {Moment.OPEN} |\n| --- | ---: |\n| {Victim.WORKER} | 2 |\n" in report([outcome], 1)
     assert "12,345 committed events" in report([outcome], 1)
 
 

@@ -15,32 +15,24 @@ an error whose last line gives the reason. It may not hang or end with a traceba
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pylogd.client import Admin, NewTopic, Producer
+from pylogd.client import Admin, NewTopic
 from pylogd.local.broker import BrokerProcess, free_ports
-from pylogd.wire.records import NewRecord
 from tests.kills.comparing import LakeFault, check_history, compare
 from tests.kills.lakes import RoundLake
+from tests.kills.loading import LOCAL, PROGRESS_SECONDS, Compactor, Loads, compaction
 from tests.kills.outcomes import RoundOutcome, from_json
 from tests.kills.plan import Kill, Moment, Victim, plan
 from tests.kills.processes import Loader, kill
+from tests.kills.writer import PARTITIONS, Writer
 
-PARTITIONS = 4
-START_MS = 1_700_000_000_000
-STEP_MS = 4  # between the time stamps of two messages: a million messages take more than an hour
-SET = 500
-PROGRESS_SECONDS = 600.0
 MOMENT_SECONDS = 180.0  # how long to wait for a moment before killing anyway
-COMPACTED_COMMITS = 3  # so many commits are made from one compaction to the next
 IDLE_SECONDS = 3.0  # so long after the last commit more is written, since an idle loader reaches no moments
-LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,1024]"
-_LOOK_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,51 +67,6 @@ class Outcome(RoundOutcome):
         return from_json(text, cls, Setting, Victim, Moment)
 
 
-class Writer(threading.Thread):
-    """Write the topic's messages in a thread, up to an allowed number."""
-
-    def __init__(self, address: str, topic: str, messages: int, seed: int) -> None:
-        super().__init__(name="writer", daemon=True)
-        self._address, self._topic, self._messages = address, topic, messages
-        self._rng = random.Random(seed)
-        self._noise = self._rng.randbytes(1 << 16)
-        self._allowed = 0
-        self._changed = threading.Condition()
-        self.error: BaseException | None = None
-
-    def allow(self, messages: int) -> None:
-        """Allow writing up to `count` messages."""
-        with self._changed:
-            self._allowed = max(self._allowed, min(messages, self._messages))
-            self._changed.notify()
-
-    def trickle(self) -> None:
-        """Allow one more set of messages."""
-        self.allow(self._allowed + SET)
-
-    def run(self) -> None:
-        try:
-            with Producer(self._address, idempotence=True, compression="zstd") as producer:
-                for number in range(0, self._messages, SET):
-                    behind = min(number + SET, self._messages)
-                    self._wait_until_allowed(behind)
-                    some = [self._record(each) for each in range(number, behind)]
-                    producer.send_set(self._topic, some, partition=number // SET % PARTITIONS)
-        except BaseException as error:
-            self.error = error
-
-    def _wait_until_allowed(self, messages: int) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: messages <= self._allowed)
-
-    def _record(self, number: int) -> NewRecord:
-        """Return a message with an incompressible value of up to 200 bytes. Every 50th value is null."""
-        at, size = self._rng.randrange(1 << 16), self._rng.randrange(200)
-        value = None if number % 50 == 49 else b"%d/%b" % (number, self._noise[at : at + size])
-        headers = [("n", b"%d" % number)] if number % 20 == 0 else []
-        return NewRecord(b"key %d" % (number % 1000), value, START_MS + number * STEP_MS, headers)
-
-
 class Round:
     """A round with its lake, loader and kills."""
 
@@ -128,8 +75,7 @@ class Round:
         self._lake = lake
         self._tell = tell
         self._folder = folder
-        self._scratch = folder / "spark"
-        self._scratch.mkdir(parents=True)
+        self._loads = Loads(lake, folder, setting.master)
         self._topic = f"kills-{setting.seed}"
         self._rng = random.Random(f"{setting.seed} runs")
         self._port = free_ports(1)[0]
@@ -137,11 +83,9 @@ class Round:
         self._share = setting.messages // (setting.kills + 1)
         self._writer = Writer(self._broker.address, self._topic, setting.messages, setting.seed)
         self._loader: Loader | None = None
-        self._loaders: list[Loader] = []
-        self._compactor: Loader | None = None
-        self._compacted = 0  # the number of commits when the last compaction began
+        self._compactor = Compactor(self._loads, lake)
         self._seen, self._seen_at = 0, time.monotonic()
-        self.outcome = Outcome(setting)
+        self.outcome = Outcome(setting, ends=self._loads.ends)
 
     def run(self) -> Outcome:
         """Run the round. Raises LakeFault."""
@@ -162,8 +106,7 @@ class Round:
                 )
             self._finish()
         finally:
-            for loader in self._loaders:
-                loader.kill_all()
+            self._loads.kill_all()
             self._broker.kill()
         self.outcome.seconds = time.monotonic() - begun
         return self.outcome
@@ -178,66 +121,30 @@ class Round:
     def _warm_up(self) -> None:
         """Load without kills, and write an archive that makes later starts of Spark faster."""
         self._writer.allow(self._share)
-        arguments = [self._topic, "--to", self._lake.url, "-b", self._broker.address]
-        loader = self._start(arguments, LOCAL)
-        deadline = time.monotonic() + PROGRESS_SECONDS
-        while not loader.ended():
-            if time.monotonic() > deadline:
-                raise LakeFault(f"the first load did not end:\n{loader.output()[-6000:]}")
-            time.sleep(0.1)
-        if loader.process.returncode:
-            raise LakeFault(f"the first load failed:\n{loader.output()[-6000:]}")
+        self._loads.complete([self._topic, "--to", self._lake.url, "-b", self._broker.address], LOCAL)
 
     # The loader -----------------------------------------------------------------------------------------------------
 
     def _running(self) -> Loader:
         """Return the loader, restarted if it has ended, as a service manager or a timer does."""
         if self._setting.compactor:
-            self._keep_compacting()
+            self._compactor.keep()
         loader = self._loader
         if loader is not None and loader.process.poll() is None:
             return loader
         if loader is not None:
-            self._ended(loader)
+            self._loads.note_end(loader)
         if self._writer.error is not None:
             raise LakeFault(f"the writer failed: {self._writer.error!r}")
-        self._loader = self._start(self._arguments())
+        self._loader = self._loads.start(self._arguments())
         return self._loader
-
-    def _keep_compacting(self) -> None:
-        """Run a compaction after some commits."""
-        if self._compactor is not None and self._compactor.process.poll() is None:
-            return
-        if self._compactor is not None:
-            self._ended(self._compactor)
-            self._compactor = None
-        if self._commits() >= self._compacted + COMPACTED_COMMITS:
-            self._compacted = self._commits()
-            self._compactor = self._start(["--to", self._lake.url, "--compact", "--target-mb", "64"], LOCAL)
-
-    def _start(self, arguments: list[str], master: str | None = None) -> Loader:
-        log, classes = self._folder / "loader.log", self._folder.parent / "classes.jsa"
-        settings = self._lake.settings
-        loader = Loader(arguments, log, master or self._setting.master, self._scratch, classes, settings)
-        self._loaders.append(loader)
-        return loader
 
     def _arguments(self) -> list[str]:
         if not self._setting.streaming and self._rng.random() < 0.15:
-            return ["--to", self._lake.url, "--compact", "--target-mb", "64"]
+            return compaction(self._lake)
         most = ["--max-offsets", str(max(self._share * 2 // 3, 1))]
         follow = ["--follow", "--interval", "0.5"] if self._setting.streaming else []
         return [self._topic, "--to", self._lake.url, "-b", self._broker.address, *most, *follow]
-
-    def _ended(self, loader: Loader) -> None:
-        """Note how."""
-        if loader.process.returncode in (0, -9):
-            return
-        said = loader.output()
-        last = (said.strip().splitlines() or [""])[-1]
-        if not last.startswith("Error: "):
-            raise LakeFault(f"a loader ended by {loader.process.returncode} without an error message:\n{said[-6000:]}")
-        self.outcome.ends[last] += 1
 
     # A kill ---------------------------------------------------------------------------------------------------------
 
@@ -252,8 +159,7 @@ class Round:
             self._broker = self._start_broker()
         elif each.victim is Victim.LOADER:
             loader.kill_all()
-            if self._compactor is not None:
-                self._compactor.kill_all()
+            self._compactor.kill()
         else:
             kill(victims)
         deadline = time.monotonic() + PROGRESS_SECONDS
@@ -285,7 +191,7 @@ class Round:
                     return moment, victims
             self._running()
             self._keep_busy()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(self._lake.look_seconds)
 
     def _keep_busy(self) -> None:
         """Have more messages written if the loader would be idle, as the moment may have passed unseen."""
@@ -305,7 +211,7 @@ class Round:
             case Moment.DECIDING:
                 return self._lake.is_deciding()
             case _:
-                return self._commits() > self._lake.commits(".done")
+                return self._lake.is_applying()
 
     def _victims(self, each: Kill) -> list[int]:
         loader = self._running()
@@ -333,11 +239,8 @@ class Round:
         self._writer.join(PROGRESS_SECONDS)
         if self._writer.error is not None or self._writer.is_alive():
             raise LakeFault(f"the writer failed: {self._writer.error!r}")
-        for loader in self._loaders:
-            loader.kill_all()
-        last = self._start([self._topic, "--to", self._lake.url, "-b", self._broker.address])
-        if last.process.wait(PROGRESS_SECONDS):
-            raise LakeFault(f"the last load failed:\n{last.output()[-6000:]}")
+        self._loads.kill_all()
+        self._loads.complete([self._topic, "--to", self._lake.url, "-b", self._broker.address])
         self.outcome.commits = check_history(self._lake)
         self.outcome.compared = compare(self._broker.address, self._topic, self._lake)
         if self.outcome.compared != self._setting.messages:

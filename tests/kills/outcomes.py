@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import shutil
 import time
 from collections import Counter
@@ -11,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T", bound="RoundOutcome")
+_PORT: Final = re.compile(r"(?<=127\.0\.0\.1):\d+")
 
 
 def tell(text: str) -> None:
@@ -57,12 +59,11 @@ def outcome_of(number: int, setting: Any, folder: Path, read: Callable[[str], T]
 
     read: parses such a file. If the round fails its folder is kept, and the error is raised again.
     """
-    place, done = folder / f"round-{number}", folder / f"round-{number}.json"
-    if done.exists():
-        outcome = read(done.read_text())
-        if outcome.setting == setting:
-            tell(f"round {number} is done")
-            return outcome
+    kept = kept_outcome(number, setting, folder, read)
+    if kept is not None:
+        tell(f"round {number} is done")
+        return kept
+    place = folder / f"round-{number}"
     if place.exists():
         shutil.rmtree(place)
     begun = time.monotonic()
@@ -72,23 +73,37 @@ def outcome_of(number: int, setting: Any, folder: Path, read: Callable[[str], T]
         tell(f"FAILED after {time.monotonic() - begun:.0f} s in round {number}, kept in {place}: {error}")
         raise
     shutil.rmtree(place)
-    done.write_text(outcome.as_json())
+    _file(folder, number).write_text(outcome.as_json())
     return outcome
 
 
-def tables(outcomes: Iterable[RoundOutcome], victims: type[StrEnum], about_ends: str) -> Sequence[str]:
+def kept_outcome(number: int, setting: Any, folder: Path, read: Callable[[str], T]) -> T | None:
+    """Return the outcome of a round from the file of an earlier run; None if there is none with this setting."""
+    file = _file(folder, number)
+    outcome = read(file.read_text()) if file.exists() else None
+    return outcome if outcome is not None and outcome.setting == setting else None
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"round-{number}.json"
+
+
+def tables(
+    outcomes: Iterable[RoundOutcome], victims: type[StrEnum], moments: type[StrEnum], about_ends: str
+) -> Sequence[str]:
     """Return lines of Markdown: how often each victim was killed at each moment, and how processes ended."""
     deaths: Counter[tuple[Any, Any]] = Counter()
     ends: Counter[str] = Counter()
     for outcome in outcomes:
         deaths += outcome.deaths
-        ends += outcome.ends
-    lines = ["", "| killed | when | times |", "| --- | --- | --- |"]
+        for words, count in outcome.ends.items():
+            ends[_PORT.sub(":PORT", words)] += count
+    found = [moment for moment in moments if any(when is moment for _, when in deaths)]
+    lines = ["", f"| killed when ... | {' | '.join(found)} |", f"| --- |{' ---: |' * len(found)}"]
     lines += [
-        f"| {victim} | {moment} | {count} |"
+        f"| {victim} | {' | '.join(str(deaths[victim, moment] or '') for moment in found)} |"
         for victim in victims
-        for (of, moment), count in sorted(deaths.items(), key=lambda each: each[0][1])
-        if of is victim
+        if any(who is victim for who, _ in deaths)
     ]
     if ends:
         lines += ["", about_ends, "", *(f"* {count} x `{words[:160]}`" for words, count in ends.most_common())]

@@ -22,10 +22,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pylogd.tables.errors import TableError
 from pylogd.tables.parquet.lake import Lake
 from pylogd.tables.position import by_partition
 from tests.fakes.s3 import S3Server
@@ -148,6 +149,19 @@ def work(place: FileSystem, outcome: Outcome, goal: int, kills: int, rng: random
         _check(files, outcome, goal)
 
 
+def check_refused(place: FileSystem) -> None:
+    """Check that S3A without conditional writes is refused, as two writers would lose commits."""
+    without = {**place.settings, "spark.hadoop.fs.s3a.create.conditional.enabled": "false"}
+    with opened(replace(place, settings=without)) as files:
+        try:
+            files.create("refused", b"")
+        except TableError as error:
+            assert "fs.s3a.create.conditional.enabled" in str(error), error
+        else:
+            raise AssertionError("a file was created without a condition")
+        assert not files.exists("refused")
+
+
 def _check(files: Any, outcome: Outcome, goal: int) -> None:
     lake = Lake(files, every=EVERY)
     offsets = {("t", 0): goal, ("u", 0): goal}
@@ -197,6 +211,8 @@ def main(arguments: list[str]) -> int:
         outcome = Outcome(name, options.races)
         with tempfile.TemporaryDirectory(prefix="pylogd-stores-") as folder, place_of(name, Path(folder)) as place:
             race(place, outcome)
+            if name == "S3A":
+                check_refused(place)
             work(place, outcome, options.goal, options.kills, random.Random(options.seed))
             if place.client == "hadoop":
                 outcome.spark = load_with_spark(place, options.messages)
@@ -247,7 +263,8 @@ def report(rows: Sequence[str]) -> list[str]:
         "",
         "*Python*: without a JVM, by hard links or by s3fs. *Hadoop*, *HDFS*, *S3A*: by the classes that `pylogd "
         "load` uses, each process with a JVM of its own. HDFS is Hadoop's MiniDFSCluster 3.5.0 in another process. "
-        "S3 is moto's server, where conditional writes are served one at a time (`tests/fakes/s3.py`).",
+        "S3A with `fs.s3a.create.conditional.enabled=false` refused to commit. S3 is moto's server, where conditional "
+        "writes are served one at a time (`tests/fakes/s3.py`).",
         "",
     ]
 

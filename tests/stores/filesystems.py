@@ -32,6 +32,8 @@ _SPARK = Path(pyspark.__file__).parent / "jars"
 _MINICLUSTER = (
     "hadoop-client-minicluster", "junit", "opentest4j", "apiguardian", "assertj", "mockito", "byte-buddy", "objenesis",
 )  # fmt: skip
+#: Without these a folder of jars is incomplete, and is made anew.
+_NEEDED = ("hadoop-aws", "analyticsaccelerator-s3")
 _START_SECONDS = 120.0
 
 
@@ -72,7 +74,7 @@ def opened(place: FileSystem) -> Iterator[Files]:
 
 def jars() -> list[Path]:
     """Return the jars of S3A and of a small HDFS, which are downloaded at the first use."""
-    if not list(JARS.glob("hadoop-aws-*.jar")):
+    if not all(list(JARS.glob(f"{name}-*.jar")) for name in _NEEDED):
         shutil.rmtree(JARS, ignore_errors=True)
         maven = checks.tool("mvn", "maven")
         command = [maven, "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]

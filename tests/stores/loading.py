@@ -95,7 +95,7 @@ def _compare(spark: Any, root: str, address: str) -> Loaded:
 
 
 def _rows(spark: Any, table: Any, number: int | None) -> list[Row]:
-    paths = [file.path for file in table.files_as_of(number)]
+    paths = [file.path for file in table.files(number)]
     rows = spark.read.parquet(*paths).selectExpr("partition", "offset", "key", "value", "unix_millis(timestamp)")
     found = [Row(*each) for each in rows.collect()]
     return sorted(

@@ -31,7 +31,7 @@ from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.consumer import EventedConsumer
+from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.offsets import Partitions
 from pylogd.errors import PylogdError
@@ -157,13 +157,18 @@ class Consumer:
         """Return all partitions of a topic. Raises KafkaError if there is none."""
         return self._loop.run(self._consumer.partitions(topic))
 
-    def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
+    def assign(
+        self, partitions: Partitions | Mapping[tuple[str, int], int], until: Mapping[tuple[str, int], int] = NO_ENDS
+    ) -> None:
         """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
         where they were, and new ones begin at what the group has committed, if there is a group, or where
         `auto_offset_reset` says.
+
+        `until`: offsets from which on nothing is fetched, where reading has an end: no request waits there for records
+        to come. The last batch is whole, so records behind the end may be returned.
         """
         self._check_process()
-        self._loop.run(self._consumer.assign(partitions))
+        self._loop.run(self._consumer.assign(partitions, until))
 
     def subscribe(
         self,

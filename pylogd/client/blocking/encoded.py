@@ -1,43 +1,37 @@
-"""Encode records in one process, and send them from another one.
+"""Encode rows in one process, and send them from another one.
 
-    encoder = BatchEncoder("localhost:9092", compression="zstd")        # where the records are
-    encoder.add("counts", None, b"key", b"value")
+    encoder = BatchEncoder("localhost:9092", compression="zstd")        # where the rows are
+    encoder.add("counts", rows, now_ms)                                 # a pyarrow.RecordBatch
     batches = encoder.finish()
 
     for batch in batches:                                               # where the producer is
         send_encoded(producer, batch)
 
 Encoding and compressing are most of a producer's work. A program that writes in one transaction has one producer, but
-may have many processes with records: each of them encodes its own, and the producer only numbers the batches.
+may have many processes with rows: each of them encodes its own, and the producer only numbers the batches.
+`send_rows` does both in one process.
 
-Rules: an encoder chooses partitions, and fills batches, by the options of a producer. It sends no record.
+Rules: rows become batches by the options of a producer (`columns`). An encoder sends no record.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.producer import Delivery, Producer
-from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.options import ClientOptions
-from pylogd.client.core.producer.accumulator import Accumulator, Batch
+from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.columns import ColumnEncoder, EncodedBatch
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import check_partition
-from pylogd.wire.records import TRANSACTIONAL, Header
 
-
-class EncodedBatch(NamedTuple):
-    """A record batch that is ready to be sent, but has no producer id and no sequence number."""
-
-    topic: str
-    partition: int
-    encoded: bytes
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class BatchEncoder:
@@ -48,17 +42,12 @@ class BatchEncoder:
 
         Raises ValueError for options that contradict each other.
         """
-        self._options = options = ProducerOptions.of(None, settings)
+        options = ProducerOptions.of(None, settings)
         lent = {field.name: getattr(options, field.name) for field in fields(ClientOptions)}
         self._cluster = Cluster(
             bootstrap_servers, ClientOptions(**lent), retry_timeout=options.max_block, auto_create_topics=True
         )
-        self._accumulator = Accumulator(
-            batch_bytes=options.batch_bytes, batch_records=options.batch_records, linger=math.inf,
-            delivery_timeout=math.inf, partitioner=options.partitioner, adaptive=options.partitioner_adaptive,
-            monotonic=time.monotonic,
-        )  # fmt: skip
-        self._attributes = 0 if options.transactional_id is None else TRANSACTIONAL
+        self._encoder = ColumnEncoder(options, self._count)
         self._partitions: dict[str, int] = {}
         self._found: list[EncodedBatch] = []
 
@@ -70,42 +59,22 @@ class BatchEncoder:
     ) -> None:
         self._cluster.close()
 
-    def add(
-        self,
-        topic: str,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Sequence[Header] = (),
-    ) -> None:
-        """Add a record. `timestamp`: milliseconds since 1970.
+    def add(self, topic: str, rows: pa.RecordBatch, timestamp: int) -> None:
+        """Add rows. Arguments and errors as `ColumnEncoder.encode`; also raises what kept metadata from being read."""
+        self._found += self._encoder.encode(topic, rows, timestamp)
 
-        Raises KafkaError if there is no such topic or partition; what kept its metadata from being read; TypeError for
-        a key or value that is no bytes.
-        """
+    def finish(self) -> list[EncodedBatch]:
+        """Return the batches of all rows, each partition's in the order of its rows."""
+        found, self._found = self._found, []
+        return found
+
+    def _count(self, topic: str, partition: int | None) -> int:
         count = self._partitions.get(topic)
         if count is None:
             count = self._partitions[topic] = len(self._cluster.partitions(topic))
         if partition is not None:
             check_partition(topic, partition, count)
-        self._accumulator.add(topic, count, partition, key, value, timestamp, headers)
-        if self._accumulator.sealed:
-            self._encode()
-
-    def finish(self) -> list[EncodedBatch]:
-        """Return the batches of all records, each partition's in the order of its records."""
-        self._accumulator.seal_all()
-        self._encode()
-        found, self._found = self._found, []
-        return found
-
-    def _encode(self) -> None:
-        options, accumulator = self._options, self._accumulator
-        for batch in accumulator.take_sealed():
-            encoded = batch.encode(options.compression_type, options.compression_level, self._attributes)
-            self._found.append(EncodedBatch(*batch.partition, bytes(encoded)))
-            accumulator.finish(batch, -1, -1, None)
+        return count
 
 
 def send_encoded(producer: Producer, batch: EncodedBatch) -> Delivery:
@@ -117,8 +86,23 @@ def send_encoded(producer: Producer, batch: EncodedBatch) -> Delivery:
     topic, partition, encoded = batch
     transactional = producer.options.transactional_id is not None
 
-    def add(_: int) -> tuple[Batch, int]:
-        chosen = TopicPartition(topic, partition)
-        return producer._accumulator.add_encoded(chosen, encoded, transactional=transactional), 0
+    def add(count: int) -> tuple[Batch, int]:
+        return producer._accumulator.add_encoded(topic, count, partition, encoded, transactional=transactional), 0
 
     return producer._accept(topic, partition, add, None)
+
+
+def send_rows(producer: Producer, topic: str, rows: pa.RecordBatch, timestamp: int) -> None:
+    """Encode and send rows. Arguments and errors as `ColumnEncoder.encode` and `send_encoded`."""
+    encoder = ColumnEncoder(producer.options, partial(_partitions_of, producer))
+    for batch in encoder.encode(topic, rows, timestamp):
+        send_encoded(producer, batch)
+
+
+def _partitions_of(producer: Producer, topic: str, partition: int | None) -> int:
+    """Return the number of partitions that a producer knows of a topic, after asking for it if `partition` is none."""
+    with producer._sender.lock:
+        count = producer._partitions.get(topic) or producer._learn(topic)
+        if partition is not None and not 0 <= partition < count:
+            count = producer._learn(topic, partition)
+        return count

@@ -27,7 +27,7 @@ from pylogd.client.core.metrics import NetworkMeters
 from pylogd.errors import PylogdError
 from pylogd.wire.authentication import Authentication
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.framing import TlsReceived
+from pylogd.wire.framing import FrameMemory, TlsReceived
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
@@ -47,6 +47,7 @@ class Connections(Protocol):
     unreachable: UnreachableAddresses
     effects: deque[Open[Link] | Write[Link] | Close[Link] | Work[Link]]
     written: list[Link]
+    memory: FrameMemory | None
     tls: Any
 
     def link_ready(self, link: Link, now: float) -> None:
@@ -101,7 +102,7 @@ class Link:
         self.transport: Any = None
         self.used_at = now
         self._network = network
-        self._session = ClientSession(network.options.max_reply_bytes, network.options.client_id)
+        self._session = ClientSession(network.options.max_reply_bytes, network.options.client_id, network.memory)
         self._negotiation = Negotiation(self.address)
         self._authentication: Authentication | None = None
         self._authenticate_at = _NEVER  # when to authenticate again

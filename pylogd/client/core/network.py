@@ -30,6 +30,7 @@ from pylogd.client.core.link import Link, LinkState
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metrics import NetworkMeters
 from pylogd.errors import PylogdError
+from pylogd.wire.framing import FrameMemory
 from pylogd.wire.messages.metadata import MetadataRequest
 
 _log = logging.getLogger("pylogd.client.network")
@@ -47,6 +48,8 @@ class Network:
         self.meters = NetworkMeters(options.client_id, options.metrics_sample_window)
         self.effects: deque[Open[Link] | Write[Link] | Close[Link] | Work[Link]] = deque()
         self.written: list[Link] = []  # links with requests without a reply, for `count_written`
+        #: the memory of large replies, which connections that are opened from now on use again; None to allocate it
+        self.memory: FrameMemory | None = None
         #: for the face: what it made of the options for TLS
         self.tls: Any = None
         self._links: dict[tuple[BrokerKey, str], Link] = {}

@@ -22,6 +22,7 @@ from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError, TlsFailed
 from pylogd.net.client import connection_error
 from pylogd.net.receiving import Receiver
+from pylogd.net.sending import send_now
 
 #: The most that one read takes from the socket.
 _RECEIVE_BYTES = 1 << 19
@@ -162,7 +163,9 @@ class TwistedTransport(Protocol):
     def write(self, parts: list[Any]) -> None:
         """Write all parts, in order."""
         if self.transport is not None and not self._closed:
-            self.transport.writeSequence([bytes(part) if isinstance(part, memoryview) else part for part in parts])
+            left = send_now(self.transport, parts)
+            if left:
+                self.transport.writeSequence([bytes(part) if isinstance(part, memoryview) else part for part in left])
 
     def close(self) -> None:
         """Close once what was written is sent, and report nothing more."""

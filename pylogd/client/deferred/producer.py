@@ -19,7 +19,7 @@ from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.errors import Closed, ProducerFailed
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Batch, check_timestamp
+from pylogd.client.core.producer.accumulator import Batch, BatchResult, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
@@ -167,15 +167,15 @@ class Producer:
         return Deferred.fromCoroutine(self._producer.send_columns(topic, rows, partition))
 
     def copy(
-        self, partition: TopicPartition, batch: memoryview, count: int, on_delivery: Callable[[Delivery], None]
-    ) -> Delivery | None:
-        """Send a batch of `count` records as another broker has it, but with this producer's numbers; its delivery has
-        the offset of the first record. Its records are neither decoded nor compressed again.
+        self, partition: TopicPartition, batch: memoryview, count: int, on_result: Callable[[BatchResult], None]
+    ) -> bool:
+        """Send a batch of `count` records as another broker has it, but with this producer's numbers. Its records are
+        neither decoded nor compressed again.
 
-        Returns None if the buffer is full or the topic not known yet. Raises KafkaError if there is no such topic or
-        partition; the error of the transaction if none is open; Closed.
+        on_result: called once with the result. Returns False if the buffer is full or the topic not known yet. Raises
+        KafkaError if there is no such topic or partition; the error of the transaction if none is open; Closed.
         """
-        return self._producer.try_copy(partition, batch, count, on_delivery)
+        return self._producer.try_copy(partition, batch, count, on_result)
 
     # Transactions
 

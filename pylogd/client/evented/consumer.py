@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pylogd.client.core.admin.calls import Calls, refresh
 from pylogd.client.core.call import Call
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+
+#: for `assign`: partitions are read on and on
+NO_ENDS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 
 _CALLBACK_PERIOD = 1.0  # seconds after which an iteration reports to the group, and commits
 _SLICE_SECONDS = 0.02  # an iteration yields records for so long before the loop does other work
@@ -145,14 +149,17 @@ class EventedConsumer(OffsetMethods):
             [known] = await self._calls.call(lambda: refresh(self._calls, [topic]))
         return [TopicPartition(topic, partition.index) for partition in known.partitions]
 
-    async def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
+    async def assign(
+        self, partitions: Partitions | Mapping[tuple[str, int], int], until: Mapping[tuple[str, int], int] = NO_ENDS
+    ) -> None:
         """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
-        where they were, and new ones begin at their start offsets.
+        where they were, and new ones begin at their start offsets. `until` has offsets at which to stop fetching.
         """
         if self.rebalancing is not None and self.rebalancing.assignment.subscribed:
             raise ValueError("the group assigns, as this consumer has subscribed; unsubscribe first")
         given = {TopicPartition(*p): o for p, o in partitions.items()} if isinstance(partitions, Mapping) else {}
         wanted = [TopicPartition(*partition) for partition in partitions]
+        self.core.fetcher.ends = {TopicPartition(*partition): end for partition, end in until.items()}
         before = self.reader.positions
         for gone in {*before, *self.core.starts.waiting} - set(wanted):
             self._forget(gone)

@@ -12,7 +12,7 @@ from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.consumer import EventedConsumer
+from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer
 from pylogd.client.evented.offsets import Partitions
 from pylogd.wire.records import Record
 
@@ -45,12 +45,17 @@ class ConsumerMethods:
         """Return all partitions of a topic. Raises KafkaError if there is none."""
         return await self._consumer.partitions(topic)
 
-    async def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
+    async def assign(
+        self, partitions: Partitions | Mapping[tuple[str, int], int], until: Mapping[tuple[str, int], int] = NO_ENDS
+    ) -> None:
         """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
         where they were, and new ones begin at what the group has committed, if there is a group, or where
         `auto_offset_reset` says.
+
+        `until`: offsets from which on nothing is fetched, where reading has an end: no request waits there for records
+        to come. The last batch is whole, so records behind the end may be returned.
         """
-        await self._consumer.assign(partitions)
+        await self._consumer.assign(partitions, until)
 
     async def unsubscribe(self) -> None:
         """Leave the group, with what was processed committed."""

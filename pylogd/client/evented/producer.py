@@ -19,7 +19,7 @@ from pylogd.client.core.call import Call
 from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Batch, as_new_records, check_timestamp
+from pylogd.client.core.producer.accumulator import Batch, BatchResult, as_new_records, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
@@ -94,9 +94,9 @@ class EventedProducer(Generic[D]):
         return self._taken(batch, len(batch.records) - 1, on_delivery)
 
     def try_copy(
-        self, partition: TopicPartition, batch: memoryview, count: int, on_delivery: Callable[[D], None]
-    ) -> D | None:
-        """Add a batch of `count` records as another broker has it, if that is possible at once; return None if not.
+        self, partition: TopicPartition, batch: memoryview, count: int, on_result: Callable[[BatchResult], None]
+    ) -> bool:
+        """Add a batch of `count` records as another broker has it, if that is possible at once. Return whether it was.
 
         A topic that is not known is asked for: a later call may succeed. Raises KafkaError if there is no such topic or
         partition, and what `refusal` says.
@@ -111,14 +111,16 @@ class EventedProducer(Generic[D]):
             self._driver.soon()
             if problem is not None and not is_retriable(problem):
                 raise problem
-            return None
+            return False
         if partition.partition >= known:  # it may have been added since
             core.want(partition.topic)
             self._driver.soon()
         check_partition(partition.topic, partition.partition, known)
         if self._waiting or accumulator.buffered >= accumulator.limit:
-            return None
-        return self._taken(accumulator.add_copy(partition, batch, count), 0, on_delivery)
+            return False
+        accumulator.add_copy(partition, batch, count).listeners += (None, on_result)
+        self._driver.soon()
+        return True
 
     async def send_later(
         self,

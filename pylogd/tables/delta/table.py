@@ -125,9 +125,10 @@ class DeltaLakeTable(RecordedTable):
         with _errors(self.location):
             return map(_committed, reversed(self._table.history()))
 
-    def files(self) -> list[DataFile]:
-        """Return the data files of the table as it is."""
-        return [] if self._table is None else _data_files(self._table)
+    def files(self, number: int | None = None) -> list[DataFile]:
+        """Return the data files of the table as it is, or as of a version."""
+        table = self._table if number is None else _open(self._uri, self._options, number)
+        return [] if table is None else _data_files(table)
 
     def quarantined(self) -> list[DataFile]:
         """Return the files of the quarantine."""
@@ -233,10 +234,10 @@ def append(table: DeltaTable, actions: Sequence[AddAction], number: int, metadat
         table.load_as_version(version)
 
 
-def _open(uri: str, options: Mapping[str, str]) -> DeltaTable | None:
+def _open(uri: str, options: Mapping[str, str], version: int | None = None) -> DeltaTable | None:
     with _errors(uri):
         try:
-            return DeltaTable(uri, storage_options=dict(options) or None)
+            return DeltaTable(uri, version=version, storage_options=dict(options) or None)
         except TableNotFoundError as error:
             if "Unknown scheme" in str(error):
                 raise

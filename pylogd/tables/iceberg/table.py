@@ -150,9 +150,9 @@ class IcebergTable(RecordedTable):
         snapshots = [] if self._table is None else self._table.metadata.snapshots
         return map(_committed, sorted(snapshots, key=lambda each: each.sequence_number or 0))
 
-    def files(self) -> list[DataFile]:
-        """Return the data files of the table as it is."""
-        return [] if self._table is None else _data_files(self._table)
+    def files(self, number: int | None = None) -> list[DataFile]:
+        """Return the data files of the table as it is, or as of a snapshot."""
+        return [] if self._table is None else _data_files(self._table, number)
 
     def quarantined(self) -> list[DataFile]:
         """Return the files of the quarantine."""
@@ -326,9 +326,9 @@ def _manifest_entry(file: DataFile) -> IcebergFile:
     )  # fmt: skip
 
 
-def _data_files(table: Loaded) -> list[DataFile]:
+def _data_files(table: Loaded, snapshot: int | None = None) -> list[DataFile]:
     with _errors(".".join(table.name())):
-        found = [task.file for task in table.scan().plan_files()]
+        found = [task.file for task in table.scan(snapshot_id=snapshot).plan_files()]
     return [DataFile(file.file_path, file.file_size_in_bytes, file.record_count) for file in found]
 
 

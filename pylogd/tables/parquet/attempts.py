@@ -5,6 +5,9 @@ that a compaction replaces. A claim that contradicts the lake's last commit can 
 refuses it for the same reason. So it is deleted together with its files, whether its process lives or not; no clock
 and no time-out is involved. Files without a claim belong to an attempt that was deleted while it was still writing.
 
+Claims are read first, and it is checked after that that no newer commit exists: a process that knows only an older one
+would take the claims of newer loads for contradictions.
+
 A killed load leaves its files until the same partitions are loaded by another one, a killed compaction until another
 one replaces the same files.
 """
@@ -81,7 +84,7 @@ class Claim:
 def begin(files: Files, claim: Claim) -> str:
     """Record a claim. Return the name of the attempt."""
     name = uuid.uuid4().hex
-    files.create(_claim_path(name), claim.as_bytes())
+    files.create(claim_path(name), claim.as_bytes())
     return name
 
 
@@ -93,32 +96,35 @@ def directory(name: str) -> str:
 def end(files: Files, name: str) -> None:
     """Delete an attempt and its files."""
     files.delete(directory(name))
-    files.delete(_claim_path(name))
+    files.delete(claim_path(name))
 
 
-def clean(files: Files, position: Position, number: int) -> None:
-    """Delete the attempts that can't be committed any more.
+def void(files: Files, position: Position, number: int) -> list[str]:
+    """Return the attempts that can't be committed any more, provided that no newer commit exists after this call.
 
     position, number: where the lake is as of its last commit, and that commit's number. All commits must be applied.
     """
     staged = files.names(STAGING)  # before the claims: an attempt that begins now has no directory in this list
     claimed = {name.removesuffix(".json") for name in files.names(ATTEMPTS)}
+    found = []
     for name in staged:
         if name.isdigit() and int(name) > number:
             continue  # of an earlier version of pylogd, at work on that commit
         if name not in claimed:
-            files.delete(directory(name))
+            found.append(name)
     for name in sorted(claimed):
         try:
-            claim = Claim.from_bytes(_claim_path(name), files.read(_claim_path(name)))
+            claim = Claim.from_bytes(claim_path(name), files.read(claim_path(name)))
         except FileNotFoundError:  # another process has deleted it
             continue
         except TableError as error:
             _log.warning("%s. Its files stay in %s", error, directory(name))
             continue
         if claim.is_void(files, position):
-            end(files, name)
+            found.append(name)
+    return found
 
 
-def _claim_path(name: str) -> str:
+def claim_path(name: str) -> str:
+    """Return the path of an attempt's claim."""
     return f"{ATTEMPTS}/{name}.json"

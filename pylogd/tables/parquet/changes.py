@@ -55,12 +55,17 @@ class Load:
     location: str = ""
 
     def after(self, last: Commit | None, since: Sequence[Commit]) -> Commit:
-        """Return its commit. Raises OffsetsMoved if a partition that it read has moved, and LayoutChanged."""
+        """Return its commit. Raises OffsetsMoved if a partition that it read has moved, and LayoutChanged.
+
+        Raises CommitConflict if another process made the lake meanwhile with other columns.
+        """
         recorded = layout_of(last)
         if recorded is not None:
             self.layout.check(self.location, recorded)
         position = position_of(last)
         position.check(self.expected, self.loading)
+        if self.columns is not None and since and since[0].number == 1 and since[-1].columns != self.columns:
+            raise CommitConflict("another process made the lake meanwhile, with other columns")
         return Commit(
             1 if last is None else last.number + 1,
             "load",

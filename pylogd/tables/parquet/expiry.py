@@ -10,7 +10,7 @@ last read the lake before commits expired can't commit in their place: `Lake.com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from pylogd.tables.parquet import checkpoints
 from pylogd.tables.parquet.checkpoints import CheckpointPath
 from pylogd.tables.parquet.commits import Commit
 from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, DRAFTS, FLOORS, Files, each, numbered, numbers
-from pylogd.tables.parquet.history import History
+from pylogd.tables.parquet.history import CommitExpired, History
 from pylogd.tables.parquet.lake import Lake, replaced_path
 
 _BATCH: Final = 64
@@ -47,7 +47,13 @@ def expire(files: Files, *, older_than_ms: int, keep: int) -> Expired:
     for name in files.names(DRAFTS):  # of processes that died; others write theirs again
         files.delete(f"{DRAFTS}/{name}")
     floor = history.floor
-    return _delete_below(files, floor) if floor > 1 else Expired(floor, 0, 0)
+    if floor == 1:
+        return Expired(floor, 0, 0)
+    try:
+        kept = history.snapshot(floor).files.keys()
+    except CommitExpired:  # another expiry has a higher floor, and deletes what is below that
+        return Expired(floor, 0, 0)
+    return _delete_below(files, floor, kept)
 
 
 def _new_floor(history: History, older_than_ms: int, high: int) -> int:
@@ -65,13 +71,18 @@ def _new_floor(history: History, older_than_ms: int, high: int) -> int:
     return low
 
 
-def _delete_below(files: Files, floor: int) -> Expired:
+def _delete_below(files: Files, floor: int, kept: Collection[str]) -> Expired:
+    """Delete what is below the floor. kept: the files of the lake as of the floor.
+
+    A process that stalled may have made a document below the floor, which never took effect. The files that it names
+    may be those of a later commit, so what is kept is not deleted, whoever says that it was replaced.
+    """
     names = files.names(COMMITS)
     gone = [number for number in numbers(names, ".json") if number <= floor]
     replaced = 0
     for at in range(0, len(gone), _BATCH):
         batch = gone[at : at + _BATCH]
-        replaced += sum(each(files, lambda number: _delete_replaced(files, number), batch))
+        replaced += sum(each(files, lambda number: _delete_replaced(files, number, kept), batch))
         each(files, lambda number: _delete_documents(files, number), [each for each in batch if each < floor])
     for number in numbers(names, ".done"):  # those whose documents a killed expiry had deleted
         if number < floor and number not in gone:
@@ -82,16 +93,17 @@ def _delete_below(files: Files, floor: int) -> Expired:
     return Expired(floor, sum(number < floor for number in gone), replaced)
 
 
-def _delete_replaced(files: Files, number: int) -> int:
-    """Delete the files that a commit replaced. Return how many it names."""
+def _delete_replaced(files: Files, number: int, kept: Collection[str]) -> int:
+    """Delete the files that a commit replaced, except those that are `kept`. Return how many were deleted."""
     path = numbered(COMMITS, number, ".json")
     try:
         removed: Sequence[str] = Commit.from_bytes(path, files.read(path)).removed
     except FileNotFoundError:  # another expiry was faster
         return 0
-    for each_path in removed:
+    gone = [each_path for each_path in removed if each_path not in kept]
+    for each_path in gone:
         files.delete(replaced_path(each_path))
-    return len(removed)
+    return len(gone)
 
 
 def _delete_documents(files: Files, number: int) -> None:

@@ -44,7 +44,7 @@ from pylogd.tables.parquet.changes import Change
 from pylogd.tables.parquet.checkpoints import CheckpointPath, Snapshot
 from pylogd.tables.parquet.commits import VERSION, Commit, DataFile, layout_of, position_of
 from pylogd.tables.parquet.files import CHECKPOINTS, COMMITS, QUARANTINE, REPLACED, Files, each, numbered
-from pylogd.tables.parquet.history import History
+from pylogd.tables.parquet.history import CommitExpired, History
 from pylogd.tables.position import ByPartition, Position
 
 _log = logging.getLogger(__name__)
@@ -182,38 +182,60 @@ class Lake:
     # completing it
 
     def _finish(self) -> None:
-        number = self._history.number
-        for commit in self._history.pending():
-            self._apply(commit)
-        self._history.applied = max(self._history.applied, number)
+        number = -1
+        while number != self._history.number:  # to apply a commit may mean to read later ones
+            number = self._history.number
+            for commit in self._history.pending():
+                self._apply(commit)
+            self._history.applied = max(self._history.applied, number)
         self._clean()
 
     def _clean(self) -> None:
         """Delete attempts of others that can't be committed any more, unless a commit has yet to be applied."""
-        if self._history.applied == self._history.number:
-            attempts.clean(self._files, self.position, self._history.number)
+        if self._history.applied != self._history.number:
+            return
+        void = attempts.void(self._files, self.position, self._history.number)
+        if void and self._is_current():
+            for attempt in void:
+                self.abandon(attempt)
+
+    def _is_current(self) -> bool:
+        """Return whether the last commit is the one that this process knows."""
+        number = self._history.number
+        made = self._files.exists(numbered(COMMITS, number + 1, ".json"))
+        return not made and self._history.floor <= max(number, 1)  # the next one may have expired
 
     def _apply(self, commit: Commit) -> None:
         """Move the commit's files, then put the files aside that it replaces."""
         moves = [(file.staged, file.path) for file in (*commit.added, *commit.quarantined) if file.staged]
         missing = [each for each in each_move(self._files, moves) if each]
-        if missing:
-            self._check_replaced(commit, missing)
+        if missing and self._has_expired(commit, missing):
+            self._history = History(self._files)
+            return
         each_move(self._files, [(path, replaced_path(path)) for path in commit.removed])
         self._files.create(numbered(COMMITS, commit.number, ".done"), b"")
         if self._history.applied == commit.number - 1:
             self._history.applied = commit.number
 
-    def _check_replaced(self, commit: Commit, missing: Sequence[str]) -> None:
-        """Raise TableError unless later commits have replaced all these files of a commit."""
+    def _has_expired(self, commit: Commit, missing: Sequence[str]) -> bool:
+        """Return whether a commit without these files has expired; only commits that were applied do.
+
+        If it has not, later commits must have replaced the files. Raises TableError if they have not.
+        """
         self._history.refresh()
-        later = {path for each in self._history.since(commit.number) for path in each.removed}
+        if self._history.floor > commit.number:
+            return True
+        try:
+            later = {path for each in self._history.since(commit.number) for path in each.removed}
+        except CommitExpired:
+            return True
         for path in missing:
             if path not in later:
                 raise TableError(
                     f"{path} of commit {commit.number} is missing, in the lake and in staging. If nobody has deleted "
                     "it, open the lake again"
                 )
+        return False
 
     def _checkpoint(self) -> None:
         """Write a checkpoint if it is due. A failure is logged: the lake is complete without it."""

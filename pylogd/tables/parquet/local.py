@@ -6,13 +6,14 @@ if that name exists.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +25,7 @@ _TRIES: Final = 10
 
 
 class LocalFiles:
-    """Implements `Files`, and `table.SparkFiles`, on a local directory, which need not exist yet."""
+    """Implements `Files`, and `table.SparkFiles` and `NewFiles`, on a local directory, which need not exist yet."""
 
     threads = 1
 
@@ -92,6 +93,12 @@ class LocalFiles:
             else:
                 full.unlink()
 
+    def new_file(self, path: str) -> BinaryIO:
+        """Open a file that does not exist yet for writing; closing it flushes it to the disk."""
+        full = self._root / path
+        full.parent.mkdir(parents=True, exist_ok=True)
+        return _FlushedFile(io.FileIO(full, "xb"))
+
     def data_files(self, directory: str) -> list[tuple[str, int]]:
         """Return (path, size in bytes) of all files below a directory whose names don't begin with `_` or a point."""
         found = []
@@ -109,6 +116,17 @@ class LocalFiles:
     def has_strings(self, path: str, column: str) -> bool:
         """Return whether a column of a Parquet file holds strings, from its footer."""
         return bool(pa.types.is_string(pq.read_schema(self._root / path).field(column).type))
+
+
+class _FlushedFile(io.BufferedWriter):
+    """A file whose content is on the disk when it is closed."""
+
+    def close(self) -> None:
+        """Flush it to the disk, and close it."""
+        if not self.closed:
+            self.flush()
+            os.fsync(self.fileno())
+        super().close()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -11,13 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pylogd.tables.errors import TableError
 
+#: What a file that is written keeps in memory before it is sent: there may be some dozen files at once.
+_PART_BYTES: Final = 8 << 20
+
 
 class FsspecFiles:
-    """Implements `Files` on a directory of an fsspec file system. Needs the package fsspec, and s3fs for S3.
+    """Implements `Files`, and `table.SparkFiles` and `NewFiles`, on a directory of an fsspec file system.
 
     filesystem: an `fsspec.AbstractFileSystem`. root: the lake's directory, without scheme, such as `bucket/lake`.
     """
@@ -46,8 +52,8 @@ class FsspecFiles:
                 found = self._fs.ls(self._at(directory), detail=False)
         except FileNotFoundError:
             return []
-        names = {str(each).rstrip("/").rpartition("/")[2] for each in found if str(each) != self._at(directory)}
-        return sorted(name for name in names if name)
+        paths = {str(each).rstrip("/") for each in found} - {self._at(directory)}  # Hadoop marks directories by objects
+        return sorted(path.rpartition("/")[2] for path in paths)
 
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
@@ -84,6 +90,34 @@ class FsspecFiles:
                 self._fs.rm(self._at(path), recursive=True)
         except FileNotFoundError:
             pass
+
+    def new_file(self, path: str) -> Any:
+        """Open a file for writing. The object exists once it is closed."""
+        return self._fs.open(self._at(path), "wb", block_size=_PART_BYTES)
+
+    def data_files(self, directory: str) -> list[tuple[str, int]]:
+        """Return (path, size in bytes) of all files below a directory whose names don't begin with `_` or a point."""
+        try:
+            with _failures(directory):
+                found = self._fs.find(self._at(directory), detail=True)
+        except FileNotFoundError:
+            return []
+        inside = {path.removeprefix(f"{self._at(directory)}/"): int(facts["size"]) for path, facts in found.items()}
+        return [
+            (f"{directory}/{path}", size)
+            for path, size in sorted(inside.items())
+            if not any(part.startswith(("_", ".")) for part in path.split("/"))
+        ]
+
+    def parquet_rows(self, path: str) -> int:
+        """Return the number of rows of a Parquet file, from its footer."""
+        with _failures(path), self._fs.open(self._at(path), "rb") as file:
+            return int(pq.read_metadata(file).num_rows)
+
+    def has_strings(self, path: str, column: str) -> bool:
+        """Return whether a column of a Parquet file holds strings, from its footer."""
+        with _failures(path), self._fs.open(self._at(path), "rb") as file:
+            return bool(pa.types.is_string(pq.read_schema(file).field(column).type))
 
     def _at(self, relative: str) -> str:
         return f"{self._root}/{relative}" if relative else self._root

@@ -6,7 +6,7 @@ Must not know: Spark; its part is `SparkFiles`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -45,8 +45,19 @@ class SparkFiles(Files, Protocol):
         """Return whether a column of a Parquet file holds strings, from its footer."""
 
 
+@runtime_checkable
+class NewFiles(Protocol):
+    """File systems on which a process can write a lake's data files without Spark."""
+
+    def new_file(self, path: str) -> Any:
+        """Open a file that does not exist yet for writing bytes. Closing it makes it durable."""
+
+
 class LakeTable:
-    """Implements `interface.Table` on a Parquet lake. threads: how many directories a compaction rewrites at once."""
+    """Implements `interface.Table` on a Parquet lake. threads: how many directories a compaction rewrites at once.
+
+    `staging` may be called several times before a commit: then the commit can have files of all these attempts.
+    """
 
     format = "parquet"
 
@@ -55,7 +66,7 @@ class LakeTable:
         self._threads = threads
         self._lake = Lake(files)
         self._made: tuple[Layout, str | None] = (Layout(), None)  # what `create` was given
-        self._attempt: list[str] = []  # the one that is to be committed
+        self._attempts: list[str] = []  # those that the next commit ends
 
     @property
     def location(self) -> str:
@@ -112,7 +123,7 @@ class LakeTable:
         """Return a new attempt at a commit."""
         claim = Claim() if expected is None or loading is None else Claim.of_load(expected, loading)
         attempt = self._lake.attempt(claim)
-        self._attempt = [attempt]
+        self._attempts.append(attempt)
         return self._staging(attempt, attempts.directory(attempt))
 
     def _staging(self, attempt: str, directory: str) -> SparkStaging:
@@ -128,7 +139,9 @@ class LakeTable:
                 for path, size in self._files.data_files(inside)
             ]
 
-        return SparkStaging(self._files.path(directory), found)
+        files = self._files if isinstance(self._files, NewFiles) else None
+        create = None if files is None else lambda path: files.new_file(f"{directory}/{path}")
+        return SparkStaging(self._files.path(directory), found, create)
 
     def commit(
         self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
@@ -139,18 +152,15 @@ class LakeTable:
         change = Load(
             expected, loading, self._inside(added), self._inside(quarantined), at_ms, layout, columns, self.location
         )  # fmt: skip
-        return committed(self._lake.commit(change, self._attempt))
+        attempts, self._attempts = self._attempts, []
+        return committed(self._lake.commit(change, attempts))
 
     def history(self) -> Iterator[Committed]:
         """Return the commits that have not expired, the oldest first."""
         return map(committed, self._lake.history())
 
-    def files(self) -> list[DataFile]:
-        """Return the data files of the lake as it is."""
-        return self.files_as_of(None)
-
-    def files_as_of(self, number: int | None) -> list[DataFile]:
-        """Return the data files as of a commit, the last one if the number is None. Raises CommitExpired."""
+    def files(self, number: int | None = None) -> list[DataFile]:
+        """Return the data files of the lake as it is, or as of a commit. Raises CommitExpired."""
         return self._outside(self._lake.files(number).values())
 
     def quarantined(self) -> list[DataFile]:

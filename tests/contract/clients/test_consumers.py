@@ -57,6 +57,22 @@ def test_positions(face: Face, topic: str) -> None:
         consumer.seek(("nowhere", 0), 0)
 
 
+def test_reading_until_an_offset(face: Face, topic: str) -> None:
+    fill(face, topic, 100)
+    first, second = places(topic)
+    consumer = face.consumer()
+    consumer.assign({first: 0, second: 40}, until={first: 50, second: 50})
+    records = poll_until([consumer], lambda records: len(records) >= 60)
+    assert sorted(record.offset for record in records if record.partition == 1) == list(range(40, 50))
+    fill(face, topic, 20)
+    assert consumer.poll(0.2) == []
+    assert (consumer.position(first), consumer.position(second)) == (50, 50)
+    consumer.assign({first: 50})
+    assert [record.offset for record in poll_until([consumer], lambda records: len(records) >= 10)] == list(
+        range(50, 60)
+    )
+
+
 def test_closing_ends_fetch_sessions(face: Face, admin: Any, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: dict[int, Any] = {}
     succeeded = FetchSession.succeeded

@@ -155,7 +155,8 @@ def test_a_batch_query_has_no_number(broker: Address, topic: str) -> None:
 
 def test_encoded_batches_fit_their_producer(broker: Address, topic: str) -> None:
     with BatchEncoder(broker.address) as encoder:
-        encoder.add(topic, None, b"k", b"v", 1000, [("h", b"1")])
+        rows = {"key": ["k"], "value": ["v"], "headers": [[{"key": "h", "value": b"1"}]]}
+        encoder.add(topic, pa.RecordBatch.from_pydict(rows), 1000)
         [batch] = encoder.finish()
         assert encoder.finish() == []
     with Producer(broker.address) as producer:

@@ -19,7 +19,7 @@ from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.comparing import check_history, compare
 from tests.kills.lakes import on_disk
-from tests.kills.processes import Loader, has_file
+from tests.kills.processes import Loader, has_file, kill
 
 pytestmark = pytest.mark.timeout(900)
 SECONDS = 400
@@ -30,6 +30,15 @@ def documents(lake: Path, suffix: str) -> int:
     return len(list((lake / "_pylogd/commits").glob(f"*.{suffix}")))
 
 
+def kill_jvm(loader: Loader) -> None:
+    """Kill Spark's JVM. The command ends by itself, and says why in one line."""
+    kill(loader.drivers_jvm())
+    loader.process.wait(SECONDS)
+    said = loader.output()
+    assert said.strip().splitlines()[-1].startswith("Error: Spark's JVM ended"), said
+    assert "Traceback" not in said, said
+
+
 def test_killed_loaders_lose_nothing_and_load_nothing_twice(
     spark: Any, broker: Address, topic: str, tmp_path: Path
 ) -> None:
@@ -37,14 +46,14 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
         admin.create_topics([NewTopic(topic, 2, 1, {"retention.ms": "-1"})])
     fill(broker.address, topic, range(RECORDS), step_ms=1000)
     lake = tmp_path / "lake"
-    moments: list[Callable[[int], bool]] = [
+    moments: list[tuple[Callable[[int], bool], Callable[[Loader], None]]] = [
         # in the middle of a commit, with files that no commit names
-        lambda _: has_file(lake / "_pylogd/staging", ".parquet"),
+        (lambda _: has_file(lake / "_pylogd/staging", ".parquet"), kill_jvm),
         # soon after a commit, while files are moved
-        lambda before: documents(lake, "json") > before + 1,
+        (lambda before: documents(lake, "json") > before + 1, Loader.kill_all),
     ]
     again_and_again = ["--follow", "--max-offsets", "100", "--interval", "0.1"]
-    for moment in moments:
+    for moment, strike in moments:
         before = documents(lake, "json")
         arguments = [topic, "--to", str(lake), "-b", broker.address, *again_and_again]
         loader = Loader(arguments, tmp_path / "loader.log", "local[2]", tmp_path)
@@ -54,6 +63,7 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
                 assert loader.process.poll() is None, loader.output()
                 assert time.monotonic() < deadline, loader.output()
                 time.sleep(0.002)  # leaves the processor to the loader
+            strike(loader)
         finally:
             loader.kill_all()
     load(spark, open_table(spark, str(lake)), LoadPlan(broker.address, ("subscribe", topic)))

@@ -27,6 +27,7 @@ from tests.integration.conftest import Address
 from tests.integration.spark.lakes import START_MS, Command, documents, fill, lake_of, log_of
 
 pytestmark = pytest.mark.timeout(600)
+SMALL_FETCHES = ("-s", "kafka.max.partition.fetch.bytes=1000", "-s", "kafka.fetch.max.bytes=1000")
 
 
 def files_below(root: Path) -> list[Path]:
@@ -39,8 +40,15 @@ def times_in(root: Path) -> set[str]:
     return {schema.column(schema.names.index("timestamp")).physical_type for schema in schemas}
 
 
+@pytest.mark.parametrize(
+    "way",
+    [
+        ["--isolation", "committed"],
+        ["--set", "kafka.isolation.level=read_committed", "-s", "kafka.client.rack=here", *SMALL_FETCHES],
+    ],
+)
 def test_committed_records_are_loaded_when_they_are(
-    broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
+    broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path, way: list[str]
 ) -> None:
     create(topic, 1)
     with Producer(broker.address, transactional_id=topic, transaction_timeout=500) as producer:
@@ -50,7 +58,7 @@ def test_committed_records_are_loaded_when_they_are(
             producer.flush()
             if number < 3:
                 (producer.abort_transaction if number == 1 else producer.commit_transaction)()
-        loading = ["load", topic, "--to", tmp_path, "--isolation", "committed", "--json"]
+        loading = ["load", topic, "--to", tmp_path, *way, "--json"]
         (first,) = documents(run(*loading))
         assert (first["rows"], first["offsets"]) == (2, 6)
         producer.commit_transaction()
@@ -304,6 +312,22 @@ def test_an_unreachable_broker_is_an_error_before_spark_starts(
 @pytest.mark.parametrize("arguments", [[], ["t", "--pattern", "x"], ["t", "--history"], ["t", "--conf", "x"]])
 def test_wrong_options_are_a_usage_error(run: Command, tmp_path: Path, arguments: list[str]) -> None:
     assert run("load", "--to", tmp_path, *arguments).exit_code == 2
+
+
+def test_names_on_file_systems_that_list_a_subclass(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3A lists an array of S3AFileStatus. Spark's own jars have none of these, but other subclasses."""
+    files = HadoopFiles(spark, str(tmp_path))
+    for name in ("two", "one"):
+        files.create(f"x/{name}", b"")
+    statuses = files._list("x")
+    subclass = spark._jvm.org.apache.hadoop.fs.LocatedFileStatus
+    located = spark.sparkContext._gateway.new_array(subclass, len(statuses))
+    for at, status in enumerate(statuses):
+        located[at] = subclass(status, None)
+    monkeypatch.setattr(files, "_list", lambda _: located)
+    assert files.names("x") == ["one", "two"]
 
 
 def test_lake_files_on_hadoops_local_file_system(spark: Any, tmp_path: Path) -> None:

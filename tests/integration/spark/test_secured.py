@@ -87,7 +87,7 @@ def run(spark: Any, secured: Secured, monkeypatch: pytest.MonkeyPatch) -> Iterat
     yield run
 
 
-def test_the_loader_and_the_audit(secured: Secured, run: Any, tmp_path: Path) -> None:
+def test_the_loader_and_the_audit(secured: Secured, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, reports = "bob-audited", "bob-audited-reports"
     create(secured, topic, reports)
     times = itertools.count(1_700_000_040_000, 2000)
@@ -102,6 +102,14 @@ def test_the_loader_and_the_audit(secured: Secured, run: Any, tmp_path: Path) ->
     loaded = run("load", topic, "--to", tmp_path / "lake", "--json")
     assert loaded.exit_code == 0, loaded.output
     assert json.loads(loaded.stdout)["rows"] == 60
+    monkeypatch.delenv("PYLOGD_COMMAND_CONFIG")
+    _, _, properties = secured.way("SCRAM-SHA-512")
+    by_settings = [word for name, value in properties.items() for word in ("--set", f"kafka.{name}={value}")]
+    loaded = run("load", topic, "--to", tmp_path / "again", "--json", *by_settings)
+    assert loaded.exit_code == 0, loaded.output
+    assert json.loads(loaded.stdout)["rows"] == 60
+    assert not found_in(tmp_path / "again", secured.secrets)
+    monkeypatch.setenv("PYLOGD_COMMAND_CONFIG", str(secured.properties("bob")))
     done = run("audit", topic, "--reports", reports, "--lake", tmp_path / "lake")
     assert done.exit_code == 0, done.output
     assert not found_in(tmp_path / "lake", secured.secrets)

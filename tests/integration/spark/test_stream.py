@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pyspark.sql.functions import window
 
-from pylogd.client import Admin, Consumer, Producer, TopicPartition
-from pylogd.spark.lag import LagListener, of_progress
+from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pylogd.local.broker import free_ports
+from pylogd.spark.lag import BehindLatest, LagListener, behind_latest, of_progress
 from pylogd.spark.stream_offsets import topics_of
-from tests.integration.conftest import Address
+from tests.integration.conftest import Address, StartBroker
 from tests.sparks import is_slow_start, retried, traffic
 
 pytestmark = pytest.mark.timeout(600)
 SECONDS = 240.0
+_ESTABLISHED = "01"  # of /proc/net/tcp
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +61,21 @@ def run(frame: Any, folder: Path, rows: list[int]) -> list[dict[str, Any]]:
 
     retried(once)
     return found
+
+
+def send_seconds(address: str, topic: str, seconds: range) -> None:
+    """Send a record for each second since 1970."""
+    with Producer(address) as producer:
+        for second in seconds:
+            producer.send(topic, b"%d" % second, partition=0, timestamp=1000 * second)
+
+
+def connections_to(address: str) -> set[int]:
+    """Return the local ports of connections of this machine to a broker."""
+    port = int(address.rpartition(":")[2])
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ends = [(at[1].rpartition(":")[2], at[2].rpartition(":")[2]) for at in lines if at[3] == _ESTABLISHED]
+    return {int(local, 16) for local, remote in ends if int(remote, 16) == port}
 
 
 class Running:
@@ -157,6 +175,88 @@ def test_a_deleted_topic_is_an_error_unless_allowed(
         run(stream(spark, broker.address, both), tmp_path, rows)
     run(stream(spark, broker.address, both, failOnDataLoss="false"), tmp_path, rows)
     assert sorted(rows) == [0, 1, 2, 10, 11, 12, 13, 14]
+
+
+def test_available_now_closes_the_windows_that_the_last_batch_has_passed(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
+    """As with Spark's own source, a last batch without data has the watermark of the last records."""
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1, {"retention.ms": "-1"})])
+    closed: list[tuple[int, int]] = []
+
+    def keep(batch: Any, _: int) -> None:
+        closed.extend(sorted((int(row.second), row["count"]) for row in batch.collect()))
+
+    counts = (
+        stream(spark, broker.address, topic, maxOffsetsPerTrigger="40").withWatermark("timestamp", "10 seconds")
+        .groupBy(window("timestamp", "20 seconds")).count().selectExpr("unix_seconds(window.start) as second", "count")
+    )  # fmt: skip
+    writer = counts.writeStream.outputMode("append").foreachBatch(keep).option("checkpointLocation", str(tmp_path))
+
+    def until_all_is_read() -> list[tuple[int, int]]:
+        def once() -> None:
+            query = writer.trigger(availableNow=True).start()
+            try:
+                assert query.awaitTermination(SECONDS)
+            finally:
+                query.stop()
+
+        retried(once)
+        return closed
+
+    send_seconds(broker.address, topic, range(100))  # the watermark is second 89 then
+    assert until_all_is_read() == [(second, 20) for second in range(0, 80, 20)]
+    send_seconds(broker.address, topic, range(100, 112))
+    assert until_all_is_read() == [(second, 20) for second in range(0, 100, 20)]
+
+
+def test_later_micro_batches_use_the_connections_of_the_first(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, 2)
+    seen: list[int] = []
+
+    def keep(batch: Any, _: int) -> None:
+        seen.extend(int(row.value) for row in batch.select("value").collect())
+
+    query = Running(stream(spark, broker.address, topic).writeStream.foreachBatch(keep), tmp_path)
+    before: set[int] = set()
+    for turn in range(6):
+        for partition in range(2):
+            produce(broker.address, topic, range(2 * turn + partition, 2 * turn + partition + 1), partition)
+        query.until(lambda: len(seen) == 2 * turn + 2)  # noqa: B023 - called at once
+        if turn == 1:  # both workers have read by now, or one has read everything
+            before = connections_to(broker.address)
+    kept = before & connections_to(broker.address)
+    query.stop()
+    assert sorted(seen) == list(range(12))
+    assert before and kept == before
+
+
+def test_a_broker_that_restarts_between_micro_batches_is_no_error(
+    spark: Any, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """The connections that were kept are broken then."""
+    [port] = free_ports(1)
+    broker = start_broker(port=port)
+    with Admin(broker.address) as admin:
+        admin.create_topic("t", 1)
+    seen: list[int] = []
+
+    def keep(batch: Any, _: int) -> None:
+        seen.extend(int(row.value) for row in batch.select("value").collect())
+
+    query = Running(stream(spark, broker.address, "t").writeStream.foreachBatch(keep), tmp_path)
+    for turn in range(3):
+        produce(broker.address, "t", range(turn, turn + 1))
+        query.until(lambda: len(seen) == turn + 1)  # noqa: B023 - called at once
+        if turn < 2:
+            broker.stop()
+            broker = start_broker(port=port)
+    query.stop()
+    assert seen == [0, 1, 2]
 
 
 def test_the_default_start_is_decided_once(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
@@ -333,8 +433,11 @@ def test_lag_is_reported_to_a_listener(spark: Any, broker: Address, topic: str, 
     class Kept(LagListener):
         reports: ClassVar[list[dict[Any, int]]] = []
 
+        summaries: ClassVar[list[BehindLatest | None]] = []
+
         def note(self, progress: Any) -> None:
             self.reports.append(of_progress(progress))
+            self.summaries.append(behind_latest(progress["sources"][0]))
 
     produce(broker.address, topic, range(30))
     listener = Kept()
@@ -345,3 +448,14 @@ def test_lag_is_reported_to_a_listener(spark: Any, broker: Address, topic: str, 
         query.until(lambda: {(topic, 0): 10} in Kept.reports and {(topic, 0): 0} in Kept.reports)
     finally:
         spark.streams.removeListener(listener)
+    assert BehindLatest(10, 10.0, 10) in Kept.summaries
+
+
+def test_spark_asks_no_source_in_python_for_metrics(spark: Any) -> None:
+    """Which is why a listener has them, not the progress report. If this fails with a newer Spark, let the source
+    report them itself.
+    """
+    find = spark._jvm.java.lang.Class.forName
+    asked = find("org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics")
+    package = "org.apache.spark.sql.execution.datasources.v2.python"
+    assert not asked.isAssignableFrom(find(f"{package}.PythonMicroBatchStreamWithTriggerAvailableNow"))

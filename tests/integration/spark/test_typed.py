@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,12 +17,16 @@ from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.spark.errors import OptionError
 from pylogd.spark.load import LoadPlan, compact, load
 from pylogd.spark.opening import open_table
-from pylogd.spark.typed import SchemaSource
 from pylogd.tables.errors import LayoutChanged
 from pylogd.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.tables.interface import Table
+from pylogd.typed.preparing import SchemaSource
+from tests.docs.blocks import CHECKOUT
+from tests.docs.console import commands
+from tests.docs.kinds import blocks_of_kind
 from tests.fakes.registered import record
 from tests.integration.conftest import Address
+from tests.integration.spark.lakes import Command, documents
 from tests.integration.test_schema_registry import RegistryProcess
 
 pytestmark = pytest.mark.timeout(600)
@@ -136,22 +139,34 @@ def test_tasks_write_typed_rows_to_iceberg(
     assert (kept["offset"], kept["value"], kept["reason"][:12]) == (1, b"junk", "no schema id")
 
 
-def test_the_example_in_the_documentation(
-    spark: Any, broker: Address, registry: RegistryProcess, topic: str, tmp_path: Path
+def test_the_page_from_events_to_a_query(
+    spark: Any, broker: Address, registry: RegistryProcess, run: Command, tmp_path: Path
 ) -> None:
-    """Events are written by the page's program, loaded, and counted by the page's queries."""
-    text = (Path(__file__).parents[3] / "docs/typed-tables.md").read_text()
-    (program,), (queries,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "sql"))
-    with Admin(broker.address) as admin:
-        admin.create_topics([NewTopic(topic, 4, 1)])
-    program = program.replace('"flights"', repr(topic)).replace("localhost:9092", broker.address)
-    exec(program.replace("http://localhost:8081", registry.url), {})
-    plan = typed_plan(broker, registry, topic)
-    assert load(spark, open_table(spark, f"{tmp_path}/flights"), plan) is not None
-    averages, reasons = queries.replace("/tmp/flights", f"{tmp_path}/flights").strip().removesuffix(";").split(";")
+    """Events are written by the page's program, loaded by its commands, and counted by its queries.
+
+    The broker and the registry of its first lines run already.
+    """
+    written = {"localhost:9092": broker.address, "http://localhost:8081": registry.url, "/tmp/": f"{tmp_path}/"}
+
+    def filled(text: str) -> str:
+        for each, here in written.items():
+            text = text.replace(each, here)
+        return text
+
+    page = "docs/typed-tables.md"
+    (program,), (queries,) = (blocks_of_kind("typed", language, page=page) for language in ("python", "sql"))
+    starting, loading = blocks_of_kind("typed", "sh", page=page)
+    for words in commands([starting]):
+        if words[-1] != "&":
+            assert run(*words[1:]).exit_code == 0, words
+    exec(filled(program.text), {})
+    for words in commands([loading]):
+        (done,) = documents(run(*map(filled, words[1:]), "--json"))
+        assert (done["rows"], done["quarantined"]) == (1000, 1), words
+    averages, reasons = filled(queries.text).strip().removesuffix(";").split(";")
     with duckdb.connect() as connection:
         found = connection.execute(averages).fetchall()
         ((_, reason),) = connection.execute(reasons).fetchall()
     assert {tail for tail, _ in found} == {f"N{number}" for number in range(20)}
     assert sum(average for _, average in found) == pytest.approx(sum(number % 7 for number in range(1000)) / 50)
-    assert reason in text
+    assert reason in CHECKOUT.joinpath(page).read_text("utf-8")

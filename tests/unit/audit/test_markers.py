@@ -97,6 +97,21 @@ def test_from_the_beginning_means_from_the_first_window() -> None:
     assert sorted(start for _, start in audited.ledger.windows) == [START, END - WIDTH]
 
 
+def test_empty_periods_take_bounded_memory() -> None:
+    """Some are decided at a time, and a first start looks back only so far, whatever a stamp says."""
+    audited = AuditedLedger(from_ms=0)
+    periods = Periods(audited.ledger)
+    audited.rows("serving", header("alice", 0, START + 5))
+    audited.now = START + 5000 * PERIOD + 100
+    periods.begin(audited.now)
+    assert len(audited.ledger.windows) == 1 + 1000
+    earliest = sorted(start for _, start in audited.ledger.windows)[1]
+    assert earliest == START + 4001 * PERIOD - WIDTH
+    later = AuditedLedger(from_ms=START)
+    Periods(later.ledger).begin(audited.now)
+    assert max(start for _, start in later.ledger.windows) == START + 1000 * PERIOD - WIDTH
+
+
 def test_markers_continue_after_a_restart() -> None:
     published = Published()
     markers = published.turn(END + 100)

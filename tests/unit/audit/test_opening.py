@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.audit.opening import InvalidStage, StageDescription, check_stages, open_table
+from pylogd.audit.opening import InvalidStage, StageDescription, check_stages, make_stage, open_table
 from pylogd.audit.windows import StageSpec
+from pylogd.client.deferred import Admin
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,17 @@ def test_tables_are_opened_by_their_format(tmp_path: Path) -> None:
         table = open_table(name)
         table.refresh()
         assert (table.files(), table.position.offsets) == ([], {})
+
+
+def test_a_file_of_properties_that_can_not_be_used_is_named(tmp_path: Path) -> None:
+    """It is read before the reactor runs, not by the function that makes the stage."""
+
+    def make(text: str) -> None:
+        make_stage(None, StageDescription.parse(text), Admin, None, lambda: 0, 5.0)
+
+    with pytest.raises(InvalidStage, match=r"m: config=/nowhere: No such file"):
+        make("m=cluster:a:1,config=/nowhere")
+    (tmp_path / "odd").write_text("security.protocol=ODD")
+    with pytest.raises(InvalidStage, match="m: config="):
+        make(f"m=cluster:a:1,config={tmp_path}/odd")
+    make("m=cluster:a:1")

@@ -7,12 +7,14 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.testing import MemoryReactorClock
+from twisted.web.server import NOT_DONE_YET
 from twisted.web.test.requesthelper import DummyRequest
 
 from pylogd.audit.judging import Verdict
 from pylogd.audit.metrics import AuditMetrics
-from pylogd.audit.report import COLOURS, as_html, as_svg
+from pylogd.audit.report import COLOURS, as_html, as_svg, sort_rows
 from pylogd.audit.web import AuditWeb, rows_of
 from tests.audits import START, TABLE, TOPIC, WIDTH, AuditedLedger, numbers, report
 from tests.conftest import CHECKOUT
@@ -35,7 +37,7 @@ def audited() -> AuditedLedger:
 
 
 def test_the_chart_has_a_bar_for_each_window_and_stage(audited: AuditedLedger) -> None:
-    chart = ElementTree.fromstring(as_svg(rows_of(audited.ledger), STAGES, WIDTH))
+    chart = ElementTree.fromstring(as_svg(sort_rows(rows_of(audited.ledger), STAGES), STAGES, WIDTH))
     bars = chart.findall("{http://www.w3.org/2000/svg}g")
     assert len(bars) == 4
     colours = [bar[1].attrib["fill"] for bar in bars]
@@ -47,7 +49,7 @@ def test_the_chart_has_a_bar_for_each_window_and_stage(audited: AuditedLedger) -
 
 
 def test_the_page_names_what_is_missing_and_escapes_it(audited: AuditedLedger) -> None:
-    page = as_html(rows_of(audited.ledger), STAGES, WIDTH)
+    page = as_html(sort_rows(rows_of(audited.ledger), STAGES), STAGES, WIDTH)
     assert "missing: here/&lt;bob&gt; 3 to 3" in page
     assert "<bob>" not in page
     assert "Not complete (2)" in page
@@ -74,13 +76,14 @@ def test_alert_rules_are_about_metrics_that_there_are(audited: AuditedLedger) ->
 
 
 def test_pages_over_http(audited: AuditedLedger) -> None:
-    web = AuditWeb(MemoryReactorClock(), "tcp:0", lambda: audited.ledger, lambda: b"metrics")
+    web = AuditWeb(MemoryReactorClock(), "tcp:0", lambda: audited.ledger, lambda: b"metrics", maybeDeferred)
 
     def get(name: str) -> bytes:
         request = DummyRequest([name.encode()])
         resource = web.root.getChildWithDefault(name.encode(), request)
-        body: bytes = resource.render_GET(request)
-        return body
+        assert resource.render(request) == NOT_DONE_YET
+        assert request.finished == 1
+        return b"".join(request.written)
 
     assert get("metrics") == b"metrics"
     assert b"<svg" in get("")

@@ -117,6 +117,21 @@ def test_dropped_partitions_free_their_buffers_and_late_responses_are_ignored() 
     assert fetcher.request_bytes == free
 
 
+def test_nothing_is_fetched_from_the_end_of_a_range_on() -> None:
+    fetcher = make(T0, T1)
+    fetcher.ends = {T0: 4, T1: 2}
+    _, _, asked = ask(fetcher)
+    records = batch(0, 3) + batch(3, 3) + batch(6, 3)
+    late = batch(5, 3) + batch(8, 3)  # compaction has removed what the range had
+    answer(fetcher, asked, PartitionData(0, records=records), PartitionData(1, records=late))
+    taken = [fetcher.take(), fetcher.take()]
+    assert [[header.base_offset for header, _ in each.batches] for each in taken if each] == [[0, 3], [5]]
+    assert [fetcher.partitions[each].offset for each in (T0, T1)] == [6, 8]
+    assert not fetcher.calls(0.0, known())
+    fetcher.ends = {}
+    assert ask(fetcher)
+
+
 def test_a_paused_partition_waits_with_what_has_come() -> None:
     fetcher = make(T0, T1)
     _, _, asked = ask(fetcher)

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from pylogd.client.core.errors import LogTruncation, UnknownTopic
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, RequestTimedOut
-from pylogd.mirror.copying import Copier
+from pylogd.mirror.copying import CommitPace, Copier
 from pylogd.mirror.errors import NotAMember, TopicRecreated
 from pylogd.mirror.offset_map import Run
 from pylogd.mirror.partition_copy import PartitionRoute
@@ -60,7 +60,7 @@ class World:
         self.throttle = Throttle(0)
         self.copier = Copier(
             self.routes.get, lambda: FakeTarget(self.cluster), reactor=self.clock, now_ms=lambda: 1234,
-            commit_seconds=0.5, throttle=self.throttle, still_member=self._still_member, on_released=self._released,
+            pace=CommitPace(0.5), throttle=self.throttle, still_member=self._still_member, on_released=self._released,
         )  # fmt: skip
         self.ended: list[object] = []
         Deferred.fromCoroutine(self.copier.run()).addBoth(self.ended.append)
@@ -290,5 +290,41 @@ def test_figures_have_the_lag_and_what_went_wrong(world: World) -> None:
     world.advance(1)
     world.logs[TopicPartition("a", 0)] += [b"more"] * 7
     found = world.copier.figures()
-    assert (found["a"]["partitions"], found["a"]["lag"], found["a"]["records"]) == (1, 7, 25)
-    assert found["b"]["lag"] == 0 and found["b"]["failed"] == {}
+    assert (found["a"].partitions, found["a"].lag, found["a"].lag_max, found["a"].records) == (1, 7, 7, 25)
+    assert found["b"].lag == 0 and found["b"].failed == {}
+
+
+def test_lag_in_seconds_begins_with_what_the_target_has_not(world: World) -> None:
+    world.advance(1)
+    assert world.copier.figures()["a"].lag_seconds == 0
+    world.logs[TopicPartition("a", 0)] += [b"more"]
+    world.cluster.full = True
+    world.advance(5)
+    found = world.copier.figures()
+    assert 4.9 < found["a"].lag_seconds < 7.1 and found["b"].lag_seconds == 0
+    world.cluster.full = False
+    world.advance(2)
+    assert world.copier.figures()["a"].lag_seconds == 0
+
+
+def test_the_time_that_a_throttle_takes_is_counted_for_its_route_only() -> None:
+    world = World()
+    world.routes["a"].throttle = Throttle(100)
+    world.copier.assign([A, B])
+    world.advance(5)
+    assert world.routes["a"].meter.throttled_seconds > 1 and world.routes["b"].meter.throttled_seconds == 0
+    world.advance(20)
+    counted = world.routes["a"].meter.throttled_seconds
+    world.advance(5)
+    assert world.routes["a"].meter.throttled_seconds == counted, "nothing waits any more"
+
+
+def test_partitions_that_are_set_aside_are_counted_with_their_errors() -> None:
+    world = World()
+    world.routes["a"].errors["a"] = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no access")
+    world.copier.assign([A, B])
+    world.advance(1)
+    found = world.copier.figures()["a"]
+    assert (found.partitions, found.starting, found.set_aside) == (0, 1, 1)
+    assert "no access" in found.failed["a-0"]
+    assert (world.copier.commits, world.copier.interruptions) == (1, 0)

@@ -8,6 +8,7 @@ import pytest
 
 from pylogd.mirror.errors import InvalidMirrorFile
 from pylogd.mirror.settings import parse, read_file
+from pylogd.tables.interface import Layout
 
 GOOD = """
 name = "events"
@@ -77,6 +78,80 @@ def test_mistakes_are_named_with_their_place(before: str, after: str, said: str)
         parse(GOOD.replace(before, after))
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+TABLE = """
+[table.lake]
+location = "iceberg:/data/warehouse/demo.events"
+partition.by = "day"
+commit.bytes = 1000000
+property.uri = "http://catalog:8181"
+property.s3.region = "x"
+
+[[route]]
+source = "logs"
+target = "lake"
+topics = ["orders"]
+"""
+
+
+def test_a_route_may_end_in_a_table() -> None:
+    settings = parse(GOOD + TABLE)
+    table, route = settings.tables["lake"], settings.routes["logs-lake"]
+    assert settings.ends(route) == (settings.clusters["logs"], table)
+    assert (table.location, table.layout) == ("iceberg:/data/warehouse/demo.events", Layout("day", "binary"))
+    assert dict(table.properties) == {"uri": "http://catalog:8181", "s3.region": "x"}
+    assert (table.commit_seconds, table.commit_bytes) == (10.0, 1_000_000)
+
+
+def test_a_table_may_have_columns_from_registered_schemas() -> None:
+    more = """
+schema.registry.url = "https://me:secret@registry:8081"
+schema.registry.basic.auth.credentials.source = "URL"
+subject = "orders-v2"
+message = "shop.Order"
+"""
+    typed = TABLE.replace('partition.by = "day"', more)
+    table = parse(GOOD + typed).tables["lake"]
+    assert table.layout == Layout("hour", "columns") and table.schemas is not None
+    assert (table.schemas.subject, table.schemas.message) == ("orders-v2", "shop.Order")
+    assert table.schemas.url == "https://me:secret@registry:8081" and "secret" not in repr(table)
+    assert dict(table.schemas.properties) == {"schema.registry.basic.auth.credentials.source": "URL"}
+    for before, after, said in (
+        ('"URL"', '"NONE"', "[table.lake]: "),
+        ("https://me:secret@registry:8081", "registry:8081", "URL must begin with http"),
+        ("basic.auth.credentials", "basic.auth.cred", "no setting 'basic.auth.cred.source'"),
+        ("commit.bytes", 'value = "string"\ncommit.bytes', "there is no 'value' here"),
+    ):
+        assert before in typed
+        with pytest.raises(InvalidMirrorFile) as caught:
+            parse(GOOD + typed.replace(before, after))
+        assert said in str(caught.value) and "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("[table.lake]", "[table.offline]", "[table.offline]: there is a cluster of this name"),
+        ('"iceberg:/data/warehouse/demo.events"', '"delta:"', "[table.lake]: location: 'delta:' names no table"),
+        ('"iceberg:/data/warehouse/demo.events"', "7", "[table.lake]: location: a text is needed"),
+        ('"day"', '"month"', "partition.by: 'month' is none of hour, day, topic"),
+        ("property.uri", "uri", "there is no 'uri' here, but: "),
+        ('source = "logs"\ntarget = "lake"', 'source = "lake"\ntarget = "logs"', "'lake' is none of logs, offline"),
+        ("[table.lake]", "[[table]]", "tables are written as [table.NAME]"),
+        (
+            "property.uri",
+            "schema.registry.ssl.key.password",
+            "schema.registry.ssl.key.password needs schema.registry.url",
+        ),
+        ("property.uri", "subject", "[table.lake]: subject needs schema.registry.url"),
+    ],
+)
+def test_mistakes_in_tables_are_named(before: str, after: str, said: str) -> None:
+    assert before in TABLE
+    with pytest.raises(InvalidMirrorFile) as caught:
+        parse(GOOD + TABLE.replace(before, after))
+    assert said in str(caught.value)
 
 
 def test_clusters_and_routes_are_needed() -> None:

@@ -14,6 +14,7 @@ from pylogd.mirror.names import TopicPatterns
 from pylogd.mirror.partition_copy import PartitionRoute
 from pylogd.mirror.records import Origin
 from pylogd.mirror.settings import RouteSettings
+from pylogd.mirror.table_topics import TableTopics
 from pylogd.mirror.topics import RouteTopics, refresh_all
 from tests.fakes.metadata import result_of
 
@@ -164,3 +165,31 @@ def test_of_two_routes_with_one_topic_the_first_copies_it() -> None:
     result_of(Deferred.fromCoroutine(refresh_all({"a": a, "b": b}, {"a-b": first, "second": second}, 0.0)))
     assert first.partitions is not None and len(first.partitions) == 2
     assert second.partitions == frozenset() and second.refused == {"events": "route a-b copies it already"}
+
+
+def test_a_table_has_each_topic_of_one_source_only() -> None:
+    one, two = FakeClusterTopics("one", events=2, orders=1), FakeClusterTopics("two", events=3)
+    first, second = (
+        TableTopics(RouteSettings(f"{each.name}-lake", each.name, "lake", TopicPatterns([".*"])), each)
+        for each in (one, two)
+    )
+    routes = {"first": first, "second": second}
+    result_of(Deferred.fromCoroutine(refresh_all({"one": one, "two": two}, routes, 0.0)))
+    paths = [("events", 0), ("events", 1), ("orders", 0)]
+    assert first.partitions == frozenset(PartitionRoute("one-lake", topic, index, topic) for topic, index in paths)
+    assert second.partitions == frozenset()
+    assert "route one-lake copies a topic to events of lake already" in second.refused["events"]
+    one.answers = False  # what it copies stays its own
+    result_of(Deferred.fromCoroutine(refresh_all({"one": one, "two": two}, routes, 1.0)))
+    assert second.partitions == frozenset() and len(first.partitions) == 3
+
+
+def test_a_typed_table_has_one_topic() -> None:
+    source = FakeClusterTopics("one", events=2, orders=1)
+    settings = RouteSettings("one-lake", "one", "lake", TopicPatterns([".*"]))
+    routes = {"one-lake": TableTopics(settings, source, is_typed=True)}
+    for _ in range(2):
+        result_of(Deferred.fromCoroutine(refresh_all({"one": source}, routes, 0.0)))
+        found = routes["one-lake"]
+        assert found.partitions == frozenset(PartitionRoute("one-lake", "events", index, "events") for index in (0, 1))
+        assert found.refused == {"orders": "lake is a typed table, which has one topic: events"}

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylogd.client.blocking.encoded import EncodedBatch
+from pylogd.client.core.producer.columns import EncodedBatch
 from pylogd.errors import KafkaError
 from pylogd.spark import epochs
 from pylogd.spark.epochs import EncodedRows, Epoch, epoch_of
@@ -39,7 +39,7 @@ def test_a_task_encodes_its_rows_for_a_transaction_and_writes_nothing(broker: Fa
     some = rows(value=["a", "b", "c"], key=[b"1", None, b"1"], partition=pa.array([1, 0, 1], pa.int32()))
     found = epochs.encode(options(broker, topic="t", **{"kafka.compression.type": "zstd"}), iter([some, some]))
     assert (found.rows, found.query_id) == (6, None)
-    values: dict[int, list[Any]] = {0: [], 1: []}
+    values: dict[int | None, list[Any]] = {0: [], 1: []}
     for topic, partition, encoded in found.batches:
         assert topic == "t"
         assert parse_header(encoded).is_transactional

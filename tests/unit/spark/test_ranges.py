@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.spark.errors import PlanError
-from pylogd.spark.ranges import OffsetRange, lag, limit_records, ranges_between, split
+from pylogd.spark.ranges import OffsetRange, grouped, lag, limit_records, ranges_between, split
 
 PLACES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 4))
 SPANS = st.dictionaries(PLACES, st.tuples(st.integers(0, 1 << 62), st.integers(0, 5000)), max_size=8)
@@ -95,3 +95,19 @@ def test_lag() -> None:
         ("t", 1): 0,
         ("t", 2): 4,
     }
+
+
+@given(st.lists(st.integers(1, 50), max_size=12), st.integers(1, 200))
+def test_small_ranges_are_grouped_in_order(sizes: list[int], least: int) -> None:
+    ranges = [OffsetRange("t", at, 0, size) for at, size in enumerate(sizes)]
+    groups = grouped(ranges, least)
+    assert [piece for group in groups for piece in group] == ranges
+    for group in groups:
+        assert sum(piece.size for piece in group[:-1]) < least  # no range too many
+    for group in groups[:-1]:
+        assert sum(piece.size for piece in group) >= least
+
+
+def test_each_range_is_a_group_by_default() -> None:
+    ranges = [OffsetRange("t", at, 0, 5) for at in range(3)]
+    assert grouped(ranges, 1) == [[each] for each in ranges]

@@ -14,7 +14,8 @@ from pylogd.errors import ErrorCode, KafkaError
 from pylogd.spark import reading
 from pylogd.spark.errors import DataLoss, InvalidTimestamp
 from pylogd.spark.ranges import OffsetRange
-from pylogd.spark.reading import ReadTask, arrow_schema, read
+from pylogd.spark.reading import ReadTask, read
+from pylogd.tables.source_rows import arrow_schema
 from pylogd.wire.messages import ApiKey, fetch
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes.broker import TOPIC_ID, FakeBroker, close, garbage

@@ -15,9 +15,12 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     InputPartition,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
+    Not,
     StringContains,
+    StringStartsWith,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
@@ -102,7 +105,8 @@ def reader(
 
 
 def tasks(partitions: list[InputPartition]) -> list[tuple[int, int, int]]:
-    return [(each.value.range.partition, each.value.range.start, each.value.range.end) for each in partitions]
+    ranges = [found.range for each in partitions for found in each.value]
+    return [(each.partition, each.start, each.end) for each in ranges]
 
 
 def test_offsets_survive_json() -> None:
@@ -281,7 +285,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning_where_asked_f
     assert logged == {"t": {"0": end}, "pylogd:topicIds": {"t": "bb"}}
     planned = list(made.partitions(start, logged))
     assert tasks(planned) == [(0, 0, end)]
-    assert [task.value.topic_id for task in planned] == ["bb"]
+    assert [found.topic_id for task in planned for found in task.value] == ["bb"]
     assert made.latestOffset(logged, ReadAllAvailable()) == logged
     assert fake.losses == []
 
@@ -328,11 +332,18 @@ def test_a_batch_query_of_topics_with_given_ids(monkeypatch: pytest.MonkeyPatch)
     fake.ids = {"t": "bb"}
     monkeypatch.setattr(source, "OffsetLookup", lambda _: fake)
     (planned,) = PylogdReader(SourceOptions.for_batch(BASE)).partitions()
-    assert planned.value.topic_id == "bb"
+    assert planned.value[0].topic_id == "bb"
     (planned,) = PylogdReader(SourceOptions.for_batch(BASE | {"topicIds": '{"t":"bb"}'})).partitions()
-    assert planned.value.topic_id == "bb"
+    assert planned.value[0].topic_id == "bb"
     with pytest.raises(DataLoss, match="topic 't' was deleted and created again"):
         PylogdReader(SourceOptions.for_batch(BASE | {"topicIds": '{"t":"aa"}'})).partitions()
+
+
+def test_small_partitions_share_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeOffsets({("t", 0): 5, ("t", 1): 6, ("t", 2): 3})
+    monkeypatch.setattr(source, "OffsetLookup", lambda _: fake)
+    made = PylogdReader(SourceOptions.for_batch(BASE | {"minRecordsPerTask": "10"})).partitions()
+    assert [[found.range.partition for found in task.value] for task in made] == [[0, 1], [2]]
 
 
 # Batch queries: what filters spare
@@ -346,7 +357,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, filters: list[Filter], **options: s
     return left, tasks(list(made.partitions()))
 
 
-PARTITION, OFFSET, STAMP = ("partition",), ("offset",), ("timestamp",)
+TOPIC, PARTITION, OFFSET, STAMP = ("topic",), ("partition",), ("offset",), ("timestamp",)
 
 
 @pytest.mark.parametrize(
@@ -357,6 +368,8 @@ PARTITION, OFFSET, STAMP = ("partition",), ("offset",), ("timestamp",)
         ([In(PARTITION, (1, 7))], [(1, 0, 50)]),
         ([In(PARTITION, (0, 1)), EqualTo(PARTITION, 0)], [(0, 0, 100)]),
         ([EqualTo(PARTITION, 0), EqualTo(PARTITION, 1)], []),
+        ([IsNotNull(TOPIC), StringStartsWith(TOPIC, "t"), GreaterThan(PARTITION, 0)], [(1, 0, 50)]),
+        ([EqualTo(TOPIC, "other")], []),
         ([EqualTo(OFFSET, 60)], [(0, 60, 61)]),
         ([GreaterThan(OFFSET, 48)], [(0, 49, 100), (1, 49, 50)]),
         ([GreaterThanOrEqual(OFFSET, 48), LessThan(OFFSET, 49)], [(0, 48, 49), (1, 48, 49)]),
@@ -369,7 +382,7 @@ def test_filters_that_the_source_applies(monkeypatch: pytest.MonkeyPatch, filter
 
 
 def test_filters_that_spark_must_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    others: list[Filter] = [StringContains(("topic",), "t"), EqualTo(("value",), b"x"), GreaterThan(PARTITION, 0)]
+    others: list[Filter] = [StringContains(("key",), "t"), EqualTo(("value",), b"x"), Not(EqualTo(OFFSET, 0))]
     assert planned(monkeypatch, others) == (others, [(0, 0, 100), (1, 0, 50)])
     late: list[Filter] = [GreaterThan(STAMP, datetime.fromtimestamp(0.06, UTC)), LessThan(STAMP, datetime.now(UTC))]
     assert planned(monkeypatch, late) == (late, [(0, 60, 100)])

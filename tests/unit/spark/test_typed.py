@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.spark import converted, typed
-from pylogd.spark.errors import OptionError
-from pylogd.spark.typed import SchemaSource, prepare
+from pylogd.spark import converted
 from pylogd.tables.columns import HEADERS, of_quarantine
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import Layout
+from pylogd.typed import preparing
 from pylogd.typed import rows as module
+from pylogd.typed.errors import NoSchema
+from pylogd.typed.preparing import SchemaSource, prepare
 from pylogd.typed.rows import RECORD_COLUMNS, RESERVED, Registry, table_columns
 from tests.fakes.registered import MemoryRegistry, record
 
@@ -58,7 +59,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryRegistry]:
     found = MemoryRegistry()
     monkeypatch.setattr(module, "RegistryApi", lambda url, settings: found)
     module._lookup.cache_clear()
-    typed._warned.clear()
+    preparing._warned.clear()
     yield found
     module._lookup.cache_clear()
 
@@ -119,15 +120,15 @@ def test_versions_that_do_not_fit_are_logged_once(client: MemoryRegistry, caplog
 
 def test_without_a_schema_there_is_no_table(client: MemoryRegistry) -> None:
     client.schemas = [record(("n", "null"))]
-    with pytest.raises(OptionError, match="no version of 'events-value' can be columns"):
+    with pytest.raises(NoSchema, match="no version of 'events-value' can be columns"):
         prepared(MemoryTable())
 
 
 def test_without_a_subject_there_is_no_table(client: MemoryRegistry) -> None:
-    with pytest.raises(OptionError, match="no subject 'events-value'"):
+    with pytest.raises(NoSchema, match="no subject 'events-value'"):
         prepared(MemoryTable())
     source = SchemaSource(Registry("http://registry"), subject="other")
-    with pytest.raises(OptionError, match="no subject 'other'"):
+    with pytest.raises(NoSchema, match="no subject 'other'"):
         prepare(MemoryTable(), "events", source, LAYOUT)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -426,27 +425,3 @@ def test_iceberg_files_have_ids_and_statistics(tmp_path: Path) -> None:
     assert len(list(table.scan(row_filter="timestamp < '2023-11-14T23:00:00+00:00'").plan_files())) == 1
     assert len(list(table.scan(row_filter="topic == 'u'").plan_files())) == 0
     assert table.scan(row_filter="offset == 17").to_arrow().column("value").to_pylist() == [b"value 17"]
-
-
-def test_the_examples_in_the_documentation(tmp_path: Path) -> None:
-    """The queries of docs/tables.md give the same on each format, and the one of an earlier time gives less."""
-    for make in CASES.values():
-        case = make(tmp_path)
-        table = case.made()
-        case.load(table, 30, topic="flights")
-        case.load(table, 40, topic="flights")
-    (found,) = (each for each in IcebergCase(tmp_path).open().history() if each.read.end == {("flights", 0): 30})
-    text = (Path(__file__).parents[3] / "docs/tables.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 4
-    answers: list[Any] = []
-    names = {"answers": answers}
-    for block in blocks[:3]:
-        code = re.sub(
-            r"^duckdb\.sql\((.*)\)\.show\(\)$", r"answers.append(duckdb.sql(\1).fetchall())", block, flags=re.M
-        )
-        exec(code.replace("/data", str(tmp_path)), names)
-    assert answers[0] and answers[0] == answers[1] == answers[2]
-    earlier = blocks[3].replace("/data", str(tmp_path)).replace("7143281115567681502", str(found.number))
-    was, same = earlier.replace("version=42", "version=1").splitlines()
-    assert eval(was, names).num_rows == eval(same, names).count_rows() == 30

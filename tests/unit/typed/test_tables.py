@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pylogd.spark.typed import SchemaSource, prepare
 from pylogd.tables.columns import HEADERS
 from pylogd.tables.delta.table import DeltaLakeTable
 from pylogd.tables.iceberg.catalogs import TableName, open_catalog
@@ -22,6 +21,7 @@ from pylogd.tables.iceberg.table import IcebergTable
 from pylogd.tables.interface import Layout, Table
 from pylogd.tables.position import LoadRange
 from pylogd.typed import rows as module
+from pylogd.typed.preparing import SchemaSource, prepare
 from pylogd.typed.rows import Registry
 from tests.fakes.registered import MemoryRegistry, avro_body, framed, record
 

@@ -27,12 +27,15 @@ def plan(
     brokers: Mapping[int, str | None],
     factor: int | None = None,
     within: Mapping[str, Collection[int]] = MappingProxyType({}),
+    *,
+    balance: bool = True,
 ) -> Placement:
     """Return replicas for each partition, the preferred leader first.
 
     brokers: the racks, by id, of the brokers that may have replicas. factor: how many replicas each partition gets,
     None for as many as it has. within: the brokers that may have replicas of a topic, by its name, if not all of
-    `brokers` may. Raises ValueError if there are too few brokers.
+    `brokers` may. balance: move replicas that could stay too, so that brokers have equally many. Raises ValueError if
+    there are too few brokers.
     """
     counts = {place: factor or len(replicas) for place, replicas in current.items()}
     board = _Board(brokers, within)
@@ -48,7 +51,16 @@ def plan(
     for place, count in counts.items():
         while len(board.replicas[place]) < count:
             board.add(place)
-    board.level()
+    if balance:
+        board.level()
+    return board.ordered()
+
+
+def lead_evenly(current: Mapping[TopicPartition, Sequence[int]]) -> Placement:
+    """Return the same replicas for each partition, in an order in which brokers are preferred as leaders evenly."""
+    board = _Board(dict.fromkeys(node for replicas in current.values() for node in replicas), {})
+    for place, replicas in current.items():
+        board.place(place, list(replicas))
     return board.ordered()
 
 

@@ -50,6 +50,7 @@ TOPIC_IDS_FROM = 13  # the version of Fetch
 UNKNOWN_EPOCH = -1  # a leader epoch that is not known
 _CONSUMER = -1
 _NO_REPLICA = -1
+_NO_END = 1 << 63
 _PREFERRED_SECONDS = 300.0  # for how long a preferred replica is used before the leader is asked again
 _LEAST_BYTES = 64 * 1024  # with less space left in the buffers than this no request is sent
 _NUMBERS = count(1)
@@ -139,6 +140,8 @@ class Fetcher:
         self.settings = settings
         self._timeout = request_timeout + settings.max_wait_ms / 1000
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
+        #: offsets at which reading ends, of partitions that are not read on and on
+        self.ends: Mapping[TopicPartition, int] = {}
         self._ready: deque[FetchedBatches] = deque()
         self._held = 0  # bytes that were received and are not used up
         self._expected = 0  # bytes that the requests in flight may bring
@@ -227,7 +230,7 @@ class Fetcher:
 
     def due(self, now: float) -> list[PartitionFetch]:
         """Return the partitions that can be fetched now, if their broker has no request in flight."""
-        return [
+        due = [
             fetch
             for fetch in self.partitions.values()
             if fetch.in_flight is None
@@ -236,6 +239,10 @@ class Fetcher:
             and not fetch.validating
             and fetch.not_before <= now
         ]
+        return [fetch for fetch in due if fetch.offset < self._end(fetch)] if self.ends else due
+
+    def _end(self, fetch: PartitionFetch) -> int:
+        return self.ends.get(fetch.partition, _NO_END)
 
     def next_time(self, now: float) -> float | None:
         """When a fetch that waits after an error is due again."""
@@ -442,6 +449,9 @@ class Fetcher:
             if not batches:
                 topic, partition = fetch.partition
                 self.fail(fetch, CorruptRecords(topic, partition, fetch.offset, None, str(damage)), now)
+        if self.ends and batches:  # the first one is kept even if it begins behind the end: the position moves there
+            end = self._end(fetch)
+            batches[1:] = [found for found in batches[1:] if found[0].base_offset < end]
         if batches:
             aborted = AbortedTransactions(answer.aborted_transactions or ()) if self.settings.read_committed else None
             size = len(records)

@@ -147,11 +147,15 @@ class Batch:
         self.out_of_order = False
         self.error: PylogdError | None = None
         self.result: BatchResult | None = None
-        #: each delivery and then what to call with it: a tuple of both would keep the garbage collector busy
+        #: each delivery and then what to call with it: a tuple of both would keep the garbage collector busy. None in
+        #: place of a delivery: it is called with the result
         self.listeners: list[Any] = []
 
     def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:
-        """Return the deliveries that somebody waits for, each with the function to call once it is done."""
+        """Return the deliveries that somebody waits for, each with the function to call once it is done.
+
+        A delivery may be None: then the function is called with the batch's result.
+        """
         return zip(self.listeners[::2], self.listeners[1::2], strict=True)
 
     def encode(self, compression: int, level: int | None, attributes: int = 0) -> bytes | memoryview:
@@ -310,16 +314,23 @@ class Accumulator:
         self.seal(batch)
         return batch
 
-    def add_encoded(self, partition: TopicPartition, encoded: bytes, *, transactional: bool) -> Batch:
-        """Add an encoded batch (`Batch.encode`) of another accumulator. It is sealed at once.
+    def add_encoded(
+        self, topic: str, partitions: int, partition: int | None, encoded: bytes, *, transactional: bool
+    ) -> Batch:
+        """Add an encoded batch (`columns.ColumnEncoder`) for a topic of so many `partitions`. It is sealed at once.
 
-        Raises ValueError if it is not `transactional` as this says.
+        partition: None for any. Raises ValueError if the batch is not `transactional` as this says.
         """
         header = parse_header(encoded)
         if header.is_transactional is not transactional:
             is_for = "with" if header.is_transactional else "without"
-            raise ValueError(f"{partition}: the batch was encoded for a producer {is_for} transactions")
-        return self._add_whole(partition, encoded, header.record_count)
+            raise ValueError(f"topic {topic!r}: the batch was encoded for a producer {is_for} transactions")
+        if partition is not None:
+            return self._add_whole(TopicPartition(topic, partition), encoded, header.record_count)
+        chosen = TopicPartition(topic, self._sticky_partitions.partition(topic, partitions))
+        batch = self._add_whole(chosen, encoded, header.record_count)
+        self._sticky_partitions.sealed(topic, batch.size, full=False)
+        return batch
 
     def add_copy(self, partition: TopicPartition, encoded: memoryview, count: int) -> Batch:
         """Add a batch of `count` records as a broker has it: it is sent with the numbers of this producer, and its

@@ -79,7 +79,7 @@ class ProducerHooks:
                 _log.exception("on_batch failed for a batch of %s", result.partition)
         for delivery, listener in batch.calls():
             try:
-                listener(delivery)
+                listener(result if delivery is None else delivery)
             except Exception:
                 _log.exception("on_delivery failed for a record of %s", result.partition)
 

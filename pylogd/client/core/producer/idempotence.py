@@ -132,13 +132,13 @@ class Numbering:
             self._confirmed = True
             if self._given_up is not None and self._given_up < batch.number:
                 self._given_up = None
-        return [
-            other
-            for other in waiting
-            if other.number < batch.number
-            and other.maybe_written
-            and (other.producer_id, other.epoch) == (batch.producer_id, batch.epoch)
-        ]
+        confirmed = []
+        for other in waiting:
+            if other.number > batch.number:
+                break  # so are all that follow; there may be thousands of them
+            if other.maybe_written and (other.producer_id, other.epoch) == (batch.producer_id, batch.epoch):
+                confirmed.append(other)
+        return confirmed
 
     def refused(self, batch: Batch, code: ErrorCode) -> bool:
         """Note an error about numbers, after which the batch is sent again. Returns False for any other error."""

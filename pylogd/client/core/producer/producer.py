@@ -358,6 +358,7 @@ class ProducerCore:
 
     def _produce(self, request: BatchRequest) -> Call:
         options, batches = self.options, request.batches
+        compression, level = options.compression_type, options.compression_level
         transactions = self._transactions
         attributes = 0 if transactions is None else TRANSACTIONAL
         until = None if transactions is None else transactions.produce_until
@@ -366,7 +367,7 @@ class ProducerCore:
 
         def build(version: int) -> ProduceRequest:
             for batch in batches:
-                batch.encode(options.compression_type, options.compression_level, attributes)
+                batch.encode(compression, level, attributes)
             with self._guard:
                 if self._stopped:
                     raise self.failure or Closed("the producer is closed")

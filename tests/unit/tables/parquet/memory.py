@@ -77,10 +77,15 @@ class MemoryFiles:
 
 
 class Turns:
-    """Run actors in threads of which one runs at a time; `rng` chooses which one makes its next call."""
+    """Run actors in threads of which one runs at a time; `rng` chooses which one makes its next call.
 
-    def __init__(self, rng: random.Random) -> None:
+    calls: how many calls an actor makes on average before another one is chosen. If there are many, the others stall
+    for long, and what they know of the lake becomes old.
+    """
+
+    def __init__(self, rng: random.Random, calls: int = 1) -> None:
         self.rng = rng
+        self._stays = 1 - 1 / calls
         self._gates: dict[str, threading.Semaphore] = {}
         self._back = threading.Semaphore(0)
         self._failures: list[BaseException] = []
@@ -91,8 +96,11 @@ class Turns:
         threads = [threading.Thread(target=self._act, args=item, daemon=True) for item in actors.items()]
         for thread in threads:
             thread.start()
+        chosen = ""
         while self._gates:
-            self._gates[self.rng.choice(list(self._gates))].release()
+            if chosen not in self._gates or self.rng.random() >= self._stays:
+                chosen = self.rng.choice(list(self._gates))
+            self._gates[chosen].release()
             self._back.acquire()
         for thread in threads:
             thread.join()

@@ -126,6 +126,16 @@ def test_the_server_refuses_what_exists(server: S3Server) -> None:
     assert client.get_object(Bucket=server.bucket, Key="there")["Body"].read() == b"1"
 
 
+def test_an_object_that_marks_a_directory_is_no_file_in_it(server: S3Server, clients: list[Any]) -> None:
+    """Hadoop's S3A keeps empty directories as such objects."""
+    for key in ("marked/_pylogd/staging/", "marked/_pylogd/attempts/", "marked/_pylogd/attempts/one.json"):
+        server.client().put_object(Bucket=server.bucket, Key=key, Body=b"")
+    files = FsspecFiles(clients[0], "lake/marked")
+    assert files.names("_pylogd/staging") == []
+    assert files.names("_pylogd/attempts") == ["one.json"]
+    assert files.names("_pylogd") == ["attempts", "staging"]
+
+
 def test_a_lake_is_loaded_compacted_and_read(opened: Opener) -> None:
     for until in (2, 4, 5):
         load_once(opened(), until)

@@ -24,7 +24,7 @@ AGAIN = (Crash, CommitConflict, TableError)
 def history(seed: int) -> tuple[MemoryFiles, bool]:
     """Run five processes on a lake in an order that the seed determines, until all is loaded."""
     rng = random.Random(seed)
-    files, turns = MemoryFiles(), Turns(rng)
+    files, turns = MemoryFiles(), Turns(rng, rng.choice([1, 5, 40]))
     copies, unsure = rng.random() < 0.3, rng.random() < 0.5
     crashes = rng.choice([0, 0, 1, 3])
 

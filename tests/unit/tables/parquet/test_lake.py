@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,7 +14,7 @@ from pylogd.tables.parquet.attempts import Claim
 from pylogd.tables.parquet.changes import Load
 from pylogd.tables.parquet.commits import Commit, DataFile, columns_of
 from pylogd.tables.parquet.expiry import expire
-from pylogd.tables.parquet.files import COMMITS, numbered
+from pylogd.tables.parquet.files import COMMITS, STAGING, numbered
 from pylogd.tables.parquet.lake import Lake, target_path
 from pylogd.tables.position import LoadRange, by_partition
 from tests.unit.tables.parquet.lakes import T0, compact_all, expected, load_once, records, stage
@@ -289,6 +289,74 @@ def test_a_file_missing_from_staging_is_reported() -> None:
     files.delete(added[0].staged)
     with pytest.raises(TableError, match="part-0 of commit 1 is missing, in the lake and in staging"):
         lake.commit(Load(lake.position, loading, added, (), 1, HOUR), [attempt])
+
+
+class Stalled(MemoryFiles):
+    """The files of a process that stalls before its first listing of a directory, until `meanwhile` has returned."""
+
+    def __init__(self, shared: MemoryFiles, directory: str, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self.content = shared.content
+        self._directory, self._meanwhile = directory, [meanwhile]
+
+    def names(self, directory: str) -> list[str]:
+        while directory == self._directory and self._meanwhile:
+            self._meanwhile.pop()()
+        return super().names(directory)
+
+
+def test_a_process_that_stalled_deletes_no_attempt_that_is_newer_than_what_it_knows() -> None:
+    files = MemoryFiles()
+    load_once(files, 1)
+    begun: list[tuple[Lake, Load, str]] = []
+
+    def others() -> None:
+        """Commit a load, and write the files of the next one."""
+        load_once(files, 2)
+        lake, loading = Lake(files), LoadRange({T0: 2}, {T0: 3})
+        attempt = lake.attempt(Claim.of_load(lake.position, loading))
+        added = stage(files, attempt, "topic=t", b"t0:2")
+        begun.append((lake, Load(lake.position, loading, added, (), 1, Layout("topic")), attempt))
+
+    Lake(Stalled(files, STAGING, others))
+    ((lake, load, attempt),) = begun
+    lake.commit(load, [attempt])
+    assert Lake(files).position.offsets == {T0: 3}
+    assert records(files.data()) == expected({T0: 3})
+
+
+def test_a_process_that_stalled_while_commits_expired_opens_the_lake_as_it_is_then() -> None:
+    files = MemoryFiles()
+    lake = Lake(files)
+    attempt = lake.attempt(Claim.of_load(lake.position, LoadRange({T0: 0}, {T0: 1})))
+    added = stage(files, attempt, "topic=t", b"t0:0")
+    load = Load(lake.position, LoadRange({T0: 0}, {T0: 1}), added, (), 1, Layout("topic"))
+    files.stop = files.calls + 2  # decided, not applied
+    with pytest.raises(Crash):
+        lake.commit(load, [attempt])
+    files.stop = None
+
+    class Slow(MemoryFiles):
+        """The files of a process that stalls before its first move."""
+
+        slow = True
+
+        def move(self, source: str, target: str) -> bool:
+            if self.slow:
+                self.slow = False
+                for until in range(2, 8):
+                    load_once(files, until)
+                compact_all(files)
+                load_once(files, 8)
+                expire(files, older_than_ms=10**6, keep=1)
+            return super().move(source, target)
+
+    slow = Slow()
+    slow.content = files.content
+    opened = Lake(slow)
+    assert not slow.slow
+    assert opened.position.offsets == {T0: 8}
+    assert records(files.data()) == expected({T0: 8})
 
 
 def test_a_claim_of_a_later_version_stays() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylogd.tables.errors import LayoutChanged, OffsetsMoved, TableError
+from pylogd.tables.errors import CommitConflict, LayoutChanged, OffsetsMoved, TableError
 from pylogd.tables.interface import Committed, DataFile, Layout, SparkStaging, Table, TaskStaging
 from pylogd.tables.parquet.commits import Commit
 from pylogd.tables.parquet.evolution import evolved
@@ -85,12 +85,12 @@ def test_a_table_is_loaded_compacted_and_expired(files: LocalFiles) -> None:
     history = list(opened(files).history())
     assert sum(each.replaced for each in history) == 4
     assert {each.kind for each in history[2:]} == {"compaction"}
-    assert offsets(table.files_as_of(1)) == list(range(10)) and offsets(table.files_as_of(2)) == list(range(20))
+    assert offsets(table.files(1)) == list(range(10)) and offsets(table.files(2)) == list(range(20))
     load(table, 24)
     last = history[-1].number + 1
     assert table.expire(older_than_ms=100, keep=1) == Expired(last, last - 1, 4)
     with pytest.raises(CommitExpired):
-        table.files_as_of(1)
+        table.files(1)
     assert offsets(table.files()) == list(range(24))
     load(table, 30)
     assert table.position.offsets == {T0: 30}
@@ -177,6 +177,22 @@ def test_columns_that_evolve_before_the_first_commit_are_recorded_by_it(files: L
     table.commit(table.position, LoadRange({T0: 0}, {T0: 1}), (), at_ms=1)
     columns = opened(files).columns
     assert columns is not None and columns.names == ["topic", "a", "b", "date"]
+
+
+def test_of_two_processes_that_make_a_lake_with_different_columns_one_is_refused(files: LocalFiles) -> None:
+    layout = Layout("topic", "columns")
+    one = pa.schema([("topic", pa.string()), ("a", pa.int32())])
+    both = one.append(pa.field("b", pa.string()))
+    first, second, third = opened(files), opened(files), opened(files)
+    first.create(layout, one)
+    second.create(layout, both)
+    third.create(layout, one)
+    first.commit(first.position, LoadRange({T0: 0}, {T0: 1}), (), at_ms=1)
+    with pytest.raises(CommitConflict, match="with other columns"):
+        second.commit(second.position, LoadRange({("t", 1): 0}, {("t", 1): 1}), (), at_ms=2)
+    third.commit(third.position, LoadRange({("t", 2): 0}, {("t", 2): 1}), (), at_ms=3)
+    columns = opened(files).columns
+    assert columns is not None and columns.names == ["topic", "a"]
 
 
 @pytest.mark.parametrize(

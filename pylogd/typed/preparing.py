@@ -1,9 +1,9 @@
-"""Decide the columns of a typed table before a load: the driver's part of `--schema-registry`.
+"""Decide the columns of a typed table before a load.
 
-Strategy: read the ends of the topics first (`load`), then the versions of the subject here, so that every record before
-these ends has a schema that the columns were made for. Then the table is made, or gets the new columns, in a commit of
-its own; the load follows. What happens between the two is harmless: the columns are there and empty.
-Must not know: formats of tables.
+Strategy: whoever loads finds out first which records it will read, and calls `prepare` then. So each of these records
+has a schema that the columns were made for. `prepare` makes the table, or adds the new columns in a commit of its own;
+the load follows. If the load never happens, the new columns are there and empty.
+Must not know: formats of tables, Spark.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pylogd.spark.errors import OptionError
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import Layout, Table
+from pylogd.typed.errors import NoSchema
 from pylogd.typed.rows import ColumnsPlan, Registry, TypedRows, plan, table_columns, typed_columns
 
 _log = logging.getLogger(__name__)
@@ -53,17 +53,17 @@ class SchemaSource:
 def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> tuple[TypedRows, int]:
     """Make a typed table, or add the columns of new versions to it. Return how its rows are made, and a schema's id.
 
-    The id is that of the subject's newest version. Raises OptionError if the subject has no version that can be
-    columns, SchemaRegistryError and TableError.
+    The id is that of the subject's newest version. Raises NoSchema if the subject has no version that can be columns,
+    SchemaRegistryError and TableError.
     """
     existed, before = table.exists, typed_columns(table.columns)
     subject = source.subject_of(topic)
     lookup = source.registry.lookup()
     found = plan(before, lookup, subject, message=source.message)
     if found.latest is None:
-        raise OptionError(f"the registry has no subject {subject!r}: register a schema, or give --subject")
+        raise NoSchema(f"the registry has no subject {subject!r}: register a schema, or name another subject")
     if not found.columns.names:
-        raise OptionError(f"no version of {subject!r} can be columns: {'; '.join(found.conflicts.values())}")
+        raise NoSchema(f"no version of {subject!r} can be columns: {'; '.join(found.conflicts.values())}")
     table.create(layout, table_columns(found.columns, layout))  # checks the layout of a table that exists
     if existed and found.columns != before:
         found = _evolved(table, before, found, source, subject, layout)

@@ -1,0 +1,129 @@
+"""A verdict on a cluster, with its reasons, from what brokers tell any client. Pure functions.
+
+Strategy: partitions are looked at one by one (`Partitions.add`), so that whoever has many of them needs no list of
+objects; `judge` then makes reasons of what is known, each with what it means. The worst one is the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from pylogd.client.core.model import LogDir, Topic
+
+#: So many topics with partitions that are not fully in sync are asked for `min.insync.replicas`.
+MOST_CONFIGS: Final = 100
+#: Partitions or directories that a reason names.
+_NAMED: Final = 3
+#: A volume with less than this share free is nearly full.
+_LOW_SPACE: Final = 0.05
+
+
+class Verdict(IntEnum):
+    """How a cluster is; the value is the exit status. 1 and 2 are those of all commands: failure, and usage."""
+
+    HEALTHY = 0
+    DEGRADED = 3
+    CRITICAL = 4
+
+
+class Reason(NamedTuple):
+    """Why a cluster is not healthy. text: for people."""
+
+    verdict: Verdict
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A partition with replicas that are not in sync. leader: -1 for none. replicas, in_sync: how many."""
+
+    partition: int
+    leader: int
+    replicas: int
+    in_sync: int
+
+
+class Partitions:
+    """What partitions lack. count: those looked at. leaderless: their names. lacking: by topic. nodes: of replicas."""
+
+    def __init__(self, topics: Sequence[Topic] = ()) -> None:
+        self.count = 0
+        self.leaderless: list[str] = []
+        self.lacking: dict[str, list[Lacking]] = {}
+        self.nodes: set[int] = set()
+        for topic in topics:
+            for one in topic.partitions:
+                self.add(topic.name, one.index, one.leader, one.replicas, one.isr)
+
+    def add(self, topic: str, index: int, leader: int, replicas: Collection[int], isr: Collection[int]) -> None:
+        """Look at a partition."""
+        self.count += 1
+        self.nodes.update(replicas)
+        if leader < 0:
+            self.leaderless.append(f"{topic}:{index}")
+        if len(isr) < len(replicas):
+            self.lacking.setdefault(topic, []).append(Lacking(index, leader, len(replicas), len(isr)))
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a cluster.
+
+    brokers: the live ones. controller: its id, -1 for none. least: `min.insync.replicas` of topics, as far as it was
+    asked for. silent: live brokers that did not answer.
+    """
+
+    brokers: Sequence[int]
+    controller: int
+    partitions: Partitions
+    least: Mapping[str, int] = field(default_factory=dict)
+    directories: Sequence[LogDir] = ()
+    silent: Sequence[int] = ()
+
+
+def judge(facts: Facts) -> list[Reason]:
+    """Return why a cluster is not healthy, the worst first; nothing if it is."""
+    critical, degraded = Verdict.CRITICAL, Verdict.DEGRADED
+    found = facts.partitions
+    lacking = [(f"{topic}:{one.partition}", topic, one) for topic, some in found.lacking.items() for one in some]
+    refusing = [
+        name
+        for name, topic, one in lacking
+        if one.leader >= 0 and one.in_sync < min(facts.least.get(topic, 1), one.replicas)
+    ]
+    missing = [str(node) for node in sorted(found.nodes.difference(facts.brokers))]
+    failed = [f"{one.path} of broker {one.broker}" for one in facts.directories if one.error is not None]
+    full = [
+        f"{one.path} of broker {one.broker}"
+        for one in facts.directories
+        if one.error is None and 0 <= one.usable_bytes < one.total_bytes * _LOW_SPACE
+    ]
+    silent = [str(node) for node in facts.silent]
+    reasons = [
+        (critical, "no-controller", ["-"] if facts.controller not in set(facts.brokers) else [], "there is no "
+         "controller: no leader is elected, and no topic made"),
+        (critical, "offline-partitions", found.leaderless, "{} partitions have no leader, and can't be used: {}"),
+        (critical, "under-min-isr", refusing, "{} partitions refuse acks=all, as too few replicas are in sync: {}"),
+        (degraded, "missing-brokers", missing, "{} brokers that have replicas are not there: {}"),
+        (degraded, "silent-brokers", silent, "{} brokers are there, and do not answer: {}"),
+        (degraded, "under-replicated", [name for name, _, _ in lacking],
+         "{} partitions have replicas that are not in sync: {}"),
+        (degraded, "offline-directories", failed, "{} data directories are offline: {}"),
+        (degraded, "low-space", full, "{} data directories have less than 5 % free: {}"),
+    ]  # fmt: skip
+    return [
+        Reason(verdict, code, text.format(len(names), _some(names))) for verdict, code, names, text in reasons if names
+    ]
+
+
+def verdict_of(reasons: Sequence[Reason]) -> Verdict:
+    """Return the worst verdict."""
+    return max((reason.verdict for reason in reasons), default=Verdict.HEALTHY)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")

@@ -1,0 +1,108 @@
+"""Keep the columns of a typed table as the registry has them while a worker writes to the table. Runs in a thread.
+
+Strategy: the columns are decided before the first rows of each commit. If later rows go to the quarantine and name a
+schema that was not known then, it may be a new version of the subject: the columns are decided again, and the rows are
+converted again. So each record has a schema that the columns were made for, as with `pylogd load`. The registry is
+asked for its versions once for each commit, and once more for new schemas.
+
+Must not know: the reactor, routes, formats of tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pylogd.mirror.errors import MirrorError
+from pylogd.tables.interface import Layout, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pylogd.mirror.settings import SchemaSettings
+    from pylogd.tables.interface import Rows
+    from pylogd.typed.preparing import SchemaSource
+    from pylogd.typed.registry import SchemaId
+    from pylogd.typed.rows import TypedRows
+
+
+#: Messages of nonsense may name ever new schemas.
+_MOST_ASKED: Final = 10_000
+
+
+class RecordColumns:
+    """The columns of a table of records, which never change."""
+
+    #: The columns as `LakeWriter` takes them.
+    schema: pa.Schema | None = None
+    schema_id: int | None = None
+
+    def __init__(self, layout: Layout) -> None:
+        from pylogd.tables.records import RecordRows  # noqa: PLC0415 - pyarrow, an extra
+
+        self._layout = layout
+        self._rows = RecordRows(layout)
+
+    def open(self, table: Table) -> None:
+        """Make the table unless it exists. Raises LayoutChanged."""
+        table.create(self._layout)
+
+    def prepare(self, table: Table, topic: str, *, again: bool = False) -> Rows:
+        """Return how records of a topic become rows."""
+        return self._rows
+
+    def is_outdated(self, quarantined: pa.RecordBatch) -> bool:
+        """Return False."""
+        return False
+
+
+class TypedColumns:
+    """The columns of a typed table. schema_id: of the newest version of the subject, after `prepare`."""
+
+    def __init__(self, schemas: SchemaSettings, layout: Layout) -> None:
+        self._schemas = schemas
+        self._layout = layout
+        self._source: SchemaSource | None = None
+        self._rows: TypedRows | None = None
+        self._asked: set[SchemaId] = set()  # the schemas that messages named since the last commit
+        self.schema_id: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows, without those of directories; after `prepare`."""
+        assert self._rows is not None
+        return self._rows.schema
+
+    def open(self, table: Table) -> None:
+        """Check the layout of a table that exists. Raises LayoutChanged."""
+        if table.layout is not None:
+            self._layout.check(table.location, table.layout)
+
+    def prepare(self, table: Table, topic: str, *, again: bool = False) -> TypedRows:
+        """Make the table, or add the columns of new versions to it. Return how records of a topic become rows.
+
+        again: whether it was called for the same commit before. Raises NoSchema, SchemaRegistryError, TableError, and
+        MirrorError if the table has another topic.
+        """
+        from pylogd.typed.preparing import SchemaSource, prepare  # noqa: PLC0415 - an extra
+
+        for known, _ in table.position.offsets:
+            if known != topic:
+                raise MirrorError(f"{table.location} is a typed table of the topic {known}: it can't take {topic} too")
+        if self._source is None:
+            given = self._schemas
+            self._source = SchemaSource.at(given.url, given.properties, given.subject, given.message)
+        self._rows, self.schema_id = prepare(table, topic, self._source, self._layout)
+        if not again or len(self._asked) > _MOST_ASKED:
+            self._asked.clear()
+        self._asked |= {schema_id for schema_id, _ in self._rows.schemas}
+        return self._rows
+
+    def is_outdated(self, quarantined: pa.RecordBatch) -> bool:
+        """Return whether rows of the quarantine name schemas that may have been registered since `prepare`."""
+        from pylogd.typed.framing import schema_ids  # noqa: PLC0415 - an extra
+
+        if not quarantined.num_rows:
+            return False
+        unknown = schema_ids(quarantined.column("value"), quarantined.column("headers")) - self._asked
+        self._asked |= unknown
+        return bool(unknown)

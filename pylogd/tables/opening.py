@@ -1,0 +1,114 @@
+"""Open tables without Spark, by their names: `delta:/data/flights`, `iceberg:/data/demo.flights`, `s3://bucket/lake`.
+
+The formats' libraries are imported when a table of the format is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from pylogd.tables.errors import TableError
+
+if TYPE_CHECKING:
+    from pylogd.tables.interface import Table
+
+FORMATS: Final = ("parquet", "iceberg", "delta")
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_FILE: Final = "file://"
+#: The schemes of object stores that a lake can be on without Spark; Hadoop's name is the second one.
+_S3: Final = ("s3", "s3a")
+#: Properties of a lake on S3, named as those of Iceberg -> the arguments of s3fs.
+_S3_PROPERTIES: Final = MappingProxyType(
+    {
+        "s3.endpoint": "endpoint_url", "s3.access-key-id": "key", "s3.secret-access-key": "secret",
+        "s3.session-token": "token", "s3.region": "region_name",
+    }
+)  # fmt: skip
+
+
+def parse_table(text: str) -> tuple[str, str]:
+    """Return the format and the rest of a table's name, such as `delta:/data/flights`.
+
+    A name without a format is the directory of a Parquet lake. Raises TableError.
+    """
+    kind, colon, rest = text.partition(":")
+    if kind in FORMATS and colon:
+        if not rest:
+            raise TableError(f"{text!r} names no table: give for example {kind}:/data/flights")
+        return kind, rest
+    return "parquet", text
+
+
+def open_table(name: str, properties: Mapping[str, str] = _NONE, *, codec: str = "zstd") -> Table:
+    """Open a table, which need not exist. A commit in which a process died is completed.
+
+    name: `iceberg:` and the name of a table (`pylogd.tables.iceberg.catalogs.TableName`), `delta:` and a directory, or
+    `parquet:` and a local directory or an URL such as `s3://bucket/lake`. properties: those of Iceberg's catalog, of
+    Delta's storage, or of S3 (`_S3_PROPERTIES`). codec: the compression of files that are written. Waits for the file
+    system or catalog. Raises TableError.
+    """
+    kind, rest = parse_table(name)
+    if kind == "iceberg":
+        return _iceberg(rest, properties, codec)
+    if kind == "delta":
+        return _delta(rest, properties, codec)
+    scheme, separator, path = rest.partition("://")
+    if separator and scheme in _S3:
+        return _lake_on_s3(path, properties)
+    if properties:
+        raise TableError("a Parquet lake in a local directory has no properties")
+    path = rest.removeprefix(_FILE)
+    if "://" in path:
+        raise TableError(
+            f"the Parquet lake {rest} is neither in a local directory nor on S3: only Spark writes lakes elsewhere "
+            "(pylogd load). Delta and Iceberg tables can be anywhere"
+        )
+    return _lake(Path(path))
+
+
+def _iceberg(name: str, properties: Mapping[str, str], codec: str) -> Table:
+    from pylogd.tables.iceberg.catalogs import TableName, open_catalog  # noqa: PLC0415 - an extra
+
+    named = TableName.parse(name)
+    catalog = open_catalog(named, properties)
+    from pylogd.tables.iceberg.table import IcebergTable  # noqa: PLC0415 - after the message about the extra
+
+    return IcebergTable(catalog, named, codec=codec)
+
+
+def _delta(uri: str, properties: Mapping[str, str], codec: str) -> Table:
+    try:
+        from pylogd.tables.delta.table import DeltaLakeTable  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise TableError("Delta tables need deltalake: pip install 'pylogd-broker[delta]'") from error
+    return DeltaLakeTable(uri, properties, codec=codec)
+
+
+def _lake(directory: Path) -> Table:
+    try:
+        from pylogd.tables.parquet.local import LocalFiles  # noqa: PLC0415 - an extra
+        from pylogd.tables.parquet.table import LakeTable  # noqa: PLC0415
+    except ImportError as error:
+        raise TableError("Parquet lakes need pyarrow: pip install 'pylogd-broker[arrow]'") from error
+    return LakeTable(LocalFiles(directory.resolve()))
+
+
+def _lake_on_s3(path: str, properties: Mapping[str, str]) -> Table:
+    """Open a lake by its bucket and directory. Without properties, S3 is found as AWS's own clients find it."""
+    unknown = sorted(set(properties) - set(_S3_PROPERTIES))
+    if unknown:
+        raise TableError(f"a Parquet lake on S3 has no property {unknown[0]!r}, but: {', '.join(_S3_PROPERTIES)}")
+    try:
+        import s3fs  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+
+        from pylogd.tables.parquet.remote import FsspecFiles  # noqa: PLC0415 - an extra
+        from pylogd.tables.parquet.table import LakeTable  # noqa: PLC0415
+    except ImportError as error:
+        raise TableError("Parquet lakes on S3 need s3fs: pip install 'pylogd-broker[s3,arrow]'") from error
+    given = {_S3_PROPERTIES[name]: value for name, value in properties.items()}
+    region = given.pop("region_name", None)
+    client = {} if region is None else {"region_name": region}
+    return LakeTable(FsspecFiles(s3fs.S3FileSystem(**given, client_kwargs=client, skip_instance_cache=True), path))
