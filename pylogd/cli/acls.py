@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option
-from pylogd.cli.output import confirmed, note, print_json, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, connect
+from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Acl, AclFilter, Admin
 from pylogd.client.core.admin.acl_operations import CLUSTER_NAME, OPERATIONS, PATTERNS
 
@@ -21,7 +22,7 @@ _COLUMNS = ["resource", "pattern", "name", "permission", "operation", "principal
 _BY_NAME = {name.replace("_", "").lower(): name for name in OPERATIONS if name != "ANY"}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def acls() -> None:
     """List, add and remove access control lists (ACLs).
 
@@ -30,10 +31,12 @@ def acls() -> None:
 
     \b
     pylogd acls list
-    pylogd acls list --topic orders --resource-pattern-type match       all that concerns this topic
+    pylogd acls list --topic orders --resource-pattern-type match
     pylogd acls add --allow-principal User:alice --producer --topic orders
-    pylogd acls add --allow-principal User:bob --consumer --topic orders --group billing
-    pylogd acls add --deny-principal 'User:*' --deny-host 10.9.0.0/16 --operation Write --topic '*'
+    pylogd acls add --allow-principal User:bob --consumer \\
+        --topic orders --group billing
+    pylogd acls add --deny-principal 'User:*' --deny-host 10.9.0.0/16 \\
+        --operation Write --topic '*'
     pylogd acls remove --topic orders
     """
 
@@ -103,14 +106,14 @@ def _check_operations(_ctx: click.Context, _parameter: click.Parameter, words: S
 @acls.command("list")
 @_resources([name.lower() for name in PATTERNS], "any")
 @click.option("-p", "--principal", "principals", multiple=True, metavar="TYPE:NAME", help="Only of these. Repeatable.")
-@json_option
+@output_option
 @bootstrap_option
-def list_(pattern: str, principals: Sequence[str], as_json: bool, bootstrap: str, **resources: Any) -> None:
+def list_(pattern: str, principals: Sequence[str], bootstrap: str, **resources: Any) -> None:
     """List ACLs: all, or those of some resources or principals.
 
     With --resource-pattern-type match, everything that concerns the resources: prefixes of their names and * too.
 
-    In a pipe, a line for each ACL: resource, pattern, name, permission, operation, principal, host.
+    Prints for each ACL: resource, pattern, name, permission, operation, principal, host.
     """
     named = [*_named(resources)] or [("ANY", None)]
     filters = [
@@ -118,7 +121,7 @@ def list_(pattern: str, principals: Sequence[str], as_json: bool, bootstrap: str
     ]
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = sorted({acl for wanted in filters for acl in admin.list_acls(wanted)})
-    _show(found, as_json)
+    _show(found)
 
 
 @acls.command()
@@ -129,8 +132,10 @@ def add(bootstrap: str, **options: Any) -> None:
     """Add ACLs. Those that exist stay.
 
     \b
-    pylogd acls add --allow-principal User:alice --operation Read --topic orders --group billing
-    pylogd acls add --allow-principal User:alice --producer --topic logs- --resource-pattern-type prefixed
+    pylogd acls add --allow-principal User:alice --operation Read \\
+        --topic orders --group billing
+    pylogd acls add --allow-principal User:alice --producer \\
+        --topic logs- --resource-pattern-type prefixed
     pylogd acls add --allow-principal User:admin --operation Alter --cluster
     """
     wanted = [acl for acl in _acls(options) if acl.principal]
@@ -150,16 +155,17 @@ def add(bootstrap: str, **options: Any) -> None:
 @_resources([name.lower() for name in PATTERNS], "literal")
 @_entries
 @click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Don't ask for confirmation.")
-@json_option
+@output_option
 @bootstrap_option
-def remove(yes: bool, as_json: bool, bootstrap: str, **options: Any) -> None:
+def remove(yes: bool, bootstrap: str, **options: Any) -> None:
     """Remove ACLs: all of some resources, or those of some principals. On a terminal, asks for confirmation.
 
     Prints the ACLs that were removed.
 
     \b
-    pylogd acls remove --topic orders                                     all ACLs of the topic
-    pylogd acls remove --topic orders --allow-principal User:alice --operation Read
+    pylogd acls remove --topic orders            all ACLs of the topic
+    pylogd acls remove --topic orders --allow-principal User:alice \\
+        --operation Read
     """
     filters = [_filter(acl, options) for acl in _acls(options)]
     with connect(bootstrap) as connected, Admin(connected) as admin:
@@ -167,11 +173,11 @@ def remove(yes: bool, as_json: bool, bootstrap: str, **options: Any) -> None:
         if not found:
             note("There are no such ACLs.")
         elif not yes and sys.stdin.isatty():
-            print_table(_COLUMNS, map(_row, found), for_people=True)
+            print_records(_COLUMNS, [acl._asdict() for acl in found])
             if not confirmed(f"Remove these {len(found)} ACLs?"):
                 raise click.exceptions.Exit(1)
         removed = admin.delete_acls(filters) if found else []
-    _show(removed, as_json)
+    _show(removed)
 
 
 def _named(options: Mapping[str, Any]) -> Iterable[tuple[str, str | None]]:
@@ -239,8 +245,5 @@ def _text(acl: Acl) -> str:
     return " ".join(_row(acl))
 
 
-def _show(found: Sequence[Acl], as_json: bool) -> None:
-    if as_json:
-        print_json([acl._asdict() for acl in found])
-    else:
-        print_table(_COLUMNS, map(_row, found))
+def _show(found: Sequence[Acl]) -> None:
+    print_records(_COLUMNS, [acl._asdict() for acl in found])

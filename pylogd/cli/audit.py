@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylogd.cli.audit_service import report, serve, wait
-from pylogd.cli.common import bootstrap_option, format_time, json_option, kafka_options
-from pylogd.cli.output import note, print_json, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, format_time, kafka_options
+from pylogd.cli.output import note, output_option, print_records
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.core.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
@@ -23,7 +24,7 @@ EXIT_INCOMPLETE = 1
 EXIT_UNKNOWN = 3
 
 
-class _AuditGroup(click.Group):
+class _AuditGroup(Commands):
     """A group of commands, of which `check` need not be named: `pylogd audit TOPIC...` is `pylogd audit check ...`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -33,7 +34,7 @@ class _AuditGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_AuditGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_AuditGroup)
 def audit() -> None:
     """Verify that every record that producers reported arrived.
 
@@ -43,7 +44,7 @@ def audit() -> None:
     pylogd audit flights --lake /data/lake            check once, with Spark
     pylogd audit serve flights                        check continuously
     pylogd audit report flights                       what that found
-    pylogd audit wait flights 2026-11-23T07           wait until an hour is complete
+    pylogd audit wait flights 2026-11-23T07         wait until an hour is complete
     """
 
 
@@ -78,11 +79,11 @@ audit.add_command(wait)
     help="Plot completeness over time to a PNG or SVG file.",
 )
 @spark_options
-@json_option
+@output_option
 @click.pass_context
 def check(
     ctx: click.Context, topics: tuple[str, ...], bootstrap: str, reports: str, received: str | None, lake: str | None,
-    grace: float, picture: Path | None, master: str, confs: dict[str, str], as_json: bool,
+    grace: float, picture: Path | None, master: str, remote: str | None, confs: dict[str, str],
 ) -> None:  # fmt: skip
     """Compare what producers delivered to TOPICS with what was received, window by window.
 
@@ -102,11 +103,11 @@ def check(
     check_there(bootstrap, [reports] if received or lake else [reports, *topics])
     if received:
         check_there(received, topics)
-    with on_spark(master, confs, "pylogd audit") as spark:
+    with on_spark(master, remote, confs, "pylogd audit") as spark:
         windows = _compare(spark, topics, bootstrap, reports, received, lake, until)
     if picture is not None:
         _draw(windows, picture)
-    _print(windows, as_json)
+    _print(windows)
     ctx.exit(_exit_code(windows))
 
 
@@ -155,7 +156,7 @@ def _draw(windows: list[Completeness], picture: Path) -> None:
         raise click.ClickException(f"can't plot to {picture}: {error}") from error
 
 
-def _print(windows: list[Completeness], as_json: bool) -> None:
+def _print(windows: list[Completeness]) -> None:
     if not windows:
         note("nothing to compare: no window has ended yet")
     columns = [
@@ -169,8 +170,4 @@ def _print(windows: list[Completeness], as_json: bool) -> None:
         )
         for w in windows
     ]  # fmt: skip
-    if as_json:
-        for row in rows:
-            print_json(dict(zip(columns, row, strict=True)))
-    else:
-        print_table(columns, rows)
+    print_records(columns, [dict(zip(columns, row, strict=True)) for row in rows], lines=True)

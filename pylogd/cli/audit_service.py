@@ -3,17 +3,19 @@
 # ruff: noqa: PLC0415 - Twisted, and modules that need the extra, are imported when a command runs
 from __future__ import annotations
 
-import sys
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, http_endpoint, json_option, parse_time
+from pylogd.cli.common import bootstrap_option, connect, http_endpoint, parse_time
 from pylogd.cli.common import security as client_security
-from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.cli.log_options import begin_log, log_options
+from pylogd.cli.output import note, output_option, print_document, print_line, print_records
 from pylogd.client.core.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
 
@@ -49,6 +51,11 @@ _markers_option = click.option(
     "--markers", default=_MARKERS, show_default=True, metavar="TOPIC", help="The compacted topic of markers."
 )
 
+_NOTHING: Final = (
+    "no window was judged since then: a service judges a window some seconds after its end (--grace), and begins with "
+    "the first whole window after its first start, unless --since says otherwise"
+)
+
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
@@ -75,6 +82,7 @@ _markers_option = click.option(
               help="How often to look for new commits of tables.")  # fmt: skip
 @click.option("-l", "--listen", metavar="HOST:PORT",
               help="Serve metrics and the report here by HTTP; port 0 picks a free port.")  # fmt: skip
+@log_options
 @click.pass_context
 def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen: str | None, **given: Any) -> None:
     """Audit TOPICS continuously, until SIGTERM or Ctrl-C.
@@ -85,7 +93,8 @@ def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen
 
     \b
     pylogd audit serve flights --listen 127.0.0.1:8090
-    pylogd audit serve flights --stage lake=table:/data/lake --marker-files /data/lake/_complete
+    pylogd audit serve flights --stage lake=table:/data/lake \\
+        --marker-files /data/lake/_complete
     pylogd audit serve flights --stage mirror=cluster:mirror:9092,via=mirror
     """
     opening = _extra("pylogd.audit.opening")
@@ -124,8 +133,7 @@ def _serve(
 ) -> int:
     from pylogd.audit.process import AuditProcess
     from pylogd.audit.windows import LedgerOptions
-    from pylogd.process.logs import log_to
-    from pylogd.process.shell import Shell, process_reactor, run_in_foreground
+    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
     windows = LedgerOptions(
@@ -134,14 +142,14 @@ def _serve(
     )  # fmt: skip
     if windows.period_ms % windows.width_ms:
         raise click.BadParameter("a period has to be a multiple of a window", param_hint="--window")
-    log_to(sys.stderr)
+    output = begin_log(reactor, given["logfile"], given["log_format"])
     address = listen and http_endpoint(listen)
     process = AuditProcess(
         reactor, options, windows, descriptions, listen=address, look_seconds=given["interval"], now_ms=wall_ms
     )  # fmt: skip
-    shell = Shell(reactor, process, process.describe)
-    shell.announce = print_line
-    return run_in_foreground(shell, reactor, "pylogd audit serve")
+    shell = TunedShell(reactor, process, process.describe)
+    shell.announce_to(print_line, output)
+    return run_in_foreground(shell, reactor, "pylogd audit serve", output.style)
 
 
 @click.command()
@@ -152,11 +160,11 @@ def _serve(
 @click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with a chart.")
 @click.option("--svg", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Write the chart.")
 @click.option("--all", "everything", is_flag=True, help="Also print windows that are complete.")
-@json_option
+@output_option
 @click.pass_context
 def report(
     ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, state: str, since: str, page: Path | None,
-    picture: Path | None, everything: bool, as_json: bool,
+    picture: Path | None, everything: bool,
 ) -> None:  # fmt: skip
     """Show what `pylogd audit serve` found: windows by stage, of TOPICS or of all.
 
@@ -181,9 +189,9 @@ def report(
     if picture is not None:
         picture.write_text(as_svg(rows, stages, width_ms), "utf-8")
     verdicts = {row.judgement.verdict for row in rows}
-    _print_rows([row for row in rows if everything or row.judgement.verdict != "complete"], as_json)
+    _print_rows([row for row in rows if everything or row.judgement.verdict != "complete"])
     complete = sum(row.judgement.verdict == "complete" for row in rows)
-    note(f"{complete} of {len(rows)} windows are complete" if rows else "there are no windows since then")
+    note(f"{complete} of {len(rows)} windows are complete" if rows else _NOTHING)
     ctx.exit(_exit_status(verdicts))
 
 
@@ -193,13 +201,10 @@ def _exit_status(verdicts: set[Verdict]) -> int:
     return 0 if verdicts == {"complete"} else EXIT_UNKNOWN
 
 
-def _print_rows(rows: Sequence[Row], as_json: bool) -> None:
+def _print_rows(rows: Sequence[Row]) -> None:
     documents = [row.as_document() for row in rows]
-    if as_json:
-        for document in documents:
-            print_json(document)
-    elif documents:
-        print_table(list(documents[0]), [tuple(document.values()) for document in documents])
+    if documents:
+        print_records(list(documents[0]), documents, lines=True)
 
 
 def _read_rows(bootstrap: str, state: str) -> tuple[list[Row], int]:
@@ -241,16 +246,15 @@ def _records(bootstrap: str, topic: str, deadline: Callable[[], bool] | None) ->
 @click.command()
 @click.argument("topic")
 @click.argument("period")
-@bootstrap_option
+@partial(bootstrap_option, timeout="--broker-timeout")
 @click.option("--stage", default="serving", show_default=True, help="The stage.")
 @_markers_option
 @click.option("--timeout", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
               help="How long to wait for the marker; by default not at all.")  # fmt: skip
-@json_option
+@output_option
 @click.pass_context
 def wait(
-    ctx: click.Context, /, topic: str, period: str, bootstrap: str, stage: str, markers: str, timeout: float,
-    as_json: bool,
+    ctx: click.Context, /, topic: str, period: str, bootstrap: str, stage: str, markers: str, timeout: float
 ) -> None:  # fmt: skip
     """Wait until the PERIOD of a TOPIC is decided at a stage, and say whether it is complete.
 
@@ -258,7 +262,8 @@ def wait(
     unknown, or not decided within --timeout.
 
     \b
-    pylogd audit wait flights 2026-11-23T07 --stage lake --timeout 3600 && spark-submit daily.py
+    pylogd audit wait flights 2026-11-23T07 --stage lake --timeout 3600 \\
+        && spark-submit daily.py
     """
     _extra("pylogd.audit.markers")
     found = _find_marker(bootstrap, markers, (stage, topic, period), timeout)
@@ -269,7 +274,8 @@ def wait(
         f"{topic} {period} at {stage}: {found.verdict}. Reported {found.reported}, received {found.received}, missing "
         f"{found.missing}, lost {found.lost}, duplicates {found.duplicates}, unreported {found.unreported}"
     )
-    print_line(found.encode().decode() if as_json else line)
+    if not print_document(json.loads(found.encode())):
+        print_line(line)
     ctx.exit(_exit_status({found.verdict}))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pylogd.cli.log_options import log_options, open_log
 from pylogd.cli.output import note, print_line
 from pylogd.config import ConfigError
 from pylogd.process import options
@@ -25,22 +26,24 @@ BAD_SETTINGS = 2
 @click.option("-n", "--node-id", type=click.IntRange(0), help=options.NODE_ID)
 @click.option("-a", "--advertised", metavar="HOST:PORT", help=options.ADVERTISED)
 @click.option("--profile", metavar="NAME", help=options.PROFILE)
-@click.option("--logfile", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Write the log to a file instead of standard error. SIGHUP reopens it.")  # fmt: skip
+@log_options
 @click.option("-s", "--set", "assignments", multiple=True, metavar="NAME=VALUE", help=options.SET)
 @click.pass_context
 def broker(
     ctx: click.Context, listen: Sequence[str], data: Sequence[str], config: Path | None, node_id: int | None,
-    advertised: str | None, profile: str | None, logfile: Path | None, assignments: Sequence[str],
+    advertised: str | None, profile: str | None, logfile: Path | None, log_format: str,
+    assignments: Sequence[str],
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
 
-    Once the broker listens, one line on standard output says where. The log goes to standard error. SIGHUP reloads the
-    settings file: settings that can change at run time take effect, and the log names those that need a restart.
+    Once the broker listens, one line on standard output says where; with --log-format json, only the log says it. The
+    log goes to standard error. SIGHUP reloads the settings file: settings that can change at run time take effect, and
+    the log names those that need a restart.
 
     \b
     pylogd broker --listen 127.0.0.1:9092 --data /var/lib/pylogd
-    pylogd broker --listen 127.0.0.1:0 --data /tmp/scratch --set log.segment.bytes=16777216
+    pylogd broker --listen 127.0.0.1:0 --data /tmp/scratch \\
+        --set log.segment.bytes=16777216
     pylogd broker --config /etc/pylogd/pylogd.toml
     pylogd broker --profile online --set zookeeper.connect=zk1:2181/pylogd
     """
@@ -54,11 +57,5 @@ def broker(
         ctx.exit(BAD_SETTINGS)
     pause_garbage_collector()
     from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
-    from pylogd.process.logs import LogFile  # noqa: PLC0415
 
-    try:
-        log_file = None if logfile is None else LogFile(str(logfile.absolute()))
-    except OSError as error:
-        note(f"pylogd broker: can't write to {logfile}: {error.strerror}")
-        ctx.exit(BAD_SETTINGS)
-    ctx.exit(run_broker(settings, print_line, log_file=log_file))
+    ctx.exit(run_broker(settings, print_line, open_log(logfile, log_format)))

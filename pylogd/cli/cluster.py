@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -12,11 +11,14 @@ from typing import Any, NamedTuple
 
 import click
 
-from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, json_option
-from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.cli.broker_summary import BROKER_COLUMNS, broker_summaries
+from pylogd.cli.cluster_health import health
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes
+from pylogd.cli.cordoning import set_cordoned
+from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
-from pylogd.config.storage import ALL_DIRECTORIES
 from pylogd.errors import ErrorCode, KafkaError, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
@@ -32,24 +34,18 @@ class _Labels(NamedTuple):
     topics: dict[str, str]
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@json_option
+@click.group(cls=Commands, invoke_without_command=True)
+@output_option
 @bootstrap_option
 @click.pass_context
-def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
+def cluster(ctx: click.Context, bootstrap: str) -> None:
     """Show the brokers of a cluster and their data directories, or run one of the commands below.
 
-    In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes, and online, offline
-    or cordoned (online, but without new partitions).
+    Prints for each data directory: broker, host, port, directory, partitions, bytes, state: online, offline or cordoned
+    (online, but without new partitions).
 
     \b
-    pylogd cluster                              brokers and data directories
-    pylogd cluster describe                     leaders, and replicas that are not in sync
-    pylogd cluster elect                        let the preferred replicas lead again
-    pylogd cluster reopen 2 /data/b             use a repaired log directory again
-    pylogd cluster cordon 2                     place no new replicas on broker 2
-    pylogd cluster label 2 online ssd           broker 2 carries these labels
-    pylogd cluster up -n 3 --data /tmp/cluster  run a test cluster on this machine
+    pylogd cluster  brokers and data directories
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -57,38 +53,38 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
         found = admin.describe_cluster()
         directories = admin.describe_log_dirs(broker.node_id for broker in found.brokers)
     brokers = {broker.node_id: broker for broker in found.brokers}
-    if as_json:
-        print_json(
-            {
-                "cluster_id": found.cluster_id,
-                "controller": found.controller,
-                "brokers": [broker._asdict() for broker in found.brokers],
-                "log_dirs": [_directory(one) for one in directories],
-            }
-        )
-        return
-    rows: list[list[object]] = []
-    for d in directories:
-        total = sum(d.sizes.values())
-        size: object = format_bytes(total) if sys.stdout.isatty() else total
-        state = "offline" if d.error is not None else "cordoned" if d.cordoned else "online"
-        host, port = brokers[d.broker].host, str(brokers[d.broker].port)
-        rows.append([str(d.broker), host, port, d.path, len(d.sizes), size, state])
-    print_table([">broker", "host", ">port", "directory", ">partitions", ">size", "state"], rows)
+    records = [_directory(one, brokers.get(one.broker)) for one in directories]
+    document = {
+        "cluster_id": found.cluster_id,
+        "controller": found.controller,
+        "brokers": [{"broker": one.node_id, **_without_id(one)} for one in found.brokers],
+        "log_dirs": records,
+    }
+    if not print_document(document):
+        columns = [">broker", "host", ">port", "directory", ">partitions", ">bytes", "state"]
+        print_records(columns, records, {"bytes": format_bytes})
+
+
+def _without_id(broker: Broker) -> dict[str, Any]:
+    return {"host": broker.host, "port": broker.port, "rack": broker.rack}
+
+
+cluster.add_command(health)
 
 
 @cluster.command()
 @click.option("--under-replicated", is_flag=True, help="Show only partitions with replicas that are not in sync.")
 @click.option("--misplaced", is_flag=True, help="Show only partitions with replicas on brokers without the topic's "
               "label.")  # fmt: skip
-@json_option
+@output_option
 @bootstrap_option
-def describe(under_replicated: bool, misplaced: bool, as_json: bool, bootstrap: str) -> None:
+def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
     """Show controller, leaders, labels, and replicas that are not in sync or not where their topic's label is.
 
-    In a pipe, a line for each partition with replicas that are not in sync: topic, partition, leader, replicas, in-sync
-    replicas, eligible replicas, last known eligible replicas. With --misplaced, a line for each partition with replicas
-    on brokers without the topic's label: topic, partition, label, replicas, misplaced replicas.
+    Brokers that have replicas and are down are shown too. For each partition with replicas that are not in sync prints:
+    topic, partition, leader, replicas, isr, elr (eligible replicas), last_known_elr. With --misplaced, for each
+    partition with replicas on brokers without the topic's label: topic, partition, label, replicas, misplaced. tsv has
+    only these partitions.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
@@ -97,37 +93,31 @@ def describe(under_replicated: bool, misplaced: bool, as_json: bool, bootstrap: 
         outside = _outside(topics, labels, admin.reassignments() if any(labels.topics.values()) else {})
         lagging = [(topic, one) for topic in topics for one in topic.partitions if len(one.isr) < len(one.replicas)]
         eligible = _eligible(admin, {topic.name for topic, _ in lagging})
-    summary = [_summary(broker, topics, labels) for broker in found.brokers]
-    if as_json:
-        print_json(
-            {
-                "cluster_id": found.cluster_id,
-                "controller": found.controller,
-                "brokers": summary,
-                "leaderless": sum(one.leader < 0 for topic in topics for one in topic.partitions),
-                "under_replicated": [_partition(topic, one, eligible) for topic, one in lagging],
-                "misplaced": outside,
-            }
-        )
+    summary = broker_summaries(found.brokers, topics, labels.brokers)
+    document = {
+        "cluster_id": found.cluster_id,
+        "controller": found.controller,
+        "brokers": summary,
+        "leaderless": sum(one.leader < 0 for topic in topics for one in topic.partitions),
+        "under_replicated": [_partition(topic, one, eligible) for topic, one in lagging],
+        "misplaced": outside,
+    }
+    if print_document(document):
         return
-    if outside and (misplaced or (sys.stdout.isatty() and not under_replicated)):
-        cells = ([_cell(value) for value in row.values()] for row in outside)
-        print_table(["topic", ">partition", "label", "replicas", "misplaced"], cells)
+    everything = not under_replicated and not misplaced and output_format() != "tsv"
+    if everything:
+        print_line(f"cluster {found.cluster_id}, controller is broker {found.controller}")
+        print_records(BROKER_COLUMNS, summary)
+        print_line("")
+    if misplaced or (everything and outside):
+        print_records(["topic", ">partition", "label", "replicas", "misplaced"], outside)
     if misplaced:
         return
-    if sys.stdout.isatty() and not under_replicated:
-        print_line(f"cluster {found.cluster_id}, controller is broker {found.controller}")
-        columns = [">broker", "address", "rack", "labels", ">replicas", ">leads", ">should lead", ">not in sync"]
-        print_table(columns, [[_cell(value) for value in one.values()] for one in summary])
-        if not lagging:
-            print_line("all replicas are in sync")
-            return
-    rows = []
-    for topic, one in lagging:
-        may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOT_ELIGIBLE)
-        nodes = (one.replicas, one.isr, may_lead.eligible, may_lead.last_known)
-        rows.append([topic.name, one.index, str(one.leader), *map(_ids, nodes)])
-    print_table(["topic", ">partition", ">leader", "replicas", "in sync", "eligible", "last eligible"], rows)
+    if everything and not lagging:
+        print_line("all replicas are in sync")
+    else:
+        columns = ["topic", ">partition", ">leader", "replicas", "isr", "elr", "last_known_elr"]
+        print_records(columns, [_partition(topic, one, eligible) for topic, one in lagging])
 
 
 @cluster.command()
@@ -182,7 +172,7 @@ def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
     partitions that are there stay in use: `pylogd reassign` moves them.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        where = _cordon(admin, broker, directories, True)
+        where = set_cordoned(admin, broker, directories, True)
     note(f"broker {broker}: {where} will get no new partitions")
 
 
@@ -193,7 +183,7 @@ def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
 def uncordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
     """Place new partitions again in data DIRECTORIES of BROKER, or, without any, in all of them."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        where = _cordon(admin, broker, directories, False)
+        where = set_cordoned(admin, broker, directories, False)
     note(f"broker {broker}: {where} may get new partitions again")
 
 
@@ -212,21 +202,6 @@ def label(broker: int, labels: Sequence[str], bootstrap: str) -> None:
     note(f"broker {broker} carries {', '.join(labels) or 'no label'}")
 
 
-def _cordon(admin: Admin, broker: int, directories: Sequence[str], cordoned: bool) -> str:
-    """Cordon or uncordon data directories of a broker, all of them if none is named. Return which, in words."""
-    found = {one.path: one.cordoned for one in admin.describe_log_dirs([broker])}
-    chosen = [os.path.normpath(path) for path in directories] or list(found)
-    if unknown := [path for path in chosen if path not in found]:
-        raise click.ClickException(
-            f"broker {broker} has no data directory {', '.join(unknown)}: it has {', '.join(sorted(found))}"
-        )
-    found.update(dict.fromkeys(chosen, cordoned))
-    paths = sorted(path for path, holds in found.items() if holds)
-    value = ALL_DIRECTORIES if cordoned and not directories else ",".join(paths)
-    admin.alter_configs("broker", str(broker), {"cordoned.log.dirs": value})
-    return ", ".join(chosen) if directories else "all data directories"
-
-
 @cluster.command()
 @click.option("-n", "--brokers", "count", type=click.IntRange(1, 100), default=3, show_default=True,
               help="Number of brokers.")  # fmt: skip
@@ -235,12 +210,14 @@ def _cordon(admin: Admin, broker: int, directories: Sequence[str], cordoned: boo
 @click.option("-p", "--port", type=click.IntRange(0, 65000), default=9092, show_default=True,
               help="Port of the first broker; the others use the following ports, and then the listeners for passwords "
               "of --secure. 0 picks free ports.")  # fmt: skip
+@click.option("--zookeeper-port", type=click.IntRange(0, 65535), default=0, show_default=True,
+              help="Port of ZooKeeper. 0 picks a free port.")  # fmt: skip
 @click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="A setting for all brokers; see `pylogd settings`.")  # fmt: skip
 @click.option("--secure", is_flag=True, help="Encrypt all connections, and let in those only that show a certificate "
               "or, on further ports, know a password: makes an authority, certificates, users with passwords, and "
               "configurations for clients.")  # fmt: skip
-def up(count: int, data: Path, port: int, settings: dict[str, str], secure: bool) -> None:
+def up(count: int, data: Path, port: int, zookeeper_port: int, settings: dict[str, str], secure: bool) -> None:
     """Run a test cluster on this machine.
 
     Starts brokers and ZooKeeper, and stops them at Ctrl-C or SIGTERM.
@@ -249,13 +226,13 @@ def up(count: int, data: Path, port: int, settings: dict[str, str], secure: bool
     commands to try. With --secure, admin and alice have certificates, bob and carol passwords; admin may do everything,
     and the others may use topics and groups whose names begin with their own, such as bob-demo.
     If a broker ends, by kill -9 for instance, that is reported and the others continue. Not for production. Needs Java
-    and ZooKeeper's jars, which `pip install pyspark` brings.
+    and ZooKeeper's jars, which `pip install 'pylogd-broker[zookeeper]'` brings.
     """
     interrupted = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: interrupted.set())
     note(f"starting ZooKeeper and {count} brokers in {data.absolute()}")
-    with _cluster(secure)(data, count, port=port, settings=settings) as running:
+    with _cluster(secure)(data, count, port=port, zookeeper_port=zookeeper_port, settings=settings) as running:
         print_line(f"zookeeper at {running.zookeeper.hosts}, pid {running.zookeeper.pid}")
         there = dict(running.brokers)
         for node, broker in there.items():
@@ -306,14 +283,6 @@ def _partition_of(text: str) -> tuple[str, int]:
     return topic, int(index)
 
 
-def _ids(nodes: tuple[int, ...]) -> str:
-    return ",".join(map(str, nodes))
-
-
-def _cell(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def _labels(admin: Admin, topics: Sequence[Topic]) -> _Labels:
     """Return the labels of brokers and topics; none where this client may not read settings."""
     try:
@@ -347,21 +316,6 @@ def _outside(
     return rows
 
 
-def _summary(broker: Broker, topics: Sequence[Topic], labels: _Labels) -> dict[str, Any]:
-    node = broker.node_id
-    held = [one for topic in topics for one in topic.partitions if node in one.replicas]
-    return {
-        "broker": str(node),
-        "address": f"{broker.host}:{broker.port}",
-        "rack": broker.rack or "",
-        "labels": list(labels.brokers.get(node, ())),
-        "replicas": len(held),
-        "leads": sum(one.leader == node for one in held),
-        "should_lead": sum(one.replicas[0] == node for one in held),
-        "not_in_sync": sum(node not in one.isr for one in held),
-    }
-
-
 def _eligible(admin: Admin, topics: set[str]) -> dict[TopicPartition, EligibleReplicas]:
     try:
         return admin.eligible_replicas(topics)
@@ -382,9 +336,11 @@ def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, Elig
     }
 
 
-def _directory(d: LogDir) -> dict[str, Any]:
+def _directory(d: LogDir, broker: Broker | None) -> dict[str, Any]:
     return {
-        "broker": d.broker, "path": d.path, "error": d.error, "partitions": len(d.sizes),
+        "broker": d.broker, "host": None if broker is None else broker.host,
+        "port": None if broker is None else broker.port, "directory": d.path, "partitions": len(d.sizes),
         "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,
+        "state": "offline" if d.error is not None else "cordoned" if d.cordoned else "online", "error": d.error,
         "cordoned": d.cordoned,
     }  # fmt: skip

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from pylogd.cli.output import default_format
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
+    from pylogd.cli.client_file import Profile
     from pylogd.client import Cluster, SecurityOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,51 +28,120 @@ _PROPERTIES = "pylogd.properties"  # where a command's context keeps them
 _SECURITY = "pylogd.security"
 _MEMBER = "pylogd.member"
 _REGISTRY = "pylogd.registry"
+_PROFILE = "pylogd.profile"
+_PROFILE_NAMED = "pylogd.profile.named"
+_TIMEOUT = "pylogd.timeout"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def bootstrap_option(function: Function) -> Function:
-    """Add the options `--bootstrap-server` and `--command-config` to a command."""
-    with_config = click.option(
-        "--command-config",
-        metavar="FILE",
-        envvar="PYLOGD_COMMAND_CONFIG",
-        expose_value=False,
-        callback=_read_config,
-        help="Properties of TLS, SASL and members of groups, named as in Kafka. Also from PYLOGD_COMMAND_CONFIG.",
-    )(function)
-    return click.option(
-        "-b",
-        "--bootstrap-server",
-        "bootstrap",
-        metavar="HOST:PORT[,...]",
-        envvar="PYLOGD_BOOTSTRAP_SERVER",
-        default=DEFAULT_BOOTSTRAP,
-        show_default=True,
-        callback=_check_addresses,
-        help="Brokers to connect to first. Also from PYLOGD_BOOTSTRAP_SERVER.",
-    )(with_config)
+def bootstrap_option(function: Function, *, timeout: str = "--timeout") -> Function:
+    """Add the options that say which cluster a command talks to, and how: the command has the parameter `bootstrap`.
+
+    timeout: the name of the option with the time to wait for a broker.
+    """
+    for option in (
+        click.option("--command-config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG", expose_value=False,
+                     is_eager=True,  # options of a command may replace what it says
+                     callback=_read_config, help="Properties of TLS, SASL and members of groups, named as in Kafka. "
+                     "Also from PYLOGD_COMMAND_CONFIG."),
+        click.option(timeout, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+                     expose_value=False, callback=_keep_timeout, help="How long to wait for an answer, and for a "
+                     "broker that can't be reached  [default: 30 for an answer, 0 to reach one]"),
+        click.option("--profile", metavar="NAME", expose_value=False, is_eager=True, callback=_read_profile,
+                     shell_complete=_profile_names,
+                     help="Profile of the client file; see `pylogd profiles`. Also from PYLOGD_PROFILE."),
+        click.option("-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT[,...]",
+                     envvar="PYLOGD_BOOTSTRAP_SERVER", default=DEFAULT_BOOTSTRAP, show_default=True,
+                     callback=_check_addresses, help="Brokers to connect to first. Also from "
+                     "PYLOGD_BOOTSTRAP_SERVER."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
 
 
-def _read_config(ctx: click.Context, _parameter: click.Parameter, path: str | None) -> None:
-    """Keep the properties of `--command-config` for the rest of the command."""
-    from pylogd.client.properties import is_security, member_options, parse_properties, security_from
+def _profile_names(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the profiles whose names begin with `incomplete`, for shells."""
+    from pylogd.cli.client_file import ClientFileError, read_client_file
 
-    if not path:
-        return
     try:
-        properties = parse_properties(Path(path).read_text("utf-8"))
+        return sorted(name for name in read_client_file().profiles if name.startswith(incomplete))
+    except ClientFileError:
+        return []
+
+
+def _read_profile(ctx: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Keep the profile of the client file for the rest of the command."""
+    from pylogd.cli.client_file import ClientFileError, read_client_file
+
+    try:
+        profile = read_client_file().profile(name or os.environ.get("PYLOGD_PROFILE", ""))
+    except ClientFileError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
+    ctx.meta[_PROFILE] = profile
+    ctx.meta[_PROFILE_NAMED] = name is not None
+    if profile is None:
+        return
+    if profile.output is not None:
+        default_format(ctx, profile.output)
+    if profile.properties and _PROPERTIES not in ctx.meta:  # --command-config replaces them
+        _keep_properties(ctx, f"profile {profile.name!r}", profile.properties)
+
+
+def profile_of(ctx: click.Context) -> Profile | None:
+    """Return the profile of the client file that the command uses, None for none."""
+    found: Profile | None = ctx.meta.get(_PROFILE)
+    return found
+
+
+def _in_place_of(ctx: click.Context, parameter: click.Parameter, value: str | None) -> bool:
+    """Return whether the profile decides: the option was not given, nor its variable, unless --profile was."""
+    source = ctx.get_parameter_source(parameter.name or "")
+    if source is ParameterSource.ENVIRONMENT:
+        return bool(ctx.meta.get(_PROFILE_NAMED))
+    return source is not ParameterSource.COMMANDLINE or value is None
+
+
+def _keep_timeout(ctx: click.Context, _parameter: click.Parameter, seconds: float | None) -> None:
+    profile = profile_of(ctx)
+    ctx.meta[_TIMEOUT] = seconds if seconds is not None or profile is None else profile.timeout
+
+
+def _read_config(ctx: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Keep the properties of `--command-config` for the rest of the command."""
+    from pylogd.client.properties import parse_properties
+
+    if path and not _in_place_of(ctx, parameter, path):
+        try:
+            _keep_properties(ctx, path, parse_properties(Path(path).read_text("utf-8")))
+        except OSError as error:
+            raise click.BadParameter(f"can't read {path}: {error.strerror}") from None
+        except ValueError as error:
+            raise click.BadParameter(f"{path}: {error}") from None
+
+
+def _keep_properties(ctx: click.Context, source: str, properties: Mapping[str, str]) -> None:
+    """Keep properties for the rest of the command. source: where they are from, for errors."""
+    from pylogd.client.properties import is_security, member_options, security_from
+
+    try:
         found = security_from(properties)
         ctx.meta[_MEMBER] = member_options(properties)
-    except OSError as error:
-        raise click.BadParameter(f"can't read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise click.BadParameter(f"{path}: {error}") from None
+        raise click.BadParameter(f"{source}: {error}") from None
     ctx.meta[_PROPERTIES] = {name: value for name, value in properties.items() if is_security(name)}
     ctx.meta[_SECURITY] = found
     ctx.meta[_REGISTRY] = {name: value for name, value in properties.items() if name.startswith("schema.registry.")}
+
+
+def replace_properties(ctx: click.Context, properties: Mapping[str, str]) -> None:
+    """Let properties, named as in Kafka, replace or add to those of `--command-config`. Raises ValueError."""
+    from pylogd.client.properties import security_from
+
+    merged = {**ctx.meta.get(_PROPERTIES, {}), **properties}
+    ctx.meta[_SECURITY] = security_from(merged)
+    ctx.meta[_PROPERTIES] = merged
 
 
 def security() -> SecurityOptions | None:
@@ -92,7 +165,7 @@ def member_settings(protocol: str | None) -> dict[str, Any]:
 
 
 def kafka_options() -> dict[str, str]:
-    """Return the same as options of the Spark source."""
+    """Return the command's properties, of TLS and SASL and others that it was given, as options of the Spark source."""
     properties: dict[str, str] = click.get_current_context().meta.get(_PROPERTIES, {})
     return {f"kafka.{name}": value for name, value in properties.items()}
 
@@ -104,22 +177,32 @@ def registry_settings() -> dict[str, str]:
 
 
 def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
-    """Return a connection to a cluster. An unreachable cluster raises at once: a person waits for the command."""
-    from pylogd.client import Cluster
+    """Return a connection to a cluster, which says so on standard error when an answer takes long.
 
-    return Cluster(
+    Without --timeout an unreachable cluster raises at once: a person waits for the command.
+    """
+    from pylogd.cli.waiting import WatchedCluster
+
+    ctx = click.get_current_context(silent=True)
+    seconds: float | None = None if ctx is None else ctx.meta.get(_TIMEOUT)
+    options = {} if seconds is None else {"request_timeout": seconds, "connect_timeout": min(seconds, 10.0)}
+    return WatchedCluster(
         bootstrap,
         client_id="pylogd-cli",
-        retry_timeout=_PATIENCE,
-        bootstrap_timeout=0.0,
+        retry_timeout=_PATIENCE if seconds is None else seconds,
+        bootstrap_timeout=0.0 if seconds is None else seconds,
         auto_create_topics=auto_create_topics,
         security=security(),
+        **options,
     )
 
 
-def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
+def _check_addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     from pylogd.client.core.model import parse_address
 
+    profile = profile_of(ctx)
+    if profile is not None and profile.bootstrap_server and _in_place_of(ctx, parameter, text):
+        text = profile.bootstrap_server
     try:
         for address in text.split(","):
             parse_address(address)
@@ -134,11 +217,6 @@ def http_endpoint(listen: str) -> str:
     if not port.isdigit() or not host or "=" in host:
         return listen
     return f"tcp:{port}:interface={host.strip('[]').replace(':', chr(92) + ':')}"
-
-
-def json_option(function: Function) -> Function:
-    """Add the option `--json` to a command."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> dict[str, str]:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import BinaryIO, Literal
 
 import click
 
-from pylogd.cli.common import (
-    bootstrap_option,
-    connect,
-    format_time,
-    member_settings,
-    parse_time,
-    text_or_base64,
-)
+from pylogd.cli.common import bootstrap_option, connect, member_settings, parse_time
+from pylogd.cli.completing import group_names, topic_names
 from pylogd.cli.output import note
+from pylogd.cli.schema_options import open_codec, read_schemas
+from pylogd.cli.selecting import matching, regex_option
 from pylogd.cli.stopping import Stop, terminable
-from pylogd.client import Consumer, Record, TopicPartition
+from pylogd.cli.templates import Decoding, Render, renderer
+from pylogd.client import Admin, Cluster, Consumer, Record, TopicPartition
 from pylogd.client.core.consumer.options import ConsumerOptions
-from pylogd.process.printable import printable, printable_json
 
 _NUMBER = re.compile(r"-?\d+")
 _POLL_SECONDS = 1.0
-Render = Callable[[Record], bytes]
 
 
 @click.command()
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=topic_names)
+@regex_option
 @click.option(
     "-p",
     "--partition",
@@ -40,22 +36,26 @@ Render = Callable[[Record], bytes]
     multiple=True,
     help="Read only this partition. Repeatable.",
 )
-@click.option("-g", "--group", metavar="GROUP",
+@click.option("-g", "--group", metavar="GROUP", shell_complete=group_names,
               help="Join this consumer group: share its partitions, start at its committed offsets, and commit "
               "what is printed.")  # fmt: skip
 @click.option("--group-protocol", "protocol", type=click.Choice(["classic", "consumer"]),
               help="With --group: classic, in which members assign the partitions, or consumer (KIP-848), in which the "
               "broker does  [default: group.protocol of --command-config, else classic]")  # fmt: skip
-@click.option("-f", "--from", "start", default="beginning", show_default=True, metavar="WHERE",
+@click.option("--from", "start", default="beginning", show_default=True, metavar="WHERE",
               help="Where to start: beginning, end, an offset, -N for the last N of each partition, or a time: "
               "2026-11-21T08:00, @1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
+@click.option("--to", "bound", metavar="WHERE",
+              help="Where to stop: end, an offset of each partition, or a time, but not after the present end. The "
+              "record there is not printed.")  # fmt: skip
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, show_default="follow",
-              help="Wait for new records, or stop at the current end.")  # fmt: skip
+              help="Wait for new records, or stop at the current end, as with --to end.")  # fmt: skip
 @click.option("-t", "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="Stop when no record arrives for this long.")  # fmt: skip
-@click.option("-o", "--format", "form", type=click.Choice(["plain", "key-value", "json"]), default="plain",
-              show_default=True, help="Output format. json has offset, time and headers as well.")  # fmt: skip
+@click.option("-f", "-o", "--format", "form", default="plain", show_default=True, metavar="FORMAT",
+              help="plain (values), key-value, json (a line with offset, time and headers too), or a template such as "
+              "'%k %v\\n'.")  # fmt: skip
 @click.option("--raw", is_flag=True,
               help="On a terminal, print keys and values as they are. By default control characters are escaped "
               "there.")  # fmt: skip
@@ -64,52 +64,84 @@ Render = Callable[[Record], bytes]
 )
 @click.option("--rack", metavar="RACK", help="Prefer replicas in this rack (the brokers' broker.rack, "
               "KIP-392).")  # fmt: skip
-@bootstrap_option
+@read_schemas
+@partial(bootstrap_option, timeout="--broker-timeout")
 def consume(
-    topics: Sequence[str], partitions: Sequence[int], group: str | None, protocol: str | None, start: str,
-    count: int | None, follow: bool, timeout: float | None, form: str, raw: bool, key_separator: str, rack: str | None,
-    bootstrap: str,
+    topics: Sequence[str], regex: bool, partitions: Sequence[int], group: str | None, protocol: str | None, start: str,
+    bound: str | None, count: int | None, follow: bool, timeout: float | None, form: str, raw: bool,
+    key_separator: str, rack: str | None, bootstrap: str, decode: str | None, registry: str | None,
 ) -> None:  # fmt: skip
-    """Print the records of TOPICS as they arrive, one per line.
+    """Print the records of TOPICS as they arrive, one per line. SIGTERM and Ctrl-C end it, after what was read.
 
     \b
-    pylogd consume events                                  from the beginning, until interrupted
-    pylogd consume events --from end                       only new records
-    pylogd consume events --until-end --format json | jq .value
-    pylogd consume events --from -10 --until-end           the last ten of each partition
-    pylogd consume events --from 15m --count 100
-    pylogd consume events --group billing                  as a member of a group, which shares the partitions
-    pylogd consume events --group billing --group-protocol consumer
+    pylogd consume events                                from the beginning on
+    pylogd consume events --from end                     only new records
+    pylogd consume events --until-end -f json | jq .value
+    pylogd consume events --from 2h --to 1h              an hour
+    pylogd consume --regex 'orders-.*' -f '%t/%p/%o %k=%v\\n'
+    pylogd consume events --from -10 --until-end         the last ten
+    pylogd consume events --group billing                as a member of a group
+
+    Fields of templates: %t topic, %p partition, %o offset, %k key, %v value, %K and %V their lengths in bytes (-1 for
+    null), %d time in milliseconds, %D in ISO 8601, %h headers, %H their number, %% a percent sign; escapes are \\n,
+    \\t, \\r, \\\\ and \\xHH.
 
     In a pipe or a file, keys and values are written as they are. On a terminal, control characters in them are shown
     as escapes such as \\x1b, unless --raw is given.
-
-    On SIGTERM or Ctrl-C the command prints what it has read, commits and leaves its group, and ends.
     """
-    render = _renderer(form, key_separator.encode(), escaped=sys.stdout.isatty() and not raw)
-    if group is not None:
-        _check_for_group(partitions, start)
-        reset: Literal["earliest", "latest"] = "earliest" if start == "beginning" else "latest"
-        options = ConsumerOptions(
-            group_id=group, auto_offset_reset=reset, client_rack=rack, **member_settings(protocol)
-        )  # fmt: skip
-        with terminable() as stop, connect(bootstrap) as connected, Consumer(connected, options) as consumer:
-            for topic in topics:
-                consumer.partitions(topic)  # raises for an unknown topic, which would otherwise be waited for
-            ends = _Ends(consumer, grouped=True)
-            consumer.subscribe(topics, on_assign=ends.assigned, on_revoke=ends.revoked)
-            _run(consumer, _Output(sys.stdout.buffer, render, stop), count, timeout, None if follow else ends)
-        return
-    with terminable() as stop, connect(bootstrap) as connected, Consumer(connected, client_rack=rack) as consumer:
-        chosen = [p for topic in topics for p in _partitions(consumer, topic, partitions)]
-        consumer.assign(_start(consumer, chosen, start))
-        ends = _Ends(consumer)
-        if not follow:
-            ends.assigned(chosen)
-        _run(consumer, _Output(sys.stdout.buffer, render, stop), count, timeout, None if follow else ends)
+    render = _render(form, key_separator, raw, (decode, registry))
+    bound = bound or (None if follow else "end")
+    with terminable() as stop, connect(bootstrap) as connected:
+        if regex:
+            with Admin(connected) as admin:
+                topics = matching(topics, (topic.name for topic in admin.list_topics()))
+        output = _Output(sys.stdout.buffer, render, stop)
+        if group is not None:
+            _check_for_group(partitions, start, bound)
+            reset: Literal["earliest", "latest"] = "earliest" if start == "beginning" else "latest"
+            options = ConsumerOptions(
+                group_id=group, auto_offset_reset=reset, client_rack=rack, **member_settings(protocol)
+            )  # fmt: skip
+            _as_member(connected, options, topics, output, (count, timeout, bound))
+            return
+        with Consumer(connected, client_rack=rack) as consumer:
+            chosen = [p for topic in topics for p in _partitions(consumer, topic, partitions)]
+            consumer.assign(_start(consumer, chosen, start))
+            ends = _Ends(consumer, lambda new: _bounds(consumer, new, bound or ""))
+            if bound:
+                ends.assigned(chosen)
+            _run(consumer, output, count, timeout, ends if bound else None)
 
 
-def _check_for_group(partitions: Sequence[int], start: str) -> None:
+def _as_member(
+    connected: Cluster, options: ConsumerOptions, topics: Sequence[str], output: _Output,
+    limits: tuple[int | None, float | None, str | None],
+) -> None:  # fmt: skip
+    """Print records as a member of a group. limits: --count, --timeout and --to."""
+    count, timeout, bound = limits
+    with Consumer(connected, options) as consumer:
+        for topic in topics:
+            consumer.partitions(topic)  # raises for an unknown topic, which would otherwise be waited for
+        ends = _Ends(consumer, lambda new: consumer.end_offsets(list(new)), grouped=True)
+        consumer.subscribe(topics, on_assign=ends.assigned, on_revoke=ends.revoked)
+        _run(consumer, output, count, timeout, ends if bound else None)
+
+
+def _render(form: str, separator: str, raw: bool, decoding: tuple[str | None, str | None]) -> Render:
+    """Return what writes records as the options say. decoding: --decode and --schema-registry. Raises BadParameter."""
+    parts, registry = decoding
+    try:
+        render = renderer(form, separator.encode(), escaped=sys.stdout.isatty() and not raw)
+        return render if parts is None else Decoding(render, open_codec(registry).decode, parts)
+    except ValueError as error:
+        was_from = form in ("beginning", "end") or _NUMBER.fullmatch(form) or parse_time(form) is not None
+        hint = f". To start there, use --from {form}" if was_from else ""
+        raise click.BadParameter(f"{error}{hint}", param_hint="--format") from None
+
+
+def _check_for_group(partitions: Sequence[int], start: str, bound: str | None) -> None:
+    if bound not in (None, "end"):
+        raise click.UsageError("a group can stop at the end only: --to end")
     if partitions:
         raise click.UsageError("--partition can't be used with --group: the group assigns the partitions")
     if start not in ("beginning", "end"):
@@ -120,10 +152,20 @@ def _check_for_group(partitions: Sequence[int], start: str) -> None:
 
 
 class _Ends:
-    """The end offsets of the partitions that are read, at the time of their assignment."""
+    """The offsets at which to stop, looked up when partitions are assigned.
 
-    def __init__(self, consumer: Consumer, *, grouped: bool = False) -> None:
+    look_up: returns them for partitions.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        look_up: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]],
+        *,
+        grouped: bool = False,
+    ) -> None:
         self._consumer = consumer
+        self._look_up = look_up
         self._grouped = grouped
         # In the newer protocol the first partitions may come later, when other members have given them up.
         self._may_be_none = consumer.options.group_protocol == "classic"
@@ -133,7 +175,7 @@ class _Ends:
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """Look up the end offsets of partitions that are read from now on."""
         self._begun |= bool(partitions) or self._may_be_none
-        self._ends.update(self._consumer.end_offsets(partitions))
+        self._ends.update(self._look_up(partitions))
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Forget partitions that are no longer read."""
@@ -195,6 +237,20 @@ def _partitions(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[T
     return [p for p in there if not wanted or p.partition in wanted]
 
 
+def _bounds(consumer: Consumer, partitions: Sequence[TopicPartition], bound: str) -> dict[TopicPartition, int]:
+    """Return the offset in each partition that `--to` stands for; not after the present end."""
+    ends = consumer.end_offsets(list(partitions))
+    if bound == "end":
+        return ends
+    if bound.isdecimal():
+        return {p: min(end, int(bound)) for p, end in ends.items()}
+    timestamp = parse_time(bound)
+    if timestamp is None:
+        raise click.BadParameter(f"{bound!r}: use end, an offset, or a time such as 15m", param_hint="--to")
+    found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp))
+    return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}
+
+
 def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> dict[TopicPartition, int]:
     """Return the offset in each partition that `--from` stands for."""
     begins = consumer.beginning_offsets(partitions)
@@ -217,36 +273,3 @@ def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> 
         )
     found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp))
     return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}
-
-
-def _renderer(form: str, separator: bytes, *, escaped: bool) -> Render:
-    if form == "json":
-        return _as_json
-    shown = _escaped if escaped else _raw
-    if form == "key-value":
-        return lambda record: b"%b%b%b\n" % (shown(record.key), separator, shown(record.value))
-    return lambda record: b"%b\n" % shown(record.value)
-
-
-def _raw(data: bytes | None) -> bytes:
-    return data or b""
-
-
-def _escaped(data: bytes | None) -> bytes:
-    """Return what a terminal can show safely: UTF-8 whose line ends and tabs are kept, all else escaped."""
-    return printable((data or b"").decode("utf-8", "backslashreplace"), keep="\n\t").encode()
-
-
-def _as_json(record: Record) -> bytes:
-    fields: dict[str, object] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "time": format_time(record.timestamp),
-        **text_or_base64("key", record.key),
-        **text_or_base64("value", record.value),
-    }
-    if record.headers:
-        fields["headers"] = [{"name": name, **text_or_base64("value", value)} for name, value in record.headers]
-    return printable_json(json.dumps(fields, ensure_ascii=False)).encode() + b"\n"

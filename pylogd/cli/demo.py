@@ -2,7 +2,8 @@
 
 The broker is started as a user starts it, on a temporary directory and a free port. pylogd's own client publishes,
 another project's client reads everything back, and a hash over each key's events in order is compared. Spark, where it
-is installed, loads the flights into a lake (`demo_spark`). At the end the broker must stop cleanly.
+is installed, loads the flights into a lake (`demo_spark`), which DuckDB queries (`demo_query`). At the end the broker
+must stop cleanly.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
     Starts a broker in a temporary directory, publishes the 336,776 departures from New York's airports in 2013 (one
     JSON event each, keyed by tail number), reads them back with another project's client, and checks that the count,
     the order within each key and the content are the same. Then Spark loads the events into a lake of Parquet files,
-    counts and draws the delays, and compares the lake with what the producer reported as delivered.
+    counts the delays, and compares the lake with what the producer reported as delivered. At last DuckDB counts the
+    same in the lake, and the delays are drawn.
 
     Exit status 0 if all of it is the same.
 
@@ -78,20 +80,27 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
 
 
 def _explore(address: str, topic: str, directory: Path, picture: Path | None, findings: _Flights | _Lines) -> bool:
-    """Load the flights into a lake with Spark, and compare its counts with ours. Return whether Spark could run."""
-    from pylogd.cli import demo_spark
+    """Load the flights into a lake with Spark, query it with Spark and DuckDB, and compare their counts with ours.
+
+    Return whether Spark could run.
+    """
+    from pylogd.cli import demo_query, demo_spark
 
     if not isinstance(findings, _Flights):
         return False
     if missing := demo_spark.what_is_missing():
         print_line(f"spark     not run: {missing}")
         return False
-    found = demo_spark.explore(address, topic, directory, picture, print_line)
+    found = demo_spark.explore(address, topic, directory, print_line)
     if found.counts != findings.counts:
         raise click.ClickException("Spark's counts of delays in the lake differ from those of the topic's reader")
     if not found.complete:
         raise click.ClickException("the audit found lost or duplicate events")
     print_line("spark     same counts as the reader; audit complete: the lake has each delivered event once")
+    counts = demo_query.query(found.lake, topic, print_line)
+    if counts is not None and counts != findings.counts:
+        raise click.ClickException("DuckDB's counts of delays in the lake differ from those of the topic's reader")
+    demo_query.draw(counts or found.counts, picture, print_line)
     return True
 
 
@@ -238,11 +247,9 @@ class _Flights:
         top = sorted(self._by(0).items(), key=lambda item: -item[1][0])[:_TOP]
         columns = [">flights", ">cancelled", ">minutes late on average"]
         airlines_first = [[names.get(str(code), code), *_figures(counts)] for code, counts in top]
-        print_table(["airline", *columns], airlines_first, for_people=True)
+        print_table(["airline", *columns], airlines_first)
         by_hour = sorted(self._by(1).items())
-        print_table(
-            ["hour", *columns], [[f"{hour:02}:00", *_figures(counts)] for hour, counts in by_hour], for_people=True
-        )
+        print_table(["hour", *columns], [[f"{hour:02}:00", *_figures(counts)] for hour, counts in by_hour])
 
 
 class _Lines:
@@ -261,7 +268,7 @@ class _Lines:
 
     def show(self) -> None:
         rows = [[str(index), *counts] for index, counts in sorted(self._partitions.items())]
-        print_table([">partition", ">lines", ">bytes", ">longest"], rows, for_people=True)
+        print_table([">partition", ">lines", ">bytes", ">longest"], rows)
 
 
 def _figures(counts: list[int]) -> list[object]:

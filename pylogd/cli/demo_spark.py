@@ -1,10 +1,10 @@
-"""The part of `pylogd demo` that runs on Spark: load the flights into a lake, count and draw delays, audit the lake.
+"""The part of `pylogd demo` that runs on Spark: load the flights into a lake, count delays, audit the lake.
 
 Strategy: one Spark session for all of it, with its log output in a file. Where Spark can't run, one line says why, and
 the demo continues without it.
 """
 
-# ruff: noqa: PLC0415 - Spark and matplotlib are imported when they are used
+# ruff: noqa: PLC0415 - Spark is imported when it is used
 from __future__ import annotations
 
 import importlib.util
@@ -12,9 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 import click
 
+from pylogd.cli.demo_query import Counts
 from pylogd.cli.spark import session
 from pylogd.client.core.audit import AUDIT_TOPIC
 
@@ -35,15 +35,14 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
 }
-Counts = dict[tuple[str, int], list[int]]  # carrier, hour -> flights, cancelled, minutes of delay of the others
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The results: counts by carrier and hour, the picture, and whether the lake has every message exactly once."""
+    """The results: the lake's counts by carrier and hour, and whether it has every message exactly once."""
 
+    lake: Path
     counts: Counts
-    picture: Path | None
     complete: bool
 
 
@@ -76,14 +75,14 @@ def _version(java: Path) -> int:
         return 0
 
 
-def explore(address: str, topic: str, directory: Path, picture: Path | None, say: Callable[[str], None]) -> Findings:
-    """Load the topic into a lake below `directory`, count the delays there, draw them and audit the lake."""
+def explore(address: str, topic: str, directory: Path, say: Callable[[str], None]) -> Findings:
+    """Load the topic into a lake below `directory`, count the delays there, and audit the lake."""
     with _quiet(directory / "spark.log"):
         clock = _Clock(say)
         spark = session("local[2]", _SETTINGS, "pylogd demo")
         try:
             clock.report("session on two threads of this machine")
-            return _explore(spark, address, topic, directory / "lake", picture, clock)
+            return _explore(spark, address, topic, directory / "lake", clock)
         finally:
             gateway = spark.sparkContext._gateway
             spark.stop()
@@ -92,7 +91,7 @@ def explore(address: str, topic: str, directory: Path, picture: Path | None, say
             gateway.proc.wait()
 
 
-def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | None, clock: _Clock) -> Findings:
+def _explore(spark: Any, address: str, topic: str, root: Path, clock: _Clock) -> Findings:
     from pylogd.spark.audit import Stage, compare
     from pylogd.spark.load import LoadPlan, load
     from pylogd.spark.opening import open_table
@@ -105,12 +104,6 @@ def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | N
     lake = spark.read.parquet(str(root))
     counts = _count(lake)
     clock.report("counted delays by carrier and hour in the lake")
-    if importlib.util.find_spec("matplotlib") is not None:
-        picture = picture or _new_picture()
-        _draw(counts, picture)
-        clock.report(f"drawn: {picture}")
-    else:
-        picture = None
     reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", address)
     windows = compare(reader.option("subscribe", AUDIT_TOPIC).load(), Stage(lake))
     reported, missing = sum(each.reported for each in windows), sum(each.missing for each in windows)
@@ -119,7 +112,7 @@ def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | N
         f"audit: {reported:,} delivered by the producer; "
         f"in the lake {missing:,} are missing and {duplicates:,} duplicate"
     )
-    return Findings(counts, picture, bool(windows) and all(each.is_complete for each in windows))
+    return Findings(root, counts, bool(windows) and all(each.is_complete for each in windows))
 
 
 def _count(lake: Any) -> Counts:
@@ -129,39 +122,6 @@ def _count(lake: Any) -> Counts:
     grouped = lake.select(event).select("e.*").groupBy("carrier", "hour")
     rows = grouped.agg(f.count("*"), f.count_if(f.isnull("dep_delay")), f.coalesce(f.sum("dep_delay"), f.lit(0)))
     return {(row[0], row[1]): [row[2], row[3], row[4]] for row in rows.collect()}
-
-
-def _new_picture() -> Path:
-    handle, path = tempfile.mkstemp(prefix="pylogd-demo-", suffix=".svg")
-    os.close(handle)
-    return Path(path)
-
-
-def _draw(counts: Counts, picture: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, both = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
-    for axes, at, name in zip(both, (1, 0), ("scheduled hour", "carrier"), strict=True):
-        late = _late(counts, at)
-        axes.bar([str(each) for each in late], list(late.values()))
-        axes.set_xlabel(name)
-    both[0].set_ylabel("minutes late on average")
-    figure.suptitle("Departures from New York's airports in 2013")
-    figure.savefig(picture)
-    plt.close(figure)
-
-
-def _late(counts: Counts, at: int) -> Mapping[str | int, float]:
-    """Return the average delay in minutes by one part of the key: 0 for the carrier, 1 for the hour."""
-    sums: dict[Any, list[int]] = {}
-    for key, (flights, cancelled, minutes) in counts.items():
-        found = sums.setdefault(key[at], [0, 0])
-        found[0] += flights - cancelled
-        found[1] += minutes
-    return {name: minutes / flew for name, (flew, minutes) in sorted(sums.items()) if flew}
 
 
 class _Clock:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option
-from pylogd.cli.output import confirmed, note, print_json, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, connect
+from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def features() -> None:
     """List features, and change the levels at which the cluster uses them.
 
@@ -21,26 +22,23 @@ def features() -> None:
 
     \b
     pylogd features list
-    pylogd features upgrade                              everything to the highest level
+    pylogd features upgrade                 everything to the highest level
     pylogd features upgrade transaction.version=2
     pylogd features downgrade group.version=0
     """
 
 
 @features.command("list")
-@json_option
+@output_option
 @bootstrap_option
-def list_(as_json: bool, bootstrap: str) -> None:
+def list_(bootstrap: str) -> None:
     """List the features with the level in use, and the levels that the broker asked can use.
 
-    In a pipe, a line for each feature: feature, level, lowest, highest.
+    Prints for each feature: name, level, lowest, highest.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_features()
-    if as_json:
-        print_json([feature._asdict() for feature in found])
-    else:
-        print_table(["feature", ">level", ">lowest", ">highest"], ([str(cell) for cell in row] for row in found))
+    print_records(["name", ">level", ">lowest", ">highest"], [feature._asdict() for feature in found])
 
 
 def _levels(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> dict[str, int]:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from pylogd.cli import throttled
-from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, json_option, parse_time
-from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, parse_time
+from pylogd.cli.completing import group_names
+from pylogd.cli.group_lag import lag_of, totals
+from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
+from pylogd.cli.selecting import matching, regex_option
 from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.model import GroupDescription, OffsetAndMetadata, OffsetSpec
 from pylogd.errors import ErrorCode, KafkaError
 
-_NONE = "-"
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def groups() -> None:
     """List, describe, reset and delete consumer groups.
 
@@ -27,141 +27,101 @@ def groups() -> None:
     the offset up to which it has read; the number of records after it is the group's lag.
 
     \b
-    pylogd groups list
-    pylogd groups describe billing                              members, offsets, lag
-    pylogd groups reset-offsets billing --topic events --to-earliest              show the plan
-    pylogd groups reset-offsets billing --topic events --to-earliest --execute    carry it out
+    pylogd groups list --lag
+    pylogd groups describe billing             members, offsets, lag
+    pylogd groups reset-offsets billing --topic events --to-earliest
     pylogd groups alter billing --config consumer.session.timeout.ms=60000
     pylogd groups delete billing
     """
 
 
 @groups.command("list")
+@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=group_names)
+@regex_option
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE",
               help="Only groups in this state: Stable, Empty, PreparingRebalance, CompletingRebalance.")  # fmt: skip
-@json_option
+@click.option("--lag", is_flag=True, help="Also ask for the members, and the records that the groups have not read.")
+@output_option
 @bootstrap_option
-def list_(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """List groups with their state.
+def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, bootstrap: str) -> None:
+    """List groups with their state: all, or those with the names.
 
-    In a pipe, a line for each group: group, state, kind, coordinator.
+    Prints for each group: group, state, kind, coordinator; with --lag also members and lag, the sum of all partitions.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.list_groups(states)
-    if as_json:
-        print_json([group._asdict() for group in found])
-    else:
-        print_table(
-            ["group", "state", "kind", ">coordinator"],
-            [[g.group_id, g.state, g.protocol_type or _NONE, g.coordinator] for g in found],
-        )
+        if names:
+            chosen = matching(names, (one.group_id for one in found)) if regex else names
+            found = [one for one in found if one.group_id in chosen]
+        figures = totals(admin, [one.group_id for one in found]) if lag else {}
+    columns = ["group", "state", "kind", ">coordinator"] + ([">members", ">lag"] if lag else [])
+    rows = [
+        {"group": g.group_id, "state": g.state, "kind": g.protocol_type or None, "coordinator": g.coordinator,
+         **figures.get(g.group_id, {})} for g in found
+    ]  # fmt: skip
+    print_records(columns, rows)
 
 
 @groups.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
+@regex_option
 @click.option("-m", "--members", is_flag=True, help="Show the members instead of the offsets.")
-@json_option
+@output_option
 @bootstrap_option
-def describe(names: Sequence[str], members: bool, as_json: bool, bootstrap: str) -> None:
+def describe(names: Sequence[str], regex: bool, members: bool, bootstrap: str) -> None:
     """Show the committed offsets, the lag and the members of GROUPs.
 
-    In a pipe, a line for each partition: group, topic, partition, committed offset, end, lag, member, client, host.
-    With --members: group, member, instance, client, host, number of partitions, partitions.
-    Members that had to wait for a busy disk are named with the time (docs/lagging-consumers.md); in a pipe, on standard
-    error.
+    Prints for each partition: topic, partition, committed, end, lag, member, client, host. With --members: member,
+    instance, client, host, count (of partitions), partitions. tsv has the group before. Members that had to wait for a
+    busy disk are named with the time (docs/lagging-consumers.md); with tsv, on standard error.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        described = [(admin.describe_group(name), _Lag(admin, name)) for name in names]
-        rows = {group.group_id: lag.rows(group) for group, lag in described}
+        if regex:
+            names = matching(names, (one.group_id for one in admin.list_groups()))
+        described = [admin.describe_group(name) for name in names]
+        rows = {group.group_id: lag_of(admin, group) for group in described}
         waited = throttled.throttled_clients(admin)
-    if as_json:
-        print_json([_as_json(group, rows[group.group_id], waited) for group, _ in described])
+    if print_document([_as_json(group, rows[group.group_id], waited) for group in described]):
         return
-    for group, _ in described:
-        if sys.stdout.isatty():
-            lag = sum(row[4] for row in rows[group.group_id] if isinstance(row[4], int))
-            protocol = f", by {group.protocol}" if group.protocol else ""
-            print_line(group.group_id, bold=True)
-            print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
-                       f"{len(group.members)} members, lag {lag:,}")  # fmt: skip
-        for client in throttled.of_group(group, waited):
-            (print_line if sys.stdout.isatty() else note)(throttled.line(client))
-        table = _member_rows(group) if members else rows[group.group_id]
-        if sys.stdout.isatty():
-            print_table(_MEMBER_COLUMNS if members else _OFFSET_COLUMNS, table)
-        else:
-            print_table([], ([group.group_id, *row] for row in table))
+    columns = _MEMBER_COLUMNS if members else _OFFSET_COLUMNS
+    for group in described:
+        records = _member_records(group) if members else rows[group.group_id]
+        waits = [throttled.line(client) for client in throttled.of_group(group, waited)]
+        if output_format() == "tsv":
+            for wait in waits:
+                note(wait)
+            print_records(["group", *columns], [{"group": group.group_id, **record} for record in records])
+            continue
+        lag = sum(row["lag"] or 0 for row in rows[group.group_id])
+        protocol = f", by {group.protocol}" if group.protocol else ""
+        print_line(group.group_id, bold=True)
+        print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
+                   f"{len(group.members)} members, lag {lag}")  # fmt: skip
+        for wait in waits:
+            print_line(wait)
+        print_records(columns, records)
+        print_line("")
 
 
 _OFFSET_COLUMNS = ["topic", ">partition", ">committed", ">end", ">lag", "member", "client", "host"]
-_MEMBER_COLUMNS = ["member", "instance", "client", "host", ">partitions", "which"]
+_MEMBER_COLUMNS = ["member", "instance", "client", "host", ">count", "partitions"]
 
 
-class _Lag:
-    """The committed offsets of a group, beside the ends of the logs."""
-
-    def __init__(self, admin: Admin, group_id: str) -> None:
-        self._admin = admin
-        self._committed = admin.group_offsets(group_id)
-
-    def rows(self, group: GroupDescription) -> list[list[Any]]:
-        """Return a row for each partition that has a member or a committed offset."""
-        owners = {partition: member for member in group.members for partition in member.assignment}
-        partitions = sorted({*owners, *self._committed})
-        ends = _ends(self._admin, partitions)
-        rows = []
-        for partition in partitions:
-            committed = self._committed.get(partition)
-            end = ends.get(partition)
-            known = committed is not None and end is not None
-            owner = owners.get(partition)
-            rows.append(
-                [
-                    partition.topic,
-                    partition.partition,
-                    _NONE if committed is None else committed.offset,
-                    _NONE if end is None else end,
-                    max(0, end - committed.offset) if known else _NONE,  # type: ignore[operator,union-attr]
-                    *((owner.member_id, owner.client_id, owner.host) if owner else (_NONE,) * 3),
-                ]
-            )
-        return rows
-
-
-def _ends(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the end offsets of the partitions that still exist."""
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for partition in partitions:
-        by_topic.setdefault(partition.topic, []).append(partition)
-    ends: dict[TopicPartition, int] = {}
-    for some in by_topic.values():
-        try:
-            there = {p.index for p in admin.describe_topic(some[0].topic).partitions}
-            found = admin.offsets({p: LATEST for p in some if p.partition in there})
-        except KafkaError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            continue  # the topic was deleted, and the offsets were not yet
-        ends.update((partition, answer.offset) for partition, answer in found.items())
-    return ends
-
-
-def _member_rows(group: GroupDescription) -> list[list[Any]]:
+def _member_records(group: GroupDescription) -> list[dict[str, Any]]:
     return [
-        [
-            member.member_id,
-            member.instance_id or _NONE,
-            member.client_id,
-            member.host,
-            len(member.assignment),
-            " ".join(map(str, sorted(member.assignment))),
-        ]
+        {
+            "member": member.member_id,
+            "instance": member.instance_id,
+            "client": member.client_id,
+            "host": member.host,
+            "count": len(member.assignment),
+            "partitions": " ".join(map(str, sorted(member.assignment))),
+        }
         for member in group.members
     ]
 
 
-def _as_json(group: GroupDescription, rows: list[list[Any]], waited: list[dict[str, Any]]) -> dict[str, Any]:
-    names = [column.lstrip(">") for column in _OFFSET_COLUMNS]
+def _as_json(group: GroupDescription, rows: list[dict[str, Any]], waited: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "state": group.state,
@@ -179,15 +139,13 @@ def _as_json(group: GroupDescription, rows: list[list[Any]], waited: list[dict[s
             }
             for member in group.members
         ],
-        "offsets": [
-            {name: None if cell == _NONE else cell for name, cell in zip(names, row, strict=True)} for row in rows
-        ],
+        "offsets": rows,
         "throttled": throttled.of_group(group, waited),
     }
 
 
 @groups.command("reset-offsets")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
               help="Topic to reset. Repeatable.")  # fmt: skip
 @click.option("--all-topics", is_flag=True, help="Reset all topics of which the group has committed offsets.")
@@ -199,21 +157,21 @@ def _as_json(group: GroupDescription, rows: list[list[Any]], waited: list[dict[s
               "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
 @click.option("--delete", "forget", is_flag=True, help="Delete the committed offsets.")
 @click.option("--execute", is_flag=True, help="Make the changes. Without this, only show them.")
-@json_option
+@output_option
 @bootstrap_option
 def reset_offsets(
     name: str, topics: Sequence[str], all_topics: bool, to_earliest: bool, to_latest: bool, to_offset: int | None,
-    shift_by: int | None, when: str | None, forget: bool, execute: bool, as_json: bool, bootstrap: str,
+    shift_by: int | None, when: str | None, forget: bool, execute: bool, bootstrap: str,
 ) -> None:  # fmt: skip
     """Move the committed offsets of GROUP. Its consumers must be stopped first.
 
     Shows the plan; nothing is changed without --execute. An offset outside of a log becomes the nearest offset in it.
 
-    In a pipe, a line for each partition: topic, partition, committed offset, new offset.
+    Prints for each partition: topic, partition, committed, new.
 
     \b
     pylogd groups reset-offsets billing --topic events --to-earliest
-    pylogd groups reset-offsets billing --topic events:0,3 --shift-by -100 --execute
+    pylogd groups reset-offsets billing --topic events:0,3 --shift-by -100
     pylogd groups reset-offsets billing --all-topics --to-time 2h --execute
     """
     spec = _spec(to_earliest, to_latest, to_offset, shift_by, when, forget)
@@ -229,7 +187,7 @@ def reset_offsets(
             plan = dict(admin.plan_group_offsets(name, partitions, spec))
         if execute and plan:
             _execute(admin, name, plan)
-    _show_plan(plan, committed, as_json)
+    _show_plan(plan, committed)
     if missing := len(set(partitions) - set(plan)):
         note(f"{missing} partitions have no committed offset to shift or delete; they stay unchanged")
     if not execute:
@@ -282,38 +240,34 @@ def _partitions(admin: Admin, text: str) -> list[TopicPartition]:
     return [TopicPartition(topic, index) for index in wanted]
 
 
-def _show_plan(
-    plan: dict[TopicPartition, int | None], committed: dict[TopicPartition, OffsetAndMetadata], as_json: bool
-) -> None:
-    columns = ["topic", ">partition", ">committed", ">new"]
+def _show_plan(plan: dict[TopicPartition, int | None], committed: dict[TopicPartition, OffsetAndMetadata]) -> None:
     rows = [
-        [p.topic, p.partition, committed[p].offset if p in committed else None, offset] for p, offset in plan.items()
-    ]
-    if as_json:
-        print_json([dict(zip([column.lstrip(">") for column in columns], row, strict=True)) for row in rows])
-    else:
-        print_table(columns, ([_NONE if cell is None else cell for cell in row] for row in rows))
+        {
+            "topic": p.topic, "partition": p.partition, "committed": committed[p].offset if p in committed else None,
+            "new": offset,
+        }
+        for p, offset in plan.items()
+    ]  # fmt: skip
+    print_records(["topic", ">partition", ">committed", ">new"], rows)
 
 
 @groups.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
-@json_option
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
+@output_option
 @bootstrap_option
-def settings(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
+def settings(names: Sequence[str], bootstrap: str) -> None:
     """Show the settings of GROUPs of the newer protocol, and where each value comes from.
 
-    In a pipe, a line for each setting: group, name, value, source.
+    Prints for each setting: group, name, value, source.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = [(name, entry) for name in names for entry in admin.describe_configs("group", name)]
-    if as_json:
-        print_json([{"group": name, "name": e.name, "value": e.value, "source": e.source} for name, e in found])
-    else:
-        print_table(["group", "name", "value", "source"], ([name, e.name, e.value, e.source] for name, e in found))
+    rows = [{"group": name, "name": e.name, "value": e.value, "source": e.source} for name, e in found]
+    print_records(["group", "name", "value", "source"], rows)
 
 
 @groups.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="Change a setting. Repeatable.")  # fmt: skip
 @click.option("-d", "--delete-config", "deleted", multiple=True, metavar="NAME",
@@ -333,7 +287,7 @@ def alter(name: str, configs: dict[str, str], deleted: Sequence[str], bootstrap:
 
 
 @groups.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
 @click.option("--if-exists", is_flag=True, help="Ignore a group that does not exist.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, json_option, kafka_options
-from pylogd.cli.output import note, print_json, print_line, print_table
-from pylogd.cli.spark import check_there, on_spark, spark_options
+from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options
+from pylogd.cli.output import note, output_format, output_option, print_line, print_records
+from pylogd.cli.spark import check_there, kafka_setting_option, on_spark, spark_options
 from pylogd.cli.typed import schema_options, schema_source
 from pylogd.clock import wall_ms
 
@@ -24,15 +24,25 @@ _MEGABYTE = 1 << 20
 #: Options that do something else than loading.
 _MODES = ("compact", "expire", "list_files", "history", "find", "clean")
 _CLEAN_AFTER_MS = 7 * 24 * 3_600_000
+_ISOLATION_LEVEL = "kafka.isolation.level"
 
 
 def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, int, int] | None:
     if text is None:
         return None
     topic, *numbers = text.rsplit(":", 2)
-    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+    if len(numbers) != 2 or not all(map(_is_number, numbers)):
         raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET, such as flights:0:12345")
     return topic, int(numbers[0]), int(numbers[1])
+
+
+def _commit(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | tuple[str, int, int] | None:
+    """Return the number of a commit, or a record."""
+    return int(text) if text is not None and _is_number(text) else _record(ctx, parameter, text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 @click.command()
@@ -48,6 +58,7 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="A property of Iceberg's catalog or of Delta's storage. Repeatable.")  # fmt: skip
 @click.option("--pattern", metavar="REGEX", help="Load the topics whose full name matches this regular expression.")
+@kafka_setting_option
 @spark_options
 @schema_options
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
@@ -66,8 +77,8 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 @click.option("--accept-data-loss", is_flag=True, help="Continue even if records were deleted before loading.")
 @click.option("--on-recreated", type=click.Choice(["error", "restart"]), default="error", show_default=True,
               help="A topic that was deleted and created again: fail, or load it from its beginning.")  # fmt: skip
-@click.option("--isolation", type=click.Choice(["uncommitted", "committed"]), default="uncommitted", show_default=True,
-              help="committed: load no records of transactions that are open or aborted.")  # fmt: skip
+@click.option("--isolation", type=click.Choice(["uncommitted", "committed"]),
+              help="committed: no records of open and aborted transactions. By default uncommitted.")  # fmt: skip
 @click.option("--compact", is_flag=True, help="Merge small files of the table; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
 @click.option("--clean", is_flag=True, help="Delete files of loaders that died, 7 days after; load nothing.")
@@ -76,15 +87,16 @@ def _record(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
               help="With --expire: keep the commits of so many days.")  # fmt: skip
 @click.option("--keep-commits", type=click.IntRange(1), default=1, show_default=True,
               help="With --expire: keep so many commits, however old.")  # fmt: skip
-@click.option("--files", "list_files", is_flag=True, help="Show the paths of the lake's data files; load nothing.")
-@click.option("--as-of", type=click.IntRange(1), metavar="COMMIT", help="With --files: the files as of this commit.")
+@click.option("--files", "list_files", is_flag=True, help="Show the paths of the table's data files; load nothing.")
+@click.option("--as-of", metavar="COMMIT|TOPIC:PARTITION:OFFSET", callback=_commit,
+              help="With --files: the files as of this commit, or as of the one that loaded this record.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Show the table's commits; load nothing.")
 @click.option("--find", metavar="TOPIC:PARTITION:OFFSET", callback=_record,
               help="Show the commit that loaded this record; load nothing.")  # fmt: skip
-@json_option
+@output_option
 def load(
     topics: tuple[str, ...], table: str | None, root: str | None, properties: dict[str, str], master: str,
-    confs: dict[str, str], as_json: bool, **given: Any,
+    remote: str | None, confs: dict[str, str], **given: Any,
 ) -> None:  # fmt: skip
     """Load the records of TOPICS that are not in the table yet, up to the current end, as Parquet files.
 
@@ -96,14 +108,38 @@ def load(
     \b
     pylogd load flights --to /data/lake
     pylogd load flights --table iceberg:/data/warehouse/demo.flights --follow
-    pylogd load flights --table iceberg:demo.flights --property type=rest --property uri=http://catalog:8181
-    pylogd load flights --table delta:s3://bucket/flights --property AWS_REGION=eu-central-1
+    pylogd load flights --table iceberg:demo.flights --property type=rest \\
+        --property uri=http://catalog:8181
+    pylogd load flights --table delta:s3://bucket/flights \\
+        --property AWS_REGION=eu-central-1
+    pylogd load flights --to /data/lake --set kafka.client.rack=a \\
+        --set kafka.max.partition.fetch.bytes=4194304
+    pylogd load flights --table delta:/data/flights --remote sc://spark:15002
     pylogd load --table delta:/data/flights --history
     pylogd load --table delta:/data/flights --find flights:0:12345
     pylogd load --to /data/lake --compact
     pylogd load --to /data/lake --expire --keep-days 30
     pylogd load --to /data/lake --files --as-of 42
+    pylogd load --table delta:/data/flights --files --as-of flights:0:12345
     """
+    _check_usage(topics, table, root, given)
+    from pylogd.spark.opening import open_table
+    from pylogd.tables.opening import parse_table
+
+    given["client"] = _client(given["isolation"])
+    name = f"parquet:{root}" if table is None else table
+    kind, _ = parse_table(name)
+    if topics or given["pattern"]:
+        check_there(given["bootstrap"], topics)
+    if kind != "parquet" and not (topics or given["pattern"]):
+        _run(None, open_table(None, name, properties), topics, given)  # needs no Spark
+        return
+    with on_spark(master, remote, confs, "pylogd load") as spark:
+        _run(spark, open_table(spark, name, properties, codec=given["codec"]), topics, given)
+
+
+def _check_usage(topics: tuple[str, ...], table: str | None, root: str | None, given: Mapping[str, Any]) -> None:
+    """Raise UsageError unless there is one table, and one thing to do."""
     modes = (bool(topics), bool(given["pattern"]), *(bool(given[name]) for name in _MODES))
     if (table is None) == (root is None):
         raise click.UsageError("give either --table or --to")
@@ -111,20 +147,9 @@ def load(
         raise click.UsageError(
             "give either TOPICS, --pattern, --compact, --expire, --files, --history, --find or --clean"
         )
-    from pylogd.spark.opening import open_table, parse_table
-
-    name = f"parquet:{root}" if table is None else table
-    kind, _ = parse_table(name)
-    if topics or given["pattern"]:
-        check_there(given["bootstrap"], topics)
-    if kind != "parquet" and not (topics or given["pattern"]):
-        _run(None, open_table(None, name, properties), topics, as_json, given)  # needs no Spark
-        return
-    with on_spark(master, confs, "pylogd load") as spark:
-        _run(spark, open_table(spark, name, properties, codec=given["codec"]), topics, as_json, given)
 
 
-def _run(spark: Any, table: Table, topics: tuple[str, ...], as_json: bool, given: Mapping[str, Any]) -> None:
+def _run(spark: Any, table: Table, topics: tuple[str, ...], given: Mapping[str, Any]) -> None:
     from pylogd.spark import load as loading
 
     if any(given[name] for name in _MODES):
@@ -134,16 +159,17 @@ def _run(spark: Any, table: Table, topics: tuple[str, ...], as_json: bool, given
             note(f"deleted {table.clean(wall_ms() - _CLEAN_AFTER_MS)} files")
             return
         if given["expire"] or given["list_files"]:
-            _keep_or_show(table, as_json, given)
+            _keep_or_show(table, given)
             return
         if not given["compact"]:
-            _tell(_commits(table, given["find"]), as_json)
+            record = given["find"]
+            _tell(list(table.history()) if record is None else [_commit_with(table, record)])
             return
         done = loading.compact(spark, table, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
     elif given["follow"]:
         loading.follow(
             spark, table, _plan(topics, given), seconds=given["interval"],
-            on_commit=lambda commit: _tell_loaded(table, commit, as_json), wait=threading.Event().wait,
+            on_commit=lambda commit: _tell_loaded(table, commit), wait=threading.Event().wait,
         )  # fmt: skip
         return
     else:
@@ -151,7 +177,7 @@ def _run(spark: Any, table: Table, topics: tuple[str, ...], as_json: bool, given
     if done is None:
         note("nothing to do: the table is up to date")
     else:
-        _tell_loaded(table, done, as_json)
+        _tell_loaded(table, done)
 
 
 def _plan(topics: tuple[str, ...], given: Mapping[str, Any]) -> LoadPlan:
@@ -168,75 +194,64 @@ def _plan(topics: tuple[str, ...], given: Mapping[str, Any]) -> LoadPlan:
         by=given["by"],
         gather=given["gather"],
         restart_recreated=given["on_recreated"] == "restart",
-        client={**kafka_options(), "kafka.isolation.level": f"read_{given['isolation']}"},
+        client=given["client"],
         schemas=schema_source(given),
     )
 
 
-def _commits(table: Table, record: tuple[str, int, int] | None) -> list[Committed]:
-    """Return the commits of a table, or the one that loaded a record."""
+def _client(isolation: str | None) -> dict[str, str]:
+    """Return the options of the source's client. Raises click.UsageError if `--isolation` contradicts `--set`."""
+    found = kafka_options()
+    level = found.get(_ISOLATION_LEVEL)
+    if isolation is None:
+        return found
+    if level not in (None, f"read_{isolation}"):
+        raise click.UsageError(f"--isolation {isolation} contradicts --set {_ISOLATION_LEVEL}={level}")
+    return {**found, _ISOLATION_LEVEL: f"read_{isolation}"}
+
+
+def _commit_with(table: Table, record: tuple[str, int, int]) -> Committed:
+    """Return the commit that loaded a record."""
     from pylogd.tables.history import commit_with
 
-    if record is None:
-        return list(table.history())
     found = commit_with(table.history(), *record)
     if found is None:
         raise click.ClickException("no commit in the table's history loaded this record")
-    return [found]
+    return found
 
 
-def _keep_or_show(table: Table, as_json: bool, given: Mapping[str, Any]) -> None:
+def _keep_or_show(table: Table, given: Mapping[str, Any]) -> None:
     """Expire commits, or show files."""
     from pylogd.tables.parquet.table import LakeTable
 
-    lake = table if isinstance(table, LakeTable) else None
-    if lake is None and (given["expire"] or given["as_of"]):
-        raise click.ClickException(
-            f"--expire and --as-of are for Parquet lakes, and {table.location} is a table of {table.format}, whose own "
-            "tools do it"
-        )
     if given["expire"]:
-        assert lake is not None
+        if not isinstance(table, LakeTable):
+            raise click.ClickException(
+                f"--expire is for Parquet lakes, and {table.location} is a table of {table.format}, whose own tools do "
+                "it"
+            )
         older_than_ms = wall_ms() - int(given["keep_days"] * 86_400_000)
-        done = lake.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
-        if as_json:
-            print_json(asdict(done))
-        else:
-            print_table(["oldest commit", "deleted commits", "deleted files"], [(done.floor, done.commits, done.files)])
+        done = table.expire(older_than_ms=older_than_ms, keep=given["keep_commits"])
+        print_records([">floor", ">commits", ">files"], [asdict(done)], lines=True)
         return
-    for file in table.files() if lake is None else lake.files_as_of(given["as_of"]):
-        if as_json:
-            print_json({"path": file.path, "rows": file.rows, "bytes": file.bytes})
-        else:
-            print_line(file.path)
+    as_of = given["as_of"]
+    files = table.files(_commit_with(table, as_of).number if isinstance(as_of, tuple) else as_of)
+    if output_format() in ("json", "yaml"):
+        print_records([], [{"path": file.path, "rows": file.rows, "bytes": file.bytes} for file in files], lines=True)
+        return
+    for file in files:  # only the paths, which other programs read
+        print_line(file.path)
 
 
-def _tell_loaded(table: Table, commit: Committed, as_json: bool) -> None:
-    _tell([commit], as_json)
+def _tell_loaded(table: Table, commit: Committed) -> None:
+    _tell([commit])
     if commit.quarantined:
         note(f"{commit.quarantined} records were not loaded, but written to {table.quarantine} with the reason")
 
 
-def _tell(commits: list[Committed], as_json: bool) -> None:
+def _tell(commits: list[Committed]) -> None:
     rows = [commit.as_row() for commit in commits]
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    print_table(
-        ["commit", "kind", "at", "offsets", "rows", "quarantined", "files", "bytes", "replaced"],
-        [
-            (
-                row["commit"],
-                row["kind"],
-                format_time(row["at_ms"]),
-                row["offsets"],
-                row["rows"],
-                row["quarantined"],
-                row["files"],
-                format_bytes(row["bytes"]),
-                row["replaced"],
-            )
-            for row in rows
-        ],
-    )
+    columns = [
+        ">commit", "kind", "at_ms", ">offsets", ">rows", ">quarantined", ">files", ">bytes", ">replaced"
+    ]  # fmt: skip
+    print_records(columns, rows, {"at_ms": format_time, "bytes": format_bytes}, lines=True)

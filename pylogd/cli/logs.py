@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pylogd.cli.output import note, print_json, print_line
+from pylogd.cli.output import note, output_format, output_option, print_document, print_line
 from pylogd.log.dump import dump_file
 from pylogd.log.verify import Severity, verify_log_dir
 
@@ -17,9 +17,9 @@ _COLOURS = {Severity.INFO: None, Severity.WARNING: "yellow", Severity.ERROR: "re
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--records", is_flag=True, help="Also decompress and decode every record.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; only set the exit status.")
-def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> None:
+def verify_log(directory: Path, records: bool, quiet: bool) -> None:
     """Check the log of a partition, or all logs of a data directory. Nothing is changed.
 
     Checks CRC, length and offsets of every batch, the indexes against the batches, and the checkpoints. Prints a line
@@ -32,24 +32,21 @@ def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> No
     """
     damage = 0
     found = []
+    in_text = output_format() in ("table", "tsv")
     for finding in verify_log_dir(str(directory), records=records):
         damage += finding.severity is Severity.ERROR
-        if as_json:
-            found.append(
-                {
-                    "severity": finding.severity.value,
-                    "path": finding.path,
-                    "position": finding.position,
-                    "message": finding.message,
-                }
-            )
+        if not in_text:
+            found.append({
+                "severity": finding.severity.value, "path": finding.path, "position": finding.position,
+                "message": finding.message,
+            })  # fmt: skip
         elif not quiet:
-            print_line(str(finding), colour=_COLOURS[finding.severity] if sys.stdout.isatty() else None)
-    if as_json and not quiet:
-        print_json(found)
+            print_line(str(finding), colour=_COLOURS[finding.severity])
+    if not quiet:
+        print_document(found)
     if damage:
         raise click.exceptions.Exit(1)
-    if not as_json and not quiet and sys.stderr.isatty():
+    if in_text and not quiet and sys.stderr.isatty():
         note("no damage found")
 
 

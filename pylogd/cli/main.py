@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from pylogd import __version__
+from pylogd.cli.commands import Commands
 from pylogd.cli.output import note
 from pylogd.cli.stopping import Terminated
 from pylogd.errors import PylogdError
@@ -41,11 +42,14 @@ COMMANDS: Mapping[str, _Lazy] = {
     "topics": _Lazy("pylogd.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
     "produce": _Lazy("pylogd.cli.produce", "produce", "Send lines to a topic, one record each."),
     "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
+    "config": _Lazy("pylogd.cli.configs", "config", "Show, change and compare settings of topics, brokers, groups."),
     "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show the first and the end offset of partitions."),
     "groups": _Lazy("pylogd.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
     "transactions": _Lazy("pylogd.cli.transactions", "transactions", "List transactions, and abort those that hang."),
     "acls": _Lazy("pylogd.cli.acls", "acls", "List, add and remove access control lists."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
+    "brokers": _Lazy("pylogd.cli.brokers", "brokers", "List brokers, empty one, or take one out of service."),
+    "logdirs": _Lazy("pylogd.cli.logdirs", "logdirs", "Show how much is in the data directories of brokers."),
     "quotas": _Lazy("pylogd.cli.quotas", "quotas", "List, set and remove client quotas."),
     "users": _Lazy("pylogd.cli.users", "users", "List, add and remove users who authenticate by SCRAM."),
     "features": _Lazy("pylogd.cli.features", "features", "List features, and change their levels."),
@@ -57,13 +61,19 @@ COMMANDS: Mapping[str, _Lazy] = {
     "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, with Spark."),
     "audit": _Lazy("pylogd.cli.audit", "audit", "Verify that every record that producers reported arrived."),
     "mirror": _Lazy("pylogd.cli.mirror", "mirror", "Copy topics between clusters, and see how far that is."),
+    "console": _Lazy("pylogd.cli.console", "console", "Run a web console for clusters."),
     "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a schema registry."),
     "schemas": _Lazy("pylogd.cli.registered", "schemas", "List, show, register and check schemas of a registry."),
+    "top": _Lazy("pylogd.cli.top", "top", "Watch topics, groups and brokers live."),
+    "bench": _Lazy("pylogd.cli.bench", "bench", "Measure how fast and how late a cluster answers."),
+    "debug": _Lazy("pylogd.cli.debug", "debug", "Collect what a bug report needs."),
+    "profiles": _Lazy("pylogd.cli.profiles", "profiles", "List and show the profiles of the client file."),
+    "completion": _Lazy("pylogd.cli.completion", "completion", "Print the completion for a shell."),
     "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker and a client on real events, end to end."),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Commands):
     """A group of commands that imports a subcommand when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -3,14 +3,15 @@
 # ruff: noqa: PLC0415 - Twisted, and modules that need it, are imported when the command runs
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pylogd.cli.common import json_option
-from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import http_endpoint
+from pylogd.cli.log_options import begin_log, log_options
+from pylogd.cli.output import note, output_option, print_line, print_records
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def mirror() -> None:
     """Copy topics between clusters of pylogd or Apache Kafka.
 
@@ -45,48 +46,64 @@ def _route_option(function: Function) -> Function:
 
 @mirror.command()
 @_file
+@output_option
 def check(path: str) -> None:
     """Check a file, and print its routes.
 
-    In a pipe, a line for each route: name, source, target, name at the target.
+    Prints for each route: route, source, target, rename (the name at the target).
     """
     settings = _settings(path)
-    rows = [(route.name, route.source, route.target, route.rename) for route in settings.routes.values()]
-    print_table(["route", "source", "target", "name at the target"], rows)
+    rows = [
+        {"route": route.name, "source": route.source, "target": route.target, "rename": route.rename}
+        for route in settings.routes.values()
+    ]
+    print_records(["route", "source", "target", "rename"], rows)
 
 
 @mirror.command()
 @_file
 @click.option("--role", type=click.Choice(["both", "worker", "controller"]), default="both", show_default=True,
               help="Whether this process copies, may decide who copies what, or both.")  # fmt: skip
+@click.option("-l", "--listen", metavar="HOST:PORT",
+              help="Serve metrics for Prometheus here by HTTP; port 0 picks a free port.")  # fmt: skip
+@log_options
 @click.pass_context
-def run(ctx: click.Context, /, path: str, role: str) -> None:
+def run(ctx: click.Context, /, path: str, role: str, listen: str | None, **logging: Any) -> None:
     """Run a process of a mirror, until SIGTERM or Ctrl-C. A file that changes is read again.
 
     With zookeeper.connect in the file, several processes share the work; one of them is elected to be the controller.
+
+    \b
+    pylogd mirror run mirror.toml
+    pylogd mirror run mirror.toml --listen 127.0.0.1:8091
     """
-    from pylogd.mirror.service import MirrorService
-    from pylogd.process.logs import log_to
-    from pylogd.process.shell import Shell, process_reactor, run_in_foreground
+    from pylogd.mirror.process import NEW_OBJECTS, MirrorProcess
+    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
-    settings = _settings(path)
-    service = MirrorService(reactor, path, works=role != "controller", controls=role != "worker")
-    log_to(sys.stderr)
-    shell = Shell(reactor, service, lambda: f"pylogd mirror {settings.name} runs {len(settings.routes)} routes")
-    shell.announce = print_line
-    ctx.exit(run_in_foreground(shell, reactor, "pylogd mirror"))
+    address = listen and http_endpoint(listen)
+    try:
+        process = MirrorProcess(
+            reactor, path, works=role != "controller", controls=role != "worker", listen=address
+        )  # fmt: skip
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[mirror]'") from error
+    output = begin_log(reactor, **logging)
+    shell = TunedShell(reactor, process, process.describe)
+    shell.new_objects = NEW_OBJECTS
+    shell.announce_to(print_line, output)
+    ctx.exit(run_in_foreground(shell, reactor, "pylogd mirror", output.style))
 
 
 @mirror.command()
 @_file
 @_route_option
-@json_option
-def describe(path: str, route: str | None, as_json: bool) -> None:
+@output_option
+def describe(path: str, route: str | None) -> None:
     """Show how far each partition is copied, from the clusters themselves. No mirror has to run.
 
-    In a pipe, a line for each partition: route, topic, partition, topic at the target, records that are not copied yet
-    (empty if copying has not begun), seconds since the last checkpoint if records wait, offsets at source and target.
+    Prints for each partition: route, topic, partition, target (the topic there), lag (records that are not copied yet,
+    null if copying has not begun), seconds (since the last checkpoint, if records wait), source_offset, target_offset.
     """
     settings = _settings(path)
     routes = list(settings.routes.values()) if route is None else [_route(settings, route)]
@@ -100,13 +117,9 @@ def describe(path: str, route: str | None, as_json: bool) -> None:
                 "source_offset": None if at is None else at.offset,
                 "target_offset": None if at is None else at.target_offset,
             })  # fmt: skip
-    if as_json:
-        print_json(rows)
-    else:
-        cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
-        print_table(
-            ["route", "topic", ">partition", "target", ">lag", ">seconds", ">source offset", ">target offset"], cells
-        )
+    print_records(
+        ["route", "topic", ">partition", "target", ">lag", ">seconds", ">source_offset", ">target_offset"], rows
+    )
 
 
 @mirror.command()
@@ -115,12 +128,12 @@ def describe(path: str, route: str | None, as_json: bool) -> None:
 @_route_option
 @click.option("--to-group", metavar="NAME", help="The group at the target; by default it has the same name.")
 @click.option("--execute", is_flag=True, help="Commit the offsets at the target. The group must have no members there.")
-@json_option
-def translate(path: str, group: str, route: str | None, to_group: str | None, execute: bool, as_json: bool) -> None:
+@output_option
+def translate(path: str, group: str, route: str | None, to_group: str | None, execute: bool) -> None:
     """Show where a group of the source goes on at the target, so that it can move over; with --execute, move it.
 
-    Stop the group's consumers first. In a pipe, a line for each partition: topic at the target, partition, offset at
-    the source, offset at the target, a note if the translation is not exact.
+    Stop the group's consumers first. Prints for each partition: topic (at the target), partition, source_offset,
+    target_offset, note (if the translation is not exact).
     """
     settings = _settings(path)
     chosen = _route(settings, route)
@@ -134,12 +147,10 @@ def translate(path: str, group: str, route: str | None, to_group: str | None, ex
     [found] = _ask(settings, [chosen], work)
     rows = [(o.path.target_topic, o.path.partition, o.source, o.target, o.note) for o in found]
     columns = ("topic", "partition", "source_offset", "target_offset", "note")
-    if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        print_table(
-            ["topic", ">partition", ">source", ">target", "note"], [[str(cell) for cell in row] for row in rows]
-        )
+    print_records(
+        ["topic", ">partition", ">source_offset", ">target_offset", "note"],
+        [dict(zip(columns, row, strict=True)) for row in rows],
+    )
     if not found:
         note(f"group {group} has committed nothing of the topics of route {chosen.name}")
     elif execute:

@@ -1,19 +1,70 @@
-"""Print for people and for programs.
+"""Print results, in the format that the user chose, and messages.
 
-Rules: on a terminal, output is a table; in a pipe, a line for each row with tabs between the columns and no heading.
-Subcommands print with these functions, which escape what a terminal would obey, and not with `click.echo`.
+Strategy: a command has its result as records, which are mappings of field names to values, or as one document. All
+formats show the same fields under the same names. `--output` chooses the format, and nothing else does: a pipe gets
+what a terminal gets, but without colours, and in tables without line breaks inside of cells.
+
+Rules: results go to standard output, messages to standard error. Subcommands print with these functions, which escape
+what a terminal would obey, and not with `click.echo`.
 """
 
-# ruff: noqa: PLC0415 - rich and json are imported only where they are needed, so that other commands start fast
+# ruff: noqa: PLC0415 - rich, yaml and json are imported only where they are needed, so that other commands start fast
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import click
 
 from pylogd.process.printable import printable, printable_json
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+#: What makes text of a value of a field, for tables.
+Shown = Mapping[str, Callable[[Any], str]]
+
+FORMATS: Final = ("table", "json", "yaml", "tsv")
+_FORMAT: Final = "pylogd.output"  # where a command's context keeps the format
+_NONE: Final = "-"
+_NO_FOLD: Final = 1_000_000  # characters of a line of YAML
+
+
+def output_option(function: Function) -> Function:
+    """Add the options `--output` and `--json` to a command."""
+    as_json = click.option(
+        "--json", "as_json", is_flag=True, expose_value=False, callback=_keep_json, help="Short for --output json."
+    )(function)
+    return click.option(
+        "--output",
+        type=click.Choice(FORMATS),
+        envvar="PYLOGD_OUTPUT",
+        is_eager=True,  # --json replaces what the environment says
+        expose_value=False,
+        callback=_keep_format,
+        help="Format of the result; tsv is a line for each record, with tabs and without a heading. Also from "
+        "PYLOGD_OUTPUT  [default: table]",
+    )(as_json)
+
+
+def _keep_format(ctx: click.Context, _parameter: click.Parameter, name: str | None) -> None:
+    if name is not None:
+        ctx.meta[_FORMAT] = name
+
+
+def _keep_json(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_FORMAT] = "json"
+
+
+def default_format(ctx: click.Context, name: str) -> None:
+    """Set the format for commands without `--output`."""
+    ctx.meta.setdefault(_FORMAT, name)
+
+
+def output_format() -> str:
+    """Return the format that was chosen, one of `FORMATS`."""
+    ctx = click.get_current_context(silent=True)
+    return "table" if ctx is None else ctx.meta.get(_FORMAT, "table")
 
 
 def print_line(text: str, *, err: bool = False, bold: bool = False, colour: str | None = None) -> None:
@@ -25,34 +76,109 @@ def print_line(text: str, *, err: bool = False, bold: bool = False, colour: str 
     click.echo(click.style(safe, bold=bold or None, fg=colour) if bold or colour else safe, err=err)
 
 
-def print_json(value: Any, *, indented: bool = False) -> None:
-    """Print a JSON value on standard output; indented on a terminal, or always with `indented`."""
+def print_script(text: str) -> None:
+    """Print a program of pylogd's own for a shell. Nothing in it is escaped."""
+    click.echo(text)
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON value on standard output, indented."""
     import json
 
-    text = json.dumps(value, indent=2 if indented or sys.stdout.isatty() else None, ensure_ascii=False)
-    click.echo(printable_json(text))
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, for_people: bool = False) -> None:
-    """Print rows as a table on a terminal, or always with `for_people`; as lines with tabs in a pipe.
+def print_yaml(value: Any) -> None:
+    """Print a value as a YAML document on standard output."""
+    import yaml
+
+    plain = _plain(value)
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=_NO_FOLD)
+    if printable(text, keep="\n") != text:  # then every character that is not ASCII is escaped, which keeps the value
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, width=_NO_FOLD)
+    click.echo(text, nl=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with the types that JSON has, in place of subclasses of them."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    for kind in (str, bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def print_document(value: Any) -> bool:
+    """Print a value as JSON or YAML, if that is the format. Return whether it was."""
+    form = output_format()
+    if form == "json":
+        print_json(value)
+    elif form == "yaml":
+        print_yaml(value)
+    return form in ("json", "yaml")
+
+
+def print_records(
+    columns: Sequence[str], records: Iterable[Mapping[str, Any]], shown: Shown | None = None, *, lines: bool = False
+) -> None:
+    """Print records in the chosen format.
+
+    columns: the fields that tables have; `>` before a name aligns the column to the right. JSON and YAML have all
+    fields. shown: what makes text of a field's value in tables. lines: in JSON, print a line for each record, not a
+    list.
+    """
+    form = output_format()
+    if form == "json" and lines:
+        import json
+
+        for record in records:
+            click.echo(printable_json(json.dumps(dict(record), ensure_ascii=False)))
+    elif form in ("json", "yaml"):
+        print_document([dict(record) for record in records])
+    else:
+        names = [column.lstrip(">") for column in columns]
+        texts: Shown = {} if shown is None or form == "tsv" else shown
+        print_table(columns, ([_cell(record.get(name), texts.get(name)) for name in names] for record in records))
+
+
+def _cell(value: Any, show: Callable[[Any], str] | None) -> str:
+    if value is None or value == "":
+        return _NONE
+    if show is not None:
+        return show(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or _NONE
+    return str(value)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows with a heading, aligned; with the format tsv, as lines with tabs and without a heading.
 
     `>` before a column's name aligns the column to the right. Cells are escaped, so that none adds a column or a line.
+    On a terminal, long cells are continued on further lines, so that the table fits.
     """
-    if not for_people and not sys.stdout.isatty():
-        for row in rows:
-            click.echo("\t".join(printable(str(cell)) for cell in row))
+    texts = [[printable(str(cell)) for cell in row] for row in rows]
+    if output_format() == "tsv":
+        for row in texts:
+            click.echo("\t".join(row))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from pylogd.cli.tables import layout
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    for row in rows:  # as Text, since rich takes [...] in a str for markup
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else printable(str(cell))) for cell in row))
-    Console().print(table)
+    heading, *lines = layout(columns, texts, _terminal_width() if sys.stdout.isatty() else None)
+    print_line(heading, bold=True)
+    for line in lines:
+        click.echo(line)
+
+
+def _terminal_width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def note(text: str) -> None:

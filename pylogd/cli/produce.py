@@ -7,11 +7,12 @@ so a line typed at a terminal, or written by `tail -f`, is sent before the next 
 # ruff: noqa: PLC0415 - rich is imported only for a terminal
 from __future__ import annotations
 
+import difflib
 import os
 import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -19,9 +20,13 @@ from typing import Any, BinaryIO, cast
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
+from pylogd.cli.completing import topic_names
 from pylogd.cli.output import note
-from pylogd.client import BatchResult, Producer
-from pylogd.errors import PylogdError
+from pylogd.cli.record_input import BadInput, Fixed, InputFormat, JsonFormat, LineFormat
+from pylogd.cli.schema_options import encoders_of, written_schemas
+from pylogd.cli.waiting import saying
+from pylogd.client import Admin, BatchResult, Cluster, NewTopic, Producer
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
 _READ_BYTES = 1 << 18
 _LONGEST_LINE = 64 * 1024 * 1024
@@ -29,11 +34,15 @@ _IDLE_SECONDS = 0.1
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
                 metavar="[FILE]...")  # fmt: skip
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist, as the brokers' defaults say.")
+@click.option("-f", "--format", "form", type=click.Choice(["lines", "json"]), default="lines", show_default=True,
+              help="lines, or a JSON object on each line as `pylogd consume --format json` prints it.")  # fmt: skip
+@click.option("--keep-partitions", is_flag=True, help="With --format json: write to the partition that it names.")
 @click.option("-K", "--key-separator", metavar="TEXT", help="Split lines into key and value at this text.")
-@click.option("-k", "--key", help="The key of every record.")
+@click.option("-k", "--key", help="The key of every record that has none.")
 @click.option(
     "-p", "--partition", type=click.IntRange(0), help="Partition of every record  [default: by the key's hash]"
 )
@@ -54,11 +63,11 @@ _IDLE_SECONDS = 0.1
 )
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Limit in records per second.")
 @click.option("-q", "--quiet", is_flag=True, help="Don't show progress.")
+@written_schemas
 @bootstrap_option
 def produce(
-    topic: str, files: Sequence[Path], key_separator: str | None, key: str | None, partition: int | None,
-    headers: Sequence[str], null_value: str | None, acks: str, compression: str, batch_bytes: int, linger_ms: int,
-    rate: float | None, quiet: bool, bootstrap: str,
+    topic: str, files: Sequence[Path], create: bool, rate: float | None, quiet: bool, acks: str, compression: str,
+    batch_bytes: int, linger_ms: int, bootstrap: str, **given: Any,
 ) -> None:  # fmt: skip
     """Send each line of FILES, or of standard input, to TOPIC as a record.
 
@@ -66,48 +75,64 @@ def produce(
 
     \b
     pylogd produce events < access.log
-    echo "user-7:signed in" | pylogd produce events --key-separator :
+    echo "user-7:signed in" | pylogd produce events -K :
     pylogd produce events --compression zstd monday.log tuesday.log
+    pylogd consume events --to end -f json | pylogd produce copy -f json
+    echo '{"id": 7}' | pylogd produce orders --value-schema latest
     """
-    if key is not None and key_separator is not None:
-        raise click.UsageError("--key and --key-separator exclude each other")
-    form = _LineFormat(key, key_separator, partition, _headers(headers), null_value)
+    form = _input_format(topic, given)
     tally = _Tally()
     options: Any = {"acks": "all" if acks == "all" else int(acks)}
-    connected = connect(bootstrap, auto_create_topics=True)
+    connected = connect(bootstrap)
     producer = Producer(
         connected, compression=compression, batch_bytes=batch_bytes, linger_ms=linger_ms, on_batch=tally.add, **options
     )
-    with connected, producer, _progress(files, quiet) as progress:
-        for source in files or [Path("-")]:
-            with _open(source) as stream:
-                _send_lines(producer, topic, stream, form, _RateLimit(rate), tally, progress)
-        producer.flush()
+    with connected:
+        _find_topic(connected, topic, create)
+        with producer, _progress(files, quiet) as progress:
+            for source in files or [Path("-")]:
+                with _open(source) as stream:
+                    _send_lines(producer, topic, stream, form, _RateLimit(rate), tally, progress)
+            with saying(lambda: f"waiting for {bootstrap} to confirm the last records"):
+                producer.flush()
     if sys.stderr.isatty() and not quiet:
         note(tally.summary())
 
 
-class _LineFormat:
-    """The options that turn a line into a record."""
+def _input_format(topic: str, given: Mapping[str, Any]) -> InputFormat:
+    """Return what makes records of the input, by the command's options. Raises UsageError."""
+    key, separator = given["key"], given["key_separator"]
+    if key is not None and separator is not None:
+        raise click.UsageError("--key and --key-separator exclude each other")
+    fixed = Fixed(None if key is None else key.encode(), given["partition"], _headers(given["headers"]))
+    encoders = encoders_of(topic, given)
+    if given["form"] == "json":
+        if separator is not None or given["null_value"] is not None:
+            raise click.UsageError("--key-separator and --null-value are for --format lines")
+        return JsonFormat(fixed, encoders, keep_partitions=given["keep_partitions"])
+    if given["keep_partitions"]:
+        raise click.UsageError("--keep-partitions is for --format json")
+    return LineFormat(fixed, separator, given["null_value"], encoders)
 
-    def __init__(
-        self, key: str | None, separator: str | None, partition: int | None, headers: list[tuple[str, bytes]],
-        null_value: str | None,
-    ) -> None:  # fmt: skip
-        self._key = None if key is None else key.encode()
-        self._separator = None if not separator else separator.encode()
-        self._null = None if null_value is None else null_value.encode()
-        self.partition = partition
-        self.headers = headers
 
-    def read(self, line: bytes) -> tuple[bytes | None, bytes | None]:
-        """Return the key and the value of a line."""
-        key, value = self._key, line
-        if self._separator is not None:
-            head, found, tail = line.partition(self._separator)
-            if found:
-                key, value = head, tail
-        return key, None if value == self._null else value
+def _find_topic(connected: Cluster, name: str, create: bool) -> None:
+    """Check that a topic exists, or create it. Raises ClickException that proposes the nearest name."""
+    connected.brokers()
+    try:
+        connected.refresh([name])
+        return
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return  # no leader yet, or nothing may be asked about it: the producer has its own errors
+    with Admin(connected) as admin:
+        if not create:
+            near = difflib.get_close_matches(name, [topic.name for topic in admin.list_topics()], 1)
+            hint = f"did you mean {near[0]}?" if near else "--create creates it"
+            raise click.ClickException(f"there is no topic {name}: {hint}")
+        refused = admin.create_topics([NewTopic(name)])[name]
+        if refused is not None and refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise refused
+        admin.describe_topic(name)
 
 
 class _Tally:
@@ -151,13 +176,21 @@ class _RateLimit:
 
 
 def _send_lines(
-    producer: Producer, topic: str, stream: BinaryIO, form: _LineFormat, limit: _RateLimit, tally: _Tally, progress: Any
+    producer: Producer, topic: str, stream: BinaryIO, form: InputFormat, limit: _RateLimit, tally: _Tally, progress: Any
 ) -> None:
+    number = 0
     for lines in _read_lines(stream):
         for line in lines:
+            number += 1
             limit.wait()
-            key, value = form.read(line)
-            producer.send(topic, value, key, partition=form.partition, headers=form.headers)
+            try:
+                record = form.read(line)
+            except BadInput as error:
+                raise click.ClickException(f"line {number}: {error}") from None
+            producer.send(
+                topic, record.value, record.key, partition=record.partition, timestamp=record.timestamp,
+                headers=record.headers,
+            )  # fmt: skip
             tally.bytes += len(line) + 1
         if tally.error is not None:
             raise tally.error

@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option
-from pylogd.cli.output import note, print_json, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, connect
+from pylogd.cli.output import note, output_option, print_document, print_records
 from pylogd.client import Admin
 from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
 
@@ -92,12 +93,13 @@ def _named_entity(options: Mapping[str, Any]) -> QuotaEntity:
     return entity
 
 
-@click.group()
+@click.group(cls=Commands)
 def quotas() -> None:
     """List, set and remove quotas of users, client ids and IP addresses.
 
     \b
-    pylogd quotas set --user ann --producer-byte-rate 10MB --consumer-byte-rate 20MB
+    pylogd quotas set --user ann --producer-byte-rate 10MB \\
+        --consumer-byte-rate 20MB
     pylogd quotas set --user ann --client-id loader --producer-byte-rate 2MB
     pylogd quotas set --client-id-default --request-percentage 25
     pylogd quotas set --ip-default --connection-creation-rate 20
@@ -112,33 +114,28 @@ def quotas() -> None:
 
 @quotas.command("list")
 @_entity_options
-@json_option
+@output_option
 @bootstrap_option
-def list_(as_json: bool, bootstrap: str, **options: Any) -> None:
+def list_(bootstrap: str, **options: Any) -> None:
     """List quotas: all, or those whose entity has the parts given.
 
-    In a pipe, a line for each quota: user, client id, IP address, name, value; <default> and - stand for the default
-    and for none.
+    Prints for each: user, client_id, ip, quota, value. <default> is the default, and - or null none. JSON and YAML have
+    the quotas of an entity together.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.client_quotas(_entity(options))
-    if as_json:
-        print_json(
-            [
-                {**{part: name or "<default>" for part, name in entity._asdict().items() if name is not None},
-                 "quotas": values}
-                for entity, values in sorted(found.items(), key=_order)
-            ]
-        )  # fmt: skip
+    entities = [(_parts(entity), values) for entity, values in sorted(found.items(), key=_order)]
+    if print_document([{**parts, "quotas": values} for parts, values in entities]):
         return
-    print_table(
-        ["user", "client id", "IP address", "quota", ">value"],
-        (
-            [*("-" if name is None else name or "<default>" for name in entity), quota, f"{value:.15g}"]
-            for entity, values in sorted(found.items(), key=_order)
-            for quota, value in sorted(values.items())
-        ),
-    )
+    rows = [
+        {**parts, "quota": quota, "value": f"{value:.15g}"}
+        for parts, values in entities for quota, value in sorted(values.items())
+    ]  # fmt: skip
+    print_records(["user", "client_id", "ip", "quota", ">value"], rows)
+
+
+def _parts(entity: QuotaEntity) -> dict[str, str]:
+    return {part: name or "<default>" for part, name in entity._asdict().items() if name is not None}
 
 
 def _order(item: tuple[QuotaEntity, Any]) -> tuple[tuple[bool, str], ...]:
@@ -154,7 +151,8 @@ def set_(bootstrap: str, **options: Any) -> None:
 
     \b
     pylogd quotas set --user ann --producer-byte-rate 10MB
-    pylogd quotas set --user-default --client-id-default --consumer-byte-rate 50MiB
+    pylogd quotas set --user-default --client-id-default \\
+        --consumer-byte-rate 50MiB
     """
     entity = _named_entity(options)
     changes = {name: float(options[name]) for name, _, _ in _QUOTAS if options[name] is not None}

@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option
-from pylogd.cli.output import note, print_json, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, connect
+from pylogd.cli.output import note, output_option, print_json, print_records
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.admin.replica_plan import Placement, plan
@@ -29,7 +30,7 @@ _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.r
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def reassign() -> None:
     """Move replicas to other brokers: plan, execute, verify, cancel.
 
@@ -59,7 +60,7 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
     with connect(bootstrap) as connected, Admin(connected) as admin:
         alive = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
         found = [admin.describe_topic(name) for name in topics] if topics else admin.list_topics(internal=True)
-        within = _within(admin, found)
+        within = labelled_brokers(admin, found)
     wanted = _numbers(brokers) if brokers else list(alive)
     if missing := set(wanted) - alive.keys():
         raise click.ClickException(f"broker {min(missing)} is not alive")
@@ -71,7 +72,7 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
     changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
     moves = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
     note(f"{len(changed)} of {len(current)} partitions change, {moves} replicas are copied")
-    print_json(plan_document(changed), indented=True)
+    print_json(plan_document(changed))
 
 
 @reassign.command()
@@ -108,13 +109,13 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
 
 @reassign.command()
 @click.argument("file", type=click.Path(exists=True, allow_dash=True, path_type=Path))
-@json_option
+@output_option
 @bootstrap_option
-def verify(file: Path, as_json: bool, bootstrap: str) -> None:
+def verify(file: Path, bootstrap: str) -> None:
     """Show the progress of a plan: each partition is done, moving, or different. Exit status 0 once all are done.
 
-    Then the throttles that `execute` set are removed. In a pipe, a line for each partition: topic, partition, state,
-    replicas, replicas being added, replicas being removed.
+    Then the throttles that `execute` set are removed. Prints for each partition: topic, partition, state,
+    replicas, adding, removing.
     """
     targets = _read(file)
     with connect(bootstrap) as connected, Admin(connected) as admin:
@@ -122,11 +123,7 @@ def verify(file: Path, as_json: bool, bootstrap: str) -> None:
         done = all(row["state"] == "done" for row in rows)
         if done:
             unthrottle(admin, targets)
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ["topic", ">partition", "state", "replicas", "adding", "removing"]
-        print_table(columns, [[_text(value) for value in row.values()] for row in rows])
+    print_records(["topic", ">partition", "state", "replicas", "adding", "removing"], rows)
     if not done:
         raise click.exceptions.Exit(1)
 
@@ -143,7 +140,7 @@ def cancel(file: Path | None, bootstrap: str) -> None:
     note(f"{len(moving)} moves cancelled")
 
 
-def _within(admin: Admin, topics: Sequence[Topic]) -> dict[str, list[int]]:
+def labelled_brokers(admin: Admin, topics: Sequence[Topic]) -> dict[str, list[int]]:
     """Return which brokers carry the label of a topic, for those topics that have one."""
     named = {name: label for name, label in admin.topic_labels(topic.name for topic in topics).items() if label}
     carried = admin.broker_labels() if named else {}
@@ -272,10 +269,6 @@ def plan_document(targets: Placement) -> dict[str, Any]:
             for place, nodes in sorted(targets.items())
         ],
     }
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _numbers(text: str) -> list[int]:

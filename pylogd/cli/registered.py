@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pylogd.cli.common import json_option
-from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.output import note, output_option, print_document, print_json, print_line, print_records
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,7 +22,7 @@ _REFERENCE: Final = re.compile(r"(?P<name>[^=]+)=(?P<subject>.+):(?P<version>\d+
 _INCOMPATIBLE: Final = 1
 
 
-@click.group()
+@click.group(cls=Commands)
 def schemas() -> None:
     """List, show, register and check schemas of a registry: Avro, JSON Schema, Protobuf.
 
@@ -72,11 +72,11 @@ def _new_schema(function: Function) -> Function:
 @click.option("--prefix", default="", metavar="TEXT", help="Only subjects that begin with this.")
 @click.option("--all", "every", is_flag=True, help="All versions, not only each subject's last.")
 @click.option("--deleted", is_flag=True, help="Soft-deleted versions too.")
-@json_option
-def list_schemas(url: str, config: Path | None, prefix: str, every: bool, deleted: bool, as_json: bool) -> None:
+@output_option
+def list_schemas(url: str, config: Path | None, prefix: str, every: bool, deleted: bool) -> None:
     """Print the subjects with their last version, its id and type, and how many schemas it refers to.
 
-    In a pipe, a line for each version: subject, version, id, type, references.
+    Prints for each version: subject, version, id, schemaType, references (their number).
 
     \b
     pylogd schemas list --prefix flights
@@ -85,21 +85,20 @@ def list_schemas(url: str, config: Path | None, prefix: str, every: bool, delete
     start = prefix if prefix.startswith(":.") else ":*:" + prefix
     query = {"subjectPrefix": start, "latestOnly": _flag(not every), "deleted": _flag(deleted)}
     found = _api(url, config).ask("/schemas", query=query)
-    if as_json:
-        print_json(found)
+    if print_document(found):
         return
     rows = [
-        (each["subject"], each["version"], each["id"], each.get("schemaType", "AVRO"), len(each.get("references", ())))
+        {**each, "schemaType": each.get("schemaType", "AVRO"), "references": len(each.get("references", ()))}
         for each in found
     ]
-    print_table(("subject", ">version", ">id", "type", ">references"), rows)
+    print_records(("subject", ">version", ">id", "schemaType", ">references"), rows)
 
 
 @schemas.command()
 @_registry
 @click.option("--id", "schema_id", type=int, metavar="NUMBER", help="The schema with this id, instead of a subject's.")
 @click.option("--deleted", is_flag=True, help="A soft-deleted version too.")
-@click.option("--json", "as_json", is_flag=True, help="Print all that the registry says of it, as JSON.")
+@output_option
 @click.argument("subject", required=False)
 @click.argument("version", default="latest")
 def show(
@@ -107,7 +106,6 @@ def show(
     config: Path | None,
     schema_id: int | None,
     deleted: bool,
-    as_json: bool,
     subject: str | None,
     version: str,
 ) -> None:
@@ -128,9 +126,9 @@ def show(
         path_of("schemas", "ids", schema_id) if subject is None else path_of("subjects", subject, "versions", version)
     )
     found = _api(url, config).ask(path, query={"deleted": _flag(deleted)})
-    if as_json:
-        print_json(found)
-    elif found.get("schemaType") == "PROTOBUF":
+    if print_document(found):
+        return
+    if found.get("schemaType") == "PROTOBUF":
         for line in found["schema"].splitlines():
             print_line(line)
     else:
@@ -148,7 +146,8 @@ def register(url: str, config: Path | None, subject: str, file: Any, **given: An
 
     \b
     pylogd schemas register flights-value flight.avsc
-    pylogd schemas register flights-value flight.proto --reference carrier.proto=carriers:1
+    pylogd schemas register flights-value flight.proto \\
+        --reference carrier.proto=carriers:1
     """
     from pylogd.schemas.api_client import path_of
 

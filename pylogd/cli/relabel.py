@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from pylogd.cli.common import bootstrap_option, connect
-from pylogd.cli.output import note, print_json, print_table
+from pylogd.cli.output import note, print_json, print_records
 from pylogd.cli.reassign import (
     check_from_latest,
     check_outcome,
@@ -56,7 +56,7 @@ def relabel(
         targets = _targets(admin, topic, label, moving)
         current = {TopicPartition(name, one.index): one.replicas for one in topic.partitions}
         if plan_only:
-            print_json(plan_document(targets), indented=True)
+            print_json(plan_document(targets))
             return
         _show(current, targets, label)
         if seconds is not None:
@@ -102,9 +102,8 @@ def _show(current: Placement, targets: Placement, label: str) -> None:
     changed = {place: nodes for place, nodes in targets.items() if set(nodes) != set(current[place])}
     copies = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
     note(f"label {label}: {len(changed)} of {len(targets)} partitions move, {copies} replicas are copied")
-    rows = [[place.partition, _ids(current[place]), _ids(nodes)] for place, nodes in sorted(changed.items())]
-    print_table([">partition", "replicas", "future replicas"], rows)
-
-
-def _ids(nodes: Sequence[int]) -> str:
-    return ",".join(map(str, nodes))
+    rows = [
+        {"partition": place.partition, "replicas": current[place], "future_replicas": nodes}
+        for place, nodes in sorted(changed.items())
+    ]
+    print_records([">partition", "replicas", "future_replicas"], rows)

@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 - Twisted, and modules that need the extra, are imported when the command runs
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 
 from pylogd.cli.common import bootstrap_option, http_endpoint
 from pylogd.cli.common import security as client_security
+from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, print_line, secret
 
 _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE"))]
@@ -25,7 +25,8 @@ _FILE = click.Path(exists=True, dir_okay=False)
               help="HTTP address, as HOST:PORT or a Twisted endpoint string. Port 0 picks a free port.")  # fmt: skip
 @click.option("--topic", default="_schemas", show_default=True, help="The compacted topic that holds the schemas.")
 @click.option("--compatibility", type=click.Choice(_LEVELS, case_sensitive=False), default="BACKWARD",
-              show_default=True, help="Compatibility level of subjects without one of their own.")  # fmt: skip
+              show_default=True, metavar="LEVEL", help="Compatibility level of subjects without one of their own: "
+              + ", ".join(_LEVELS) + ".")  # fmt: skip
 @click.option("--tls-certificate", type=_FILE, metavar="FILE",
               help="Serve HTTPS with this certificate and its chain (PEM), read again when it changes.")  # fmt: skip
 @click.option("--tls-key", type=_FILE, metavar="FILE",
@@ -50,6 +51,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
               help="Require a bearer token that is signed with one of these keys (JSON web key set).")  # fmt: skip
 @click.option("--token-issuer", metavar="TEXT", help="The issuer (iss) that tokens must name.")
 @click.option("--token-audience", metavar="TEXT", help="The audience (aud) that tokens must name.")
+@log_options
 @click.pass_context
 def schema_registry(
     ctx: click.Context, /, bootstrap: str, listen: str, topic: str, compatibility: str, **access: Any
@@ -61,10 +63,13 @@ def schema_registry(
     `pylogd-broker[schemas]`; with TLS also `[tls]`, with bearer tokens `[oauth]`.
 
     \b
-    pylogd schema-registry --bootstrap-server localhost:9092 --listen 127.0.0.1:8081
-    curl -X POST -d '{"schema": "\\"string\\""}' localhost:8081/subjects/names-value/versions
+    pylogd schema-registry --bootstrap-server localhost:9092 \\
+        --listen 127.0.0.1:8081
+    curl -X POST -d '{"schema": "\\"string\\""}' \\
+        localhost:8081/subjects/names-value/versions
     pylogd schema-registry --users users --add-user ada
-    pylogd schema-registry --users users --tls-certificate registry.pem --listen 0.0.0.0:8081
+    pylogd schema-registry --users users --tls-certificate registry.pem \\
+        --listen 0.0.0.0:8081
     """
     if access["add_user"] is not None:
         _add_user(access["users"], access["add_user"])
@@ -74,28 +79,31 @@ def schema_registry(
         from pylogd.schemas.service import SchemaRegistryService
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
-    from twisted.internet.endpoints import serverFromString
-
-    from pylogd.process.logs import log_to
-    from pylogd.process.shell import Shell, process_reactor, run_in_foreground
+    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
-    try:
-        serverFromString(reactor, http_endpoint(listen))
-    except ValueError as error:
-        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
-    log_to(sys.stderr)
+    _check_endpoint(reactor, listen)
+    output = begin_log(reactor, access["logfile"], access["log_format"])
     tls, authenticator = _tls(reactor, access), _authenticator(reactor, access)
     service = SchemaRegistryService(
         reactor, bootstrap, http_endpoint(listen), topic, Compatibility.named(compatibility), client_security(),
         authenticator=authenticator, tls=tls, forwarder=_forwarder(reactor, access), membership=_membership(access),
     )  # fmt: skip
     scheme = "http" if tls is None else "https"
-    shell = Shell(
+    shell = TunedShell(
         reactor, service, lambda: "pylogd schema-registry answers on {}://{}:{}".format(scheme, *service.address)
     )
-    shell.announce = print_line
-    ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry"))
+    shell.announce_to(print_line, output)
+    ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry", output.style))
+
+
+def _check_endpoint(reactor: Any, listen: str) -> None:
+    from twisted.internet.endpoints import serverFromString
+
+    try:
+        serverFromString(reactor, http_endpoint(listen))
+    except ValueError as error:
+        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
 
 
 def _add_user(users: Path | None, name: str) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import json_option
-from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.cli.output import note, output_option, print_document, print_line, print_records
 from pylogd.config import PROFILES, SETTINGS, TOPIC_SETTINGS, Profile, Setting
 from pylogd.config.profiles import choices_of
 
@@ -18,8 +17,8 @@ from pylogd.config.profiles import choices_of
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--topic", is_flag=True, help="Show settings of topics instead of brokers.")
 @click.option("--profile", metavar="NAME", help=f"Show what a profile sets, and why: {', '.join(PROFILES)}.")
-@json_option
-def settings(names: Sequence[str], topic: bool, profile: str | None, as_json: bool) -> None:
+@output_option
+def settings(names: Sequence[str], topic: bool, profile: str | None) -> None:
     """List the settings with their defaults, or explain the named ones. The last column names profiles that set it.
 
     Set them in the settings file or with `pylogd broker --set`; those of topics with `pylogd topics create --config`.
@@ -32,18 +31,18 @@ def settings(names: Sequence[str], topic: bool, profile: str | None, as_json: bo
     pylogd settings --profile online
     """
     if profile is not None:
-        _show_profile(_profile(profile), names, as_json)
+        _show_profile(_profile(profile), names)
         return
     table = TOPIC_SETTINGS if topic else SETTINGS
     chosen = [_find(name, topic) for name in names] or list(table.values())
-    if as_json:
-        print_json([_as_json(setting) for setting in chosen])
-    elif names:
+    if print_document([_as_json(setting) for setting in chosen]):
+        return
+    if names:
         for setting in chosen:
             _explain(setting)
     else:
-        columns = ["name", "default", "what it is", "profiles"]
-        print_table(columns, ([s.name, _default(s), _first(s.doc), ",".join(choices_of(s.name))] for s in chosen))
+        rows = [{**_as_json(s), "doc": _first(s.doc), "profiles": list(choices_of(s.name))} for s in chosen]
+        print_records(["name", "default", "doc", "profiles"], rows)
 
 
 def _profile(name: str) -> Profile:
@@ -52,7 +51,7 @@ def _profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def _show_profile(profile: Profile, names: Sequence[str], as_json: bool) -> None:
+def _show_profile(profile: Profile, names: Sequence[str]) -> None:
     """Print what a profile sets, of all settings or of the named ones."""
     for name in names:
         _find(name, False)
@@ -61,12 +60,11 @@ def _show_profile(profile: Profile, names: Sequence[str], as_json: bool) -> None
          "default": _default(SETTINGS[name]), "why": why}
         for name, value, why in profile.choices if not names or name in names
     ]  # fmt: skip
-    if as_json:
-        print_json({"profile": profile.name, "purpose": profile.purpose, "settings": rows})
+    if print_document({"profile": profile.name, "purpose": profile.purpose, "settings": rows}):
         return
     for line in click.wrap_text(profile.purpose, width=100).splitlines():
         note(line)
-    print_table(["name", "value", "default", "why"], [list(row.values()) for row in rows])
+    print_records(["name", "value", "default", "why"], rows)
 
 
 def _find(name: str, topic: bool) -> Setting:

@@ -7,32 +7,82 @@ error on Spark becomes one line.
 # ruff: noqa: PLC0415 - Spark is imported when a command runs
 from __future__ import annotations
 
+import logging
 import os
 import re
+import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
 
 import click
 
-from pylogd.cli.common import assignments, connect
+from pylogd.cli.common import assignments, connect, replace_properties
 from pylogd.cli.output import note
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_MASTER: Final = "local[*,4]"
+_CONNECT_SECONDS: Final = 10.0
+_INSTALL_CONNECT: Final = "install the extra, pip install 'pylogd-broker[connect]'"
+
+#: The setting by which Spark's JVM talks to its Python workers over Unix sockets, not over TCP.
+UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
 
 def spark_options(function: Function) -> Function:
-    """Add the options `--master` and `--conf` to a command."""
+    """Add the options `--master`, `--remote` and `--conf` to a command. `on_spark` takes their values."""
     conf = click.option(
         "--conf", "confs", multiple=True, metavar="NAME=VALUE", callback=assignments,
         help="A Spark setting. Repeatable.",
     )  # fmt: skip
+    remote = click.option(
+        "--remote", metavar="sc://HOST[:PORT]", envvar="SPARK_REMOTE",
+        help="Run by Spark Connect on this server, without a JVM here. Needs the extra pylogd-broker[connect]. Also "
+        "from SPARK_REMOTE.",
+    )  # fmt: skip
     master = click.option(
-        "--master", default="local[*,4]", show_default=True,
+        "--master", default=_MASTER, show_default=True,
         help="Spark master URL. In local[*,4], the 4 is how often a task may fail.",
     )  # fmt: skip
-    return master(conf(function))
+    return master(remote(conf(function)))
+
+
+def kafka_setting_option(function: Function) -> Function:
+    """Add the option `--set` to a command: settings of the source's client (`common.kafka_options` has them)."""
+    return click.option(
+        "-s", "--set", "settings", multiple=True, metavar="kafka.NAME=VALUE", callback=_kafka_settings,
+        expose_value=False,
+        help="A setting of Kafka's consumer, such as kafka.client.rack=a. Takes precedence over --command-config. "
+        "Repeatable.",
+    )(function)  # fmt: skip
+
+
+#: Settings that a command decides in another way.
+_ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "give --bootstrap-server",
+    "kafka.group.id": "the command is in no group: the table has the offsets",
+}
+
+
+def _kafka_settings(ctx: click.Context, parameter: click.Parameter, words: Sequence[str]) -> None:
+    """Check settings, and keep them for the rest of the command."""
+    from pylogd.spark.errors import OptionError
+    from pylogd.spark.options import check_client_options
+
+    found = {name.lower(): value for name, value in assignments(ctx, parameter, words).items()}
+    for name in found:
+        if name in _ELSEWHERE:
+            raise click.BadParameter(f"{name} can't be set: {_ELSEWHERE[name]}")
+        if not name.startswith("kafka."):
+            raise click.BadParameter(f"{name!r} is not a setting of Kafka's consumer, such as kafka.client.rack")
+    try:
+        check_client_options(found)
+        if found:
+            replace_properties(ctx, {name.removeprefix("kafka."): value for name, value in found.items()})
+    except (OptionError, ValueError) as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def check_there(bootstrap: str, topics: Sequence[str]) -> None:
@@ -47,8 +97,17 @@ def check_there(bootstrap: str, topics: Sequence[str]) -> None:
 
 
 @contextmanager
-def on_spark(master: str, settings: Mapping[str, str], name: str) -> Iterator[Any]:
-    """Yield a Spark session for a command. Errors on Spark become a click.ClickException of one line."""
+def on_spark(master: str, remote: str | None, settings: Mapping[str, str], name: str) -> Iterator[Any]:
+    """Yield a Spark session for a command. Errors on Spark become a click.ClickException of one line.
+
+    remote: the URL of a server of Spark Connect; None to start a driver with `master`.
+    """
+    if remote is not None:
+        if master != _MASTER:
+            raise click.UsageError("give either --master or --remote")
+        with on_server(remote, settings, name) as spark:
+            yield spark
+        return
     spark = session(master, settings, name)
     from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -78,13 +137,90 @@ def session(master: str, settings: Mapping[str, str], name: str) -> Any:
     note(f"starting Spark on {master}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **settings}.items():
+    defaults = {
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        UNIX_SOCKETS: "true",  # without the 40 ms that each task waits on TCP, see docs/spark.md
+    }
+    for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     except Exception as error:  # the JVM's gateway has no narrower one
         raise click.ClickException(f"Spark does not start (it needs Java 17 or newer): {error}") from error
     spark.sparkContext.setLogLevel("ERROR")
+    _without_traces(spark)
+    return spark
+
+
+def _without_traces(spark: Any) -> None:
+    """Keep PySpark and Py4J from printing tracebacks when the JVM ends: `on_spark` says so in one line.
+
+    Py4J logs each error beside raising it. PySpark's server of accumulators prints that its connection has ended.
+    """
+    logging.getLogger().addFilter(_is_no_echo)
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception while sending command."
+
+
+@contextmanager
+def on_server(url: str, settings: Mapping[str, str], name: str) -> Iterator[Any]:
+    """Yield a session of Spark Connect. Errors become a click.ClickException of one line."""
+    try:
+        from pyspark.errors import PySparkException
+    except ImportError as error:
+        raise click.ClickException(f"{error}: {_INSTALL_CONNECT}") from error
+    with _one_line(PySparkException, ImportError, ValueError):
+        spark = _connect(url, settings, name)
+    with _one_line(PySparkException):
+        try:
+            yield spark
+        finally:
+            with suppress(Exception):  # the server's sessions end by themselves too
+                spark.stop()
+
+
+@contextmanager
+def _one_line(*kinds: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kinds as error:
+        raise click.ClickException(explain(str(error))) from error
+
+
+def _connect(url: str, settings: Mapping[str, str], name: str) -> Any:
+    """Return a session on a server of Spark Connect. Raises ClickException, PySparkException, ImportError, ValueError.
+
+    The server is tried first, as Spark's client repeats a connection that is refused for minutes.
+    """
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas, which is not used here
+    try:
+        from pyspark.sql import SparkSession
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+    except ImportError as error:
+        raise click.ClickException(f"{error}: {_INSTALL_CONNECT}") from error
+    endpoint = DefaultChannelBuilder(url).endpoint  # without parameters, among which may be a token
+    note(f"using Spark Connect on {endpoint}")
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise click.ClickException(
+            f"no server of Spark Connect on {endpoint}: {error.strerror or error}. Spark's "
+            "sbin/start-connect-server.sh starts one"
+        ) from error
+    spark = SparkSession.builder.remote(url).appName(name).getOrCreate()
+    for key, value in settings.items():
+        try:
+            spark.conf.set(key, value)
+        except Exception as error:  # which one depends on the setting
+            raise click.ClickException(
+                f"--conf {key} can't be set by Spark Connect: set it where the server is started. {explain(str(error))}"
+            ) from error
     return spark
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, json_option
-from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, format_time
+from pylogd.cli.completing import topic_names
+from pylogd.cli.delete_records import delete_records
+from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
 from pylogd.cli.relabel import relabel
-from pylogd.client import Admin, NewTopic
+from pylogd.cli.selecting import matching, regex_option
+from pylogd.client import Admin, NewTopic, TopicPartition
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def topics() -> None:
     """Create, list, describe, alter and delete topics.
 
@@ -26,6 +32,7 @@ def topics() -> None:
     pylogd topics describe events
     pylogd topics alter events --partitions 8 --config max.message.bytes=2000000
     pylogd topics relabel events online
+    pylogd topics delete-records events --before 7d
     pylogd topics delete events --yes
     """
 
@@ -54,7 +61,8 @@ def create(
 
     \b
     pylogd topics create events
-    pylogd topics create clicks views -p 12 -c compression.type=zstd -c retention.bytes=1000000000
+    pylogd topics create clicks views -p 12 -c compression.type=zstd \\
+        -c retention.bytes=1000000000
     """
     new = [NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in names]
     with connect(bootstrap) as connected, Admin(connected) as admin:
@@ -63,31 +71,86 @@ def create(
 
 
 @topics.command("list")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=topic_names)
+@regex_option
 @click.option("--internal", is_flag=True, help="Also list internal topics.")
-@json_option
+@click.option("--sizes", is_flag=True, help="Also ask the brokers for the number of records and bytes.")
+@click.option("--names", "only_names", is_flag=True, help="Print only names, one per line.")
+@output_option
 @bootstrap_option
-def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
-    """List topics, one name per line."""
+def list_(names: Sequence[str], regex: bool, internal: bool, sizes: bool, only_names: bool, bootstrap: str) -> None:
+    """List topics: all, or those with the NAMEs.
+
+    Prints for each: topic, partitions, replicas (of a partition, the most); with --sizes also records (if none was
+    compacted away) and bytes, those of all replicas together.
+
+    \b
+    pylogd topics list --sizes
+    pylogd topics list --regex 'orders-.*'
+    pylogd topics list --names | xargs -n 1 pylogd offsets
+    """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        names = [topic.name for topic in admin.list_topics(internal=internal)]
-    if as_json:
-        print_json(names)
-    else:
-        for name in names:
-            print_line(name)
+        found = chosen_topics(admin, names, regex, internal=internal)
+        figures = _sizes(admin, found) if sizes else {}
+    if only_names:
+        for topic in found:
+            print_line(topic.name)
+        return
+    columns = ["topic", ">partitions", ">replicas"] + ([">records", ">bytes"] if sizes else [])
+    rows = [
+        {
+            "topic": topic.name, "partitions": len(topic.partitions),
+            "replicas": max((len(one.replicas) for one in topic.partitions), default=0), "internal": topic.internal,
+            **figures.get(topic.name, {}),
+        }
+        for topic in found
+    ]  # fmt: skip
+    print_records(columns, rows, {"bytes": format_bytes})
+
+
+def chosen_topics(admin: Admin, names: Sequence[str], regex: bool, *, internal: bool = False) -> list[Topic]:
+    """Return the topics with these names, or that match them as regular expressions; all if there are no names."""
+    if names and not regex:
+        return [admin.describe_topic(name) for name in names]
+    found = admin.list_topics(internal=internal)
+    if not names:
+        return found
+    wanted = set(matching(names, (topic.name for topic in found)))
+    return [topic for topic in found if topic.name in wanted]
+
+
+def _sizes(admin: Admin, found: Sequence[Topic]) -> dict[str, dict[str, int | None]]:
+    """Return the number of records and bytes of topics; None for records where a partition has no leader."""
+    online = [
+        TopicPartition(topic.name, one.index) for topic in found for one in topic.partitions if one.leader >= 0
+    ]  # fmt: skip
+    begins = admin.offsets(dict.fromkeys(online, EARLIEST))
+    ends = admin.offsets(dict.fromkeys(online, LATEST))
+    stored: Counter[str] = Counter()
+    for directory in admin.describe_log_dirs():
+        for at, size in directory.sizes.items():
+            stored[at.topic] += size
+    figures: dict[str, dict[str, int | None]] = {}
+    for topic in found:
+        places = [TopicPartition(topic.name, one.index) for one in topic.partitions]
+        known = all(one in ends for one in places)
+        records = sum(ends[one].offset - begins[one].offset for one in places) if known else None
+        figures[topic.name] = {"records": records, "bytes": stored[topic.name]}
+    return figures
 
 
 @topics.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@json_option
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=topic_names)
+@regex_option
+@output_option
 @bootstrap_option
-def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
+def describe(names: Sequence[str], regex: bool, bootstrap: str) -> None:
     """Show partitions, leaders, replicas and changed settings of the named topics, or of all.
 
-    In a pipe, a line for each partition: topic, partition, leader, replicas, in-sync replicas.
+    Prints for each partition: partition, leader, replicas, isr (the replicas in sync); tsv has the topic before.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        found = [admin.describe_topic(name) for name in names] if names else admin.list_topics()
+        found = chosen_topics(admin, names, regex)
         settings = {
             topic.name: {
                 entry.name: entry.value
@@ -96,25 +159,28 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
             }
             for topic in found
         }
-    if as_json:
-        print_json([_as_json(topic, settings[topic.name]) for topic in found])
-    elif sys.stdout.isatty():
-        for topic in found:
-            label = settings[topic.name].get("placement.label")
-            on = f"  on brokers with the label {label}" if label else ""
-            print_line(f"{topic.name}  id {topic.topic_id.hex()}{on}", bold=True)
-            for name, value in settings[topic.name].items():
-                print_line(f"  {name} = {value}")
-            print_table([">partition", ">leader", "replicas", "in sync"], _rows(topic))
-    else:
-        print_table([], ([topic.name, *row] for topic in found for row in _rows(topic)))
+    documents = [_as_json(topic, settings[topic.name]) for topic in found]
+    if print_document(documents):
+        return
+    if output_format() == "tsv":
+        rows = [{"topic": topic["topic"], **one} for topic in documents for one in topic["partitions"]]
+        print_records(["topic", "partition", "leader", "replicas", "isr"], rows)
+        return
+    for topic in documents:
+        label = topic["configs"].get("placement.label")
+        on = f"  on brokers with the label {label}" if label else ""
+        print_line(f"{topic['topic']}  id {topic['topic_id']}{on}", bold=True)
+        for name, value in topic["configs"].items():
+            print_line(f"  {name} = {value}")
+        print_records([">partition", ">leader", "replicas", "isr"], topic["partitions"])
+        print_line("")
 
 
 @topics.command()
-@click.argument("name")
-@json_option
+@click.argument("name", shell_complete=topic_names)
+@output_option
 @bootstrap_option
-def producers(name: str, as_json: bool, bootstrap: str) -> None:
+def producers(name: str, bootstrap: str) -> None:
     """Show which idempotent producers write to a topic: their ids, epochs and last records.
 
     A partition forgets a producer that wrote nothing for `producer.id.expiration.ms`.
@@ -122,39 +188,34 @@ def producers(name: str, as_json: bool, bootstrap: str) -> None:
     with connect(bootstrap) as connected, Admin(connected) as admin:
         partitions = [(name, partition.index) for partition in admin.describe_topic(name).partitions]
         found = admin.describe_producers(partitions)
-    if as_json:
-        print_json([{"partition": at.partition, **one._asdict()} for at in sorted(found) for one in found[at]])
-        return
-    rows = [
-        [
-            str(at.partition),
-            str(one.producer_id),
-            str(one.epoch),
-            str(one.last_sequence),
-            format_time(one.last_timestamp),
-        ]
-        for at in sorted(found)
-        for one in found[at]
-    ]
-    print_table([">partition", ">producer id", ">epoch", ">last sequence", "last record"], rows)
+    print_records(
+        [">partition", ">producer_id", ">epoch", ">last_sequence", "last_timestamp"],
+        [{"partition": at.partition, **one._asdict()} for at in sorted(found) for one in found[at]],
+        {"last_timestamp": format_time},
+    )
 
 
 @topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=topic_names)
+@regex_option
 @click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation; needed for --regex in scripts.")
 @bootstrap_option
-def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
+def delete(names: Sequence[str], regex: bool, if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete topics with all their records. On a terminal, asks for confirmation."""
-    if not yes and not confirmed(f"Delete {', '.join(names)} with all records?"):
-        raise click.exceptions.Exit(1)
     with connect(bootstrap) as connected, Admin(connected) as admin:
+        if regex:
+            names = [topic.name for topic in chosen_topics(admin, names, regex)]
+            if not yes and not sys.stdin.isatty():
+                raise click.UsageError(f"this would delete {', '.join(names)}: confirm it with --yes")
+        if not yes and not confirmed(f"Delete {', '.join(names)} with all records?"):
+            raise click.exceptions.Exit(1)
         outcome = admin.delete_topics(names)
     _report(outcome, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None)
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option(
     "-p", "--partitions", type=click.IntRange(1), help="New number of partitions; must be larger than the old one."
 )
@@ -186,6 +247,7 @@ def alter(name: str, partitions: int | None, configs: dict[str, str], deleted: S
 
 
 topics.add_command(relabel)
+topics.add_command(delete_records)
 
 
 def _report(outcome: dict[str, KafkaError | None], ignored: ErrorCode | None) -> None:
@@ -196,17 +258,9 @@ def _report(outcome: dict[str, KafkaError | None], ignored: ErrorCode | None) ->
         raise click.ClickException(errors[-1])
 
 
-def _ids(nodes: tuple[int, ...]) -> str:
-    return ",".join(map(str, nodes))
-
-
-def _rows(topic: Topic) -> list[list[Any]]:
-    return [[p.index, p.leader, _ids(p.replicas), _ids(p.isr)] for p in topic.partitions]
-
-
 def _as_json(topic: Topic, settings: dict[str, str | None]) -> dict[str, Any]:
     return {
-        "name": topic.name,
+        "topic": topic.name,
         "topic_id": topic.topic_id.hex(),
         "internal": topic.internal,
         "configs": settings,

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, format_time, json_option
-from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, connect, format_time
+from pylogd.cli.output import confirmed, note, output_option, print_document, print_line, print_records
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import ActiveProducer
 from pylogd.clock import wall_ms
@@ -29,7 +30,7 @@ def _span(_ctx: click.Context, _parameter: click.Parameter, text: str | None) ->
     return float(int(found[1]) * _SECONDS[found[2]])
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def transactions() -> None:
     """List and describe transactions, and abort those that hang.
 
@@ -53,15 +54,15 @@ def transactions() -> None:
 @click.option("--longer-than", callback=_span, metavar="TIME",
               help="Only transactions that have been open for longer: 90s, 15m, 2h.")  # fmt: skip
 @click.option("--matching", metavar="REGEX", help="Only ids that match this regular expression (RE2).")
-@json_option
+@output_option
 @bootstrap_option
 def list_(
     states: Sequence[str], producer_ids: Sequence[int], longer_than: float | None, matching: str | None,
-    as_json: bool, bootstrap: str,
+    bootstrap: str,
 ) -> None:  # fmt: skip
     """List transactional ids with the state of their present or last transaction.
 
-    In a pipe, a line for each: id, state, producer id, coordinator.
+    Prints for each: transactional_id, state, producer_id, coordinator.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         try:
@@ -70,23 +71,18 @@ def list_(
             )
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
-    if as_json:
-        print_json([one._asdict() for one in found])
-    else:
-        rows = [[one.transactional_id, one.state, one.producer_id, one.coordinator] for one in found]
-        print_table(["transactional id", "state", ">producer id", ">coordinator"], rows)
+    print_records(["transactional_id", "state", ">producer_id", ">coordinator"], [one._asdict() for one in found])
 
 
 @transactions.command()
 @click.argument("names", nargs=-1, required=True, metavar="ID...")
-@json_option
+@output_option
 @bootstrap_option
-def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
+def describe(names: Sequence[str], bootstrap: str) -> None:
     """Show transactional ids: the producer, the time-out, and the partitions of an open transaction."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = [admin.describe_transaction(name) for name in names]
-    if as_json:
-        print_json([one._asdict() for one in found])
+    if print_document([one._asdict() for one in found]):
         return
     for one in found:
         print_line(one.transactional_id, bold=True)
@@ -104,13 +100,13 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
 @click.option("-t", "--topic", "topics", multiple=True, help="Only partitions of this topic. Repeatable.")
 @click.option("--max-timeout", default=_MAX_TIMEOUT, show_default=True, callback=_span, metavar="TIME",
               help="Leave out who wrote within this time: the brokers' transaction.max.timeout.ms.")  # fmt: skip
-@json_option
+@output_option
 @bootstrap_option
-def find_hanging(topics: Sequence[str], max_timeout: float, as_json: bool, bootstrap: str) -> None:
+def find_hanging(topics: Sequence[str], max_timeout: float, bootstrap: str) -> None:
     """Find transactions that are open in a partition, and not known to their coordinator.
 
-    Exit status 1 if there are any. In a pipe, a line for each: topic, partition, producer id, epoch, first offset, last
-    record. `pylogd transactions abort` ends them.
+    Exit status 1 if there are any. Prints for each: topic, partition, producer_id, epoch, transaction_start (its first
+    offset), last_timestamp. `pylogd transactions abort` ends them.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         described = [admin.describe_topic(name) for name in topics] if topics else admin.list_topics(internal=True)
@@ -121,17 +117,13 @@ def find_hanging(topics: Sequence[str], max_timeout: float, as_json: bool, boots
             for at, found in admin.describe_producers(partitions).items()
         }
         hanging = admin.hanging_transactions(producers)
-    if as_json:
-        print_json([{"topic": at.topic, "partition": at.partition, **one._asdict()} for at, one in hanging])
-    else:
-        rows = [
-            [at.topic, at.partition, one.producer_id, one.epoch, one.transaction_start, format_time(one.last_timestamp)]
-            for at, one in hanging
-        ]
-        if rows:
-            print_table(["topic", ">partition", ">producer id", ">epoch", ">first offset", "last record"], rows)
-        else:
-            note(f"No transaction hangs (partitions searched: {len(partitions):,}).")
+    print_records(
+        ["topic", ">partition", ">producer_id", ">epoch", ">transaction_start", "last_timestamp"],
+        [{"topic": at.topic, "partition": at.partition, **one._asdict()} for at, one in hanging],
+        {"last_timestamp": format_time},
+    )
+    if not hanging:
+        note(f"No transaction hangs (partitions searched: {len(partitions)}).")
     if hanging:
         raise click.exceptions.Exit(1)
 

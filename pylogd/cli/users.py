@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option
-from pylogd.cli.output import note, print_json, print_line, print_table, secret
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, connect
+from pylogd.cli.output import note, output_option, print_line, print_records, secret
 from pylogd.client import Admin
 from pylogd.config import ConfigError
 from pylogd.process import options
@@ -24,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _BAD_SETTINGS = 2
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands)
 def users() -> None:
     """List, add and remove users who authenticate by SCRAM.
 
@@ -36,7 +37,7 @@ def users() -> None:
     pylogd users add alice                          asks for the password
     pylogd users add alice < password.txt
     pylogd users remove alice
-    pylogd users bootstrap admin -c pylogd.toml     the first one, while no broker runs
+    pylogd users bootstrap admin -c pylogd.toml   while no broker runs
     """
 
 
@@ -71,19 +72,16 @@ def _check_name(_ctx: click.Context, _parameter: click.Parameter, name: str) -> 
 
 @users.command("list")
 @click.argument("names", nargs=-1, metavar="[USER]...")
-@json_option
+@output_option
 @bootstrap_option
-def list_(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
+def list_(names: Sequence[str], bootstrap: str) -> None:
     """List users with their credentials.
 
-    In a pipe, a line for each credential: user, mechanism, iterations.
+    Prints for each credential: user, mechanism, iterations.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.list_users(names)
-    if as_json:
-        print_json([one._asdict() for one in found])
-    else:
-        print_table(["user", "mechanism", ">iterations"], [list(one) for one in found])
+    print_records(["user", "mechanism", ">iterations"], [one._asdict() for one in found])
 
 
 @users.command()

@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import json_option
-from pylogd.cli.output import note, print_json, print_line, print_table
+from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_table
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
 from pylogd.process.options import load_settings
@@ -163,11 +162,11 @@ _REGISTRIES: dict[str, Callable[[_Tree], Any]] = {
               help="Use TLS and trust the certificates in this PEM file.")  # fmt: skip
 @click.option("--protect", is_flag=True,
               help="Give all nodes the ACLs of zookeeper.set.acl. Needs the brokers' credentials.")  # fmt: skip
-@json_option
+@output_option
 @click.pass_context
 def zookeeper(
     ctx: click.Context, registries: Sequence[str], connect: str, config: Path | None, digest: str | None,
-    truststore: str | None, protect: bool, as_json: bool,
+    truststore: str | None, protect: bool,
 ) -> None:  # fmt: skip
     """Show registries in ZooKeeper: brokers, controller, topics, groups, or all of them.
 
@@ -178,8 +177,8 @@ def zookeeper(
     pylogd zookeeper -z localhost:2181 groups --json
     pylogd zookeeper --config /etc/pylogd/pylogd.toml --protect
 
-    In a pipe, a line for each entry: its registry, then broker, host, port, rack; broker, epoch; topic, partition,
-    replicas; or group, topic, partition, owner, offset.
+    With --output tsv, a line for each entry: its registry, then broker, host, port, rack; broker, epoch; topic,
+    partition, replicas; or group, topic, partition, owner, offset.
     """
     if ctx.get_parameter_source("connect") is click.core.ParameterSource.DEFAULT:
         connect = ""
@@ -194,8 +193,7 @@ def zookeeper(
         raise click.ClickException(f"ZooKeeper failed: {type(error).__name__} {error}".strip()) from error
     finally:
         tree.close()
-    if as_json:
-        print_json(found)
+    if print_document(found):
         return
     for name in wanted:
         _print(name, found[name])
@@ -221,12 +219,12 @@ def _connect(
 
 def _print(name: str, found: Any) -> None:
     rows = _ROWS[name](found)
-    if sys.stdout.isatty():
-        print_line(name if rows else f"{name}: none", bold=True)
-        if rows:
-            print_table(_HEADINGS[name], rows)
-    else:
+    if output_format() == "tsv":
         print_table([], ([name, *row] for row in rows))
+        return
+    print_line(name if rows else f"{name}: none", bold=True)
+    if rows:
+        print_table(_HEADINGS[name], rows)
 
 
 def _broker_rows(found: Any) -> list[list[Any]]:

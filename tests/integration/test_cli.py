@@ -67,8 +67,9 @@ def refused(broker: Address, *arguments: str) -> str:
 class TestTopics:
     def test_a_topic_is_created_described_changed_and_deleted(self, broker: Address, topic: str) -> None:
         assert ok(broker, "topics", "create", topic, "-p", "3", "-c", "retention.ms=86400000") == ""
-        assert topic in ok(broker, "topics", "list").splitlines()
-        assert topic in json.loads(ok(broker, "topics", "list", "--json"))
+        assert topic in ok(broker, "topics", "list", "--names").splitlines()
+        listed = {one["topic"]: one for one in json.loads(ok(broker, "topics", "list", "--json"))}
+        assert listed[topic] == {"topic": topic, "partitions": 3, "replicas": 1, "internal": False}
         rows = [line.split("\t") for line in ok(broker, "topics", "describe", topic).splitlines()]
         assert [row[:2] for row in rows] == [[topic, "0"], [topic, "1"], [topic, "2"]]
         (described,) = json.loads(ok(broker, "topics", "describe", topic, "--json"))
@@ -80,7 +81,7 @@ class TestTopics:
         assert described["configs"] == {"max.message.bytes": "2000"} and len(described["partitions"]) == 4
 
         ok(broker, "topics", "delete", topic)
-        assert topic not in ok(broker, "topics", "list").splitlines()
+        assert topic not in ok(broker, "topics", "list", "--names").splitlines()
         assert "UNKNOWN_TOPIC_OR_PARTITION" in refused(broker, "topics", "describe", topic)
 
     def test_the_producers_of_a_topic(self, broker: Address, topic: str) -> None:
@@ -104,7 +105,7 @@ class TestTopics:
         assert "UNKNOWN_TOPIC" in refused(broker, "topics", "delete", topic + "x")
         ok(broker, "topics", "delete", topic + "x", "--if-exists")
         ok(broker, "topics", "create", topic + "y", "--validate-only")
-        assert topic + "y" not in ok(broker, "topics", "list").splitlines()
+        assert topic + "y" not in ok(broker, "topics", "list", "--names").splitlines()
 
 
 class TestRecords:
@@ -130,8 +131,13 @@ class TestRecords:
         ok(broker, "produce", topic, "-z", codec, stdin=lines)
         assert ok(broker, "consume", topic, "--until-end") == lines
 
-    def test_producing_creates_a_missing_topic(self, broker: Address, topic: str) -> None:
-        ok(broker, "produce", topic, stdin="hello\n")
+    def test_producing_creates_a_missing_topic_only_if_asked_to(self, broker: Address, topic: str) -> None:
+        ok(broker, "topics", "create", f"{topic}-events")
+        done = run(broker, "produce", f"{topic}-evnts", stdin="hello\n")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"Error: there is no topic {topic}-evnts: did you mean {topic}-events?\n"
+        assert f"{topic}-evnts" not in ok(broker, "topics", "list", "--names").splitlines()
+        ok(broker, "produce", topic, "--create", stdin="hello\n")
         assert ok(broker, "consume", topic, "--count", "1") == "hello\n"
 
     def test_offsets_prints_the_offset_for_a_time(self, broker: Address, topic: str) -> None:
@@ -148,7 +154,7 @@ class TestRecords:
         assert done.returncode == 1 and "MESSAGE_TOO_LARGE" in done.stderr
 
     def test_consume_ends_when_its_output_is_closed(self, broker: Address, topic: str) -> None:
-        ok(broker, "produce", topic, stdin="line\n" * 50_000)
+        ok(broker, "produce", topic, "--create", stdin="line\n" * 50_000)
         consume = subprocess.Popen(
             [*pylogd_command(), "consume", topic, "-b", broker.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -162,7 +168,7 @@ class TestRecords:
 
     @pytest.mark.parametrize("arguments", [["consume"], ["produce"]])
     def test_ctrl_c_ends_the_command_at_once(self, broker: Address, topic: str, arguments: list[str]) -> None:
-        ok(broker, "produce", topic, stdin="line\n")
+        ok(broker, "produce", topic, "--create", stdin="line\n")
         process = subprocess.Popen(
             [*pylogd_command(), *arguments, topic, "-b", broker.address],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -183,7 +189,7 @@ def test_cluster_prints_brokers_and_controller(broker: Address) -> None:
     described = json.loads(ok(broker, "cluster", "--json"))
     (found,) = described["brokers"]
     assert f"{found['host']}:{found['port']}" == broker.address
-    assert described["cluster_id"] and described["controller"] == found["node_id"]
+    assert described["cluster_id"] and described["controller"] == found["broker"]
     assert ok(broker, "cluster").split("\t")[1] == found["host"]
 
 
@@ -261,7 +267,7 @@ class TestBroker:
     @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
     def test_a_stop_by_signal_is_clean(self, start_broker: StartBroker, stop: signal.Signals) -> None:
         first = start_broker(arguments=["--set", "num.partitions=2"])
-        ok(first, "produce", "t", stdin="kept\n")
+        ok(first, "produce", "t", "--create", stdin="kept\n")
         first.process.send_signal(stop)
         assert first.process.wait(SECONDS) == 0
         second = start_broker()

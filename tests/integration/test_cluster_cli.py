@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pylogd.local.broker import pylogd_command
+from pylogd.local.broker import free_ports, pylogd_command
 from tests.clusters import PATIENCE_SECONDS
 
 _WAIT = PATIENCE_SECONDS
@@ -29,15 +29,18 @@ class Up:
         self.folder = folder
         self.errors = folder.with_suffix(".err")
         command = [*pylogd_command(), "cluster", "up", "-n", str(count), "--data", str(folder), "--port", "0"]
-        command += ["--set", _SESSION]
+        [self.zookeeper_port] = free_ports(1)
+        command += ["--set", _SESSION, "--zookeeper-port", str(self.zookeeper_port)]
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         self.pids: dict[int, int] = {}
-        self.bootstrap = ""
+        self.zookeeper = self.bootstrap = ""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if found := re.match(r"broker (\d+) at \S+, pid (\d+)", line):
                 self.pids[int(found[1])] = int(found[2])
+            elif found := re.match(r"zookeeper at (\S+),", line):
+                self.zookeeper = found[1]
             elif found := re.match(r"bootstrap servers: (\S+)", line):
                 self.bootstrap = found[1]
                 break
@@ -94,13 +97,19 @@ def gone(pid: int) -> bool:
 
 
 def test_partitions_move_and_brokers_fail_in_a_local_cluster(up: Up, tmp_path: Path) -> None:
+    assert up.zookeeper == f"127.0.0.1:{up.zookeeper_port}"
     up.run("topics", "create", "t", "-p", "6", "-r", "2")
     described = up.until(
         lambda found: found["controller"] in (1, 2, 3) and [broker["leads"] for broker in found["brokers"]] == [2, 2, 2]
     )
     assert described["leaderless"] == 0
 
-    # Move all replicas away from broker 3.
+    check_maintenance_and_decommission(up)
+
+    # Spread the replicas again, then move all away from broker 3 by a plan.
+    spread = tmp_path / "spread.json"
+    spread.write_text(up.run("reassign", "plan", "t", "--brokers", "1,2,3"))
+    up.run("reassign", "execute", str(spread))
     plan = tmp_path / "plan.json"
     plan.write_text(up.run("reassign", "plan", "t", "--brokers", "1,2"))
     assert {tuple(sorted(one["replicas"])) for one in json.loads(plan.read_text())["partitions"]} == {(1, 2)}
@@ -116,9 +125,12 @@ def test_partitions_move_and_brokers_fail_in_a_local_cluster(up: Up, tmp_path: P
     (tmp_path / "none.json").write_text("{}")
     up.run("reassign", "verify", str(tmp_path / "none.json"), code=1)
 
-    # Kill a broker: its end is reported and the others continue.
+    # Kill a broker: its end is reported and the others continue. Its replicas are still known.
+    up.run("topics", "create", "v", "-p", "1", "-r", "3")
     os.kill(up.pids[3], signal.SIGKILL)
     left = up.bootstrap.rpartition(",")[0]
+    found = up.until(lambda found: [one["state"] for one in found["brokers"]] == ["up", "up", "down"], bootstrap=left)
+    assert (found["brokers"][2]["broker"], found["brokers"][2]["replicas"]) == (3, 1)
     # If it was the controller, there is no controller until its session has ended.
     up.until(lambda found: found["controller"] in (1, 2), bootstrap=left)
     up.run("topics", "create", "u", "-p", "1", "-r", "1", bootstrap=left)
@@ -131,12 +143,43 @@ def test_partitions_move_and_brokers_fail_in_a_local_cluster(up: Up, tmp_path: P
     assert all(gone(pid) for pid in up.pids.values())
 
 
+def check_maintenance_and_decommission(up: Up) -> None:
+    """Take broker 3 out of service, and back; then empty it, and use it again."""
+
+    def brokers(name: str) -> list[int]:
+        return [one[name] for one in json.loads(up.run("brokers", "list", "--json"))]
+
+    up.run("topics", "create", "single", "-p", "3", "-r", "1")
+    refused = json.loads(up.run("brokers", "maintenance", "enable", "3", "--json", code=1))
+    assert [(one["topic"], one["reason"]) for one in refused] == [("single", "it has no other replica")]
+    up.run("topics", "delete", "single")
+    up.run("brokers", "maintenance", "enable", "3")
+    up.until(lambda found: [one["leads"] for one in found["brokers"]][2] == 0)
+    assert brokers("replicas") == [4, 4, 4] and brokers("should_lead") == [3, 3, 0]
+    [directory] = [one for one in json.loads(up.run("logdirs", "--json")) if one["broker"] == 3]
+    assert directory["state"] == "cordoned"
+    up.run("brokers", "maintenance", "disable", "3")
+    up.until(lambda found: found["brokers"][2]["leads"] == 2)
+
+    up.run("topics", "create", "wide", "-p", "1", "-r", "3")
+    up.run("brokers", "decommission", "3", code=1)  # the other two can't have three replicas
+    up.run("topics", "delete", "wide")
+    planned = json.loads(up.run("brokers", "decommission", "3", "--plan"))["partitions"]
+    assert len(planned) == 4 and brokers("replicas") == [4, 4, 4], "nothing was moved"
+    up.run("brokers", "decommission", "3", "--throttle", "100000000")
+    assert brokers("replicas") == [6, 6, 0]
+    up.run("brokers", "decommission", "3")  # there is nothing left to do
+    up.run("brokers", "decommission", "9", code=1)
+    up.run("brokers", "maintenance", "enable", "9", code=1)
+    up.run("cluster", "uncordon", "3")
+
+
 def test_a_restarted_cluster_has_its_data(tmp_path: Path) -> None:
     for turn in range(2):
         up = Up(tmp_path / "cluster", 2)
         try:
             assert up.bootstrap, up.errors.read_text()
-            assert up.run("topics", "list").split() == (["t"] if turn else [])
+            assert up.run("topics", "list", "--names").split() == (["t"] if turn else [])
             if not turn:
                 up.run("topics", "create", "t")
         finally:

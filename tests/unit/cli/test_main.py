@@ -84,7 +84,7 @@ def test_bootstrap_from_the_environment() -> None:
 
 class TestSettings:
     def test_list(self) -> None:
-        lines = run("settings").output.splitlines()
+        lines = run("settings", "--output", "tsv").output.splitlines()
         assert [line for line in lines if line.startswith("log.segment.bytes\t1073741824\t")]
         assert len(run("settings", "--topic").output.splitlines()) > 10
 
@@ -97,9 +97,10 @@ class TestSettings:
         assert setting["name"] == "log.segment.bytes" and setting["type"] == "int"
 
     def test_profiles(self) -> None:
-        (line,) = [line for line in run("settings").output.splitlines() if line.startswith("num.partitions\t")]
+        lines = run("settings", "--output", "tsv").output.splitlines()
+        (line,) = [line for line in lines if line.startswith("num.partitions\t")]
         assert line.endswith("\tlogs,online,offline")
-        lines = run("settings", "--profile", "online").output.splitlines()
+        lines = run("settings", "--profile", "online", "--output", "tsv").output.splitlines()
         (line,) = [line for line in lines if line.startswith("min.insync.replicas\t")]
         assert line.split("\t")[:3] == ["min.insync.replicas", "2", "1"]
         assert "profile online: 2 (" in run("settings", "min.insync.replicas").output

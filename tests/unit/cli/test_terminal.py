@@ -117,7 +117,7 @@ def test_names_from_a_broker_do_not_control_the_terminal(server: FakeBroker) -> 
     assert "\x1b]0;" not in terminal.output
     as_json = Terminal("groups", "list", "--json", "-b", server.address)
     assert as_json.end() == 0
-    assert "\x1b" not in as_json.output and json.loads(as_json.output)[0]["group_id"] == HOSTILE
+    assert "\x1b" not in as_json.output and json.loads(as_json.output)[0]["group"] == HOSTILE
 
 
 def test_error_texts_from_a_broker_do_not_control_the_terminal(server: FakeBroker) -> None:

@@ -1,0 +1,47 @@
+"""What a broker has and leads, for `pylogd cluster describe` and `pylogd brokers list`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pylogd.client.core.model import Broker, Topic
+
+BROKER_COLUMNS: Final = (
+    ">broker", "state", "address", "rack", "labels", ">replicas", ">leads", ">should_lead", ">not_in_sync",
+)  # fmt: skip
+
+
+def broker_summaries(
+    brokers: Sequence[Broker], topics: Sequence[Topic], labels: Mapping[int, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return a record for each broker: the live ones, and those that have replicas and are down.
+
+    labels: those of live brokers, by id. should_lead: partitions of which it is the preferred leader.
+    """
+    live = {broker.node_id: broker for broker in brokers}
+    held: Counter[int] = Counter()
+    leads: Counter[int] = Counter()
+    should: Counter[int] = Counter()
+    lagging: Counter[int] = Counter()
+    for topic in topics:
+        for one in topic.partitions:
+            held.update(one.replicas)
+            leads[one.leader] += 1
+            should[one.replicas[0] if one.replicas else -1] += 1
+            lagging.update(node for node in one.replicas if node not in one.isr)
+    return [
+        {
+            "broker": node,
+            "state": "up" if node in live else "down",
+            "address": f"{live[node].host}:{live[node].port}" if node in live else None,
+            "rack": live[node].rack if node in live else None,
+            "labels": list(labels.get(node, ())),
+            "replicas": held[node],
+            "leads": leads[node],
+            "should_lead": should[node],
+            "not_in_sync": lagging[node],
+        }
+        for node in sorted(live.keys() | held.keys())
+    ]

@@ -1,0 +1,169 @@
+"""`pylogd console`: run the web console in the foreground. Twisted is imported only when it runs."""
+
+# ruff: noqa: PLC0415 - Twisted, and modules that need the extra, are imported when the command runs
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pylogd.cli.common import bootstrap_option, http_endpoint, registry_settings
+from pylogd.cli.common import security as client_security
+from pylogd.cli.log_options import begin_log, log_options
+from pylogd.cli.output import note, print_line
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command()
+@bootstrap_option
+@click.option("--config", type=_FILE, metavar="FILE",
+              help="Clusters and masking rules (TOML). Without it, the cluster of --bootstrap-server.")  # fmt: skip
+@click.option("-l", "--listen", default="127.0.0.1:8088", show_default=True, metavar="HOST:PORT",
+              help="HTTP address, as HOST:PORT or a Twisted endpoint string. Port 0 picks a free port.")  # fmt: skip
+@click.option("--interval", type=click.FloatRange(min=1.0), default=10.0, show_default=True, metavar="SECONDS",
+              help="How long to wait between two samples of a cluster, at least.")  # fmt: skip
+@click.option("--schema-registry", "registry", default="", metavar="URL",
+              help="Decode messages by the schemas of this registry.")  # fmt: skip
+@click.option("--allow-writes", is_flag=True, help="Let users change clusters. Otherwise the console only reads.")
+@click.option("--action-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Append a JSON line for each change of a cluster: who, when, what.")  # fmt: skip
+@click.option("--users", type=_FILE, metavar="FILE",
+              help="Require a user of this file, with a password ('pylogd users hash' makes its lines).")  # fmt: skip
+@click.option("--tls-certificate", type=_FILE, metavar="FILE",
+              help="Serve HTTPS with this certificate and its chain (PEM), read again when it changes.")  # fmt: skip
+@click.option("--tls-key", type=_FILE, metavar="FILE",
+              help="The certificate's key (PEM, not encrypted), if it is in another file.")  # fmt: skip
+@click.option("--tls-client-ca", type=_FILE, metavar="FILE",
+              help="Log in by certificate: browsers need one that these authorities signed (PEM).")  # fmt: skip
+@click.option("--oidc", type=_FILE, metavar="FILE",
+              help="Log in at an OpenID provider: issuer, client_id, client_secret, public_url (TOML).")  # fmt: skip
+@click.option("--host", "hosts", multiple=True, metavar="NAME",
+              help="Names under which browsers reach the console, beside the address where it listens.")  # fmt: skip
+@click.option("--behind-tls-proxy", is_flag=True, help="A proxy in front serves HTTPS: cookies are for HTTPS only.")
+@log_options
+@click.pass_context
+def console(
+    ctx: click.Context, /, bootstrap: str, config: Path | None, listen: str, registry: str, **options: Any
+) -> None:
+    """Run the web console for one or more clusters, until SIGTERM or Ctrl-C.
+
+    It shows topics, groups with their lag, brokers and messages of pylogd and of Apache Kafka, and changes nothing
+    without --allow-writes. Needs the extra `pylogd-broker[console]`; with TLS also `[tls]`, with OpenID `[oauth]`.
+
+    \b
+    pylogd console --bootstrap-server localhost:9092
+    pylogd console --config clusters.toml --users users --allow-writes \\
+        --tls-certificate console.pem -l 0.0.0.0:8443
+    """
+    try:
+        from pylogd.console.service import ConsoleOptions, ConsoleService
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[console]'") from error
+    from twisted.internet.endpoints import serverFromString
+
+    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
+
+    reactor = process_reactor()
+    try:
+        serverFromString(reactor, http_endpoint(listen))
+    except ValueError as error:
+        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
+    _check_access(listen, options)
+    clusters, masking = _clusters(bootstrap, config, registry)
+    output = begin_log(reactor, options["logfile"], options["log_format"])
+    login, tls, provider = _login(reactor, options), _tls(reactor, options), _provider(options)
+    chosen = ConsoleOptions(
+        http_endpoint(listen), options["interval"], options["allow_writes"], _is_secure(options),
+        _hosts(listen, options), masking, options["action_log"],
+    )  # fmt: skip
+    service = ConsoleService(reactor, chosen, clusters, login=login, tls=tls, provider=provider)
+    shell = TunedShell(reactor, service, service.describe)
+    shell.announce_to(print_line, output)
+    ctx.exit(run_in_foreground(shell, reactor, "pylogd console", output.style))
+
+
+def _is_secure(options: Mapping[str, Any]) -> bool:
+    """Return whether browsers come by TLS, here or at a proxy."""
+    return options["tls_certificate"] is not None or options["behind_tls_proxy"]
+
+
+def _is_local(listen: str) -> bool:
+    return listen.rpartition(":")[0].strip("[]") in _LOCAL
+
+
+def _has_login(options: Mapping[str, Any]) -> bool:
+    return any(options[name] is not None for name in ("users", "tls_client_ca", "oidc"))
+
+
+def _check_access(listen: str, options: Mapping[str, Any]) -> None:
+    """Refuse what would let strangers change clusters."""
+    if options["allow_writes"] and not _has_login(options) and not _is_local(listen):
+        raise click.UsageError(
+            "--allow-writes at an address that others reach needs a login: --users, --tls-client-ca or --oidc"
+        )
+    if options["tls_certificate"] is None and (options["tls_key"] or options["tls_client_ca"]):
+        raise click.UsageError("--tls-key and --tls-client-ca need --tls-certificate")
+    if not _has_login(options) and not _is_local(listen):
+        note("whoever can connect to this address may read the clusters: set --users, --tls-client-ca or --oidc")
+
+
+def _hosts(listen: str, options: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the names that requests may be for; None with a login, which no other site has."""
+    if _has_login(options) and not options["hosts"]:
+        return None
+    own = listen.rpartition(":")[0].strip("[]").lower()
+    if own in ("0.0.0.0", "::", "") and not options["hosts"]:
+        return None
+    return frozenset({*_LOCAL, own, *(name.lower() for name in options["hosts"])})
+
+
+def _clusters(bootstrap: str, config: Path | None, registry: str) -> tuple[Any, Any]:
+    """Return the clusters and the masking rules."""
+    from pylogd.console.clusters import ClusterOptions
+    from pylogd.console.configuration import read
+
+    if config is not None:
+        found = read(config)
+        return found.clusters, found.masking
+    return [ClusterOptions("cluster", bootstrap, client_security(), registry, registry_settings())], ()
+
+
+def _login(reactor: Any, options: Mapping[str, Any]) -> Any:
+    """Return who may use the console, by the options."""
+    from pylogd.console.login import Login
+    from pylogd.security.sasl.passwords import UsersFile
+
+    users = None if options["users"] is None else UsersFile(str(options["users"]))
+    if users is not None and not _is_secure(options):
+        note("passwords are sent in clear text: set --tls-certificate, or put a proxy with TLS in front")
+    return Login(
+        reactor, users, certificates=options["tls_client_ca"] is not None, provider=options["oidc"] is not None
+    )
+
+
+def _tls(reactor: Any, options: Mapping[str, Any]) -> Any:
+    """Return what serves TLS by the options, None without."""
+    if options["tls_certificate"] is None:
+        return None
+    try:
+        from pylogd.schemas.tls import ReloadedTls, TlsFiles
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[tls]'") from error
+    paths = (options[name] for name in ("tls_certificate", "tls_key", "tls_client_ca"))
+    certificate, key, authorities = (None if path is None else str(path) for path in paths)
+    return ReloadedTls(reactor, TlsFiles(str(certificate), key, authorities))
+
+
+def _provider(options: Mapping[str, Any]) -> Any:
+    """Return the OpenID provider, None without."""
+    if options["oidc"] is None:
+        return None
+    try:
+        from pylogd.console.oidc import Provider, read_options
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[oauth]'") from error
+    return Provider(read_options(options["oidc"]))

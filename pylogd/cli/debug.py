@@ -1,0 +1,216 @@
+"""`pylogd debug bundle`: collect what a bug report needs, without secrets."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from pylogd import __version__
+from pylogd.cli.broker_summary import broker_summaries
+from pylogd.cli.client_file import REDACTED, hide
+from pylogd.cli.commands import Commands
+from pylogd.cli.common import bootstrap_option, connect, format_time, profile_of
+from pylogd.cli.group_lag import lag_of
+from pylogd.cli.output import note, print_line
+from pylogd.client import Admin
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST
+from pylogd.clock import wall_ms
+from pylogd.errors import PylogdError
+
+_METRICS_SECONDS: Final = 10.0
+_MOST_METRICS: Final = 64 << 20
+_MOST_LOG: Final = 5 << 20
+_PACKAGES: Final = ("Twisted", "construct", "crc32c", "cramjam", "kazoo", "click", "rich", "pyOpenSSL", "cryptography")
+#: What follows these words in a log is hidden.
+_SECRETS = re.compile(
+    r"(?P<name>[\w.\-]*(?:password|secret|token|credential|authorization|jaas)[\w.\-]*)(?P<sep>\"?\s*[=:]\s*)"
+    r"(?P<value>\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic)\s+)?[^\s,;]+)",
+    re.IGNORECASE,
+)
+
+
+@click.group(cls=Commands)
+def debug() -> None:
+    """Collect what a bug report needs."""
+
+
+@debug.command()
+@click.option("-o", "--to", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="The ZIP file to write  [default: pylogd-debug-TIME.zip]")  # fmt: skip
+@click.option("--metrics", "urls", multiple=True, metavar="URL",
+              help="Also the metrics of a broker: the address of its metrics.listener, such as "
+              "http://broker1:9404/metrics. Repeatable.")  # fmt: skip
+@click.option("--log", "logs", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              metavar="FILE", help="Also the end of a log file (5 MiB). Repeatable.")  # fmt: skip
+@bootstrap_option
+@click.pass_context
+def bundle(ctx: click.Context, target: Path | None, urls: Sequence[str], logs: Sequence[Path], bootstrap: str) -> None:
+    """Write a ZIP file with versions, metadata, settings, offsets, groups, metrics and logs. Prints its name.
+
+    No records are read. Values of settings that brokers call sensitive, and those whose names tell of a secret, are
+    hidden; so is what follows words such as password in logs. Names of topics, groups, users and hosts are in it: look
+    at it before you send it. What could not be had is in errors.json, and does not stop the rest.
+
+    \b
+    pylogd debug bundle --log /var/log/pylogd/broker.log \\
+        --metrics http://localhost:9404/metrics
+    """
+    name = f"pylogd-debug-{datetime.fromtimestamp(wall_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
+    path = target or Path(f"{name}.zip")
+    with path.open("xb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        path.chmod(0o600)
+        collected = _Bundle(archive, name)
+        collected.part("about.json", lambda: _about(ctx, bootstrap))
+        try:
+            with connect(bootstrap) as connected, Admin(connected) as admin:
+                admin.describe_cluster()
+                _ask(collected, admin)
+        except PylogdError as error:
+            collected.errors["cluster"] = str(error)
+        for number, url in enumerate(urls):
+            collected.part(f"metrics-{number}-{urlsplit(url).hostname}.txt", lambda url=url: _metrics(url))  # type: ignore[misc]
+        for number, log in enumerate(logs):
+            collected.part(f"log-{number}-{log.name}", lambda log=log: _end_of(log))  # type: ignore[misc]
+        collected.write("errors.json", collected.errors)
+    for what, why in collected.errors.items():
+        note(f"not in the bundle: {what}: {why}")
+    print_line(str(path))
+
+
+class _Bundle:
+    """The parts of a bundle. `errors`: why parts are missing, by name."""
+
+    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
+        self._archive = archive
+        self._folder = folder
+        self.errors: dict[str, str] = {}
+
+    def part(self, name: str, collect: Callable[[], Any]) -> None:
+        """Add what `collect` returns, or note why it can't be had."""
+        try:
+            found = collect()
+        except (PylogdError, OSError, ValueError) as error:
+            self.errors[name] = f"{type(error).__name__}: {error}"
+        else:
+            self.write(name, found)
+
+    def write(self, name: str, found: Any) -> None:
+        """Add a file: text as it is, anything else as JSON."""
+        text = found if isinstance(found, str) else json.dumps(found, indent=1, ensure_ascii=False, default=_as_json)
+        self._archive.writestr(f"{self._folder}/{name}", text.encode(errors="backslashreplace"))
+
+
+def _as_json(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _about(ctx: click.Context, bootstrap: str) -> dict[str, Any]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    profile = profile_of(ctx)
+    return {
+        "pylogd": __version__, "python": sys.version, "system": platform.platform(), "at": format_time(wall_ms()),
+        "bootstrap_servers": bootstrap, "packages": versions, "profile": profile and profile.as_document(),
+    }  # fmt: skip
+
+
+def _ask(collected: _Bundle, admin: Admin) -> None:
+    """Add what the cluster tells."""
+    part = collected.part
+    part("cluster.json", admin.describe_cluster)
+    part("brokers.json", lambda: broker_summaries(
+        admin.describe_cluster().brokers, admin.list_topics(internal=True), {}
+    ))  # fmt: skip
+    part("topics.json", lambda: admin.list_topics(internal=True))
+    part("log_dirs.json", lambda: [
+        {**one._asdict(), "sizes": {str(at): size for at, size in one.sizes.items()}}
+        for one in admin.describe_log_dirs()
+    ])  # fmt: skip
+    part("offsets.json", lambda: _offsets(admin))
+    part("broker_settings.json", lambda: {
+        one.node_id: _settings(admin, "broker", str(one.node_id)) for one in admin.describe_cluster().brokers
+    })  # fmt: skip
+    part("topic_settings.json", lambda: {
+        topic.name: _settings(admin, "topic", topic.name) for topic in admin.list_topics(internal=True)
+    })  # fmt: skip
+    part("groups.json", lambda: [_group(admin, one.group_id) for one in admin.list_groups()])
+    part("features.json", lambda: [one._asdict() for one in admin.describe_features()])
+    part("reassignments.json", lambda: {str(at): move for at, move in admin.reassignments().items()})
+    part("transactions.json", lambda: [one._asdict() for one in admin.list_transactions()])
+    part("quotas.json", lambda: [
+        {**entity._asdict(), "quotas": values} for entity, values in admin.client_quotas().items()
+    ])  # fmt: skip
+
+
+def _settings(admin: Admin, kind: Any, name: str) -> list[dict[str, Any]]:
+    """Return the settings of an entity that are not as by default."""
+    return [
+        {"name": one.name, "source": one.source,
+         "value": REDACTED if one.sensitive else None if one.value is None else hide(one.name, one.value)}
+        for one in admin.describe_configs(kind, name) if one.source != "default"
+    ]  # fmt: skip
+
+
+def _group(admin: Admin, name: str) -> dict[str, Any]:
+    group = admin.describe_group(name)
+    return {**asdict(group), "offsets": lag_of(admin, group)}
+
+
+def _offsets(admin: Admin) -> list[dict[str, Any]]:
+    online = [
+        (topic.name, one.index) for topic in admin.list_topics(internal=True) for one in topic.partitions
+        if one.leader >= 0
+    ]  # fmt: skip
+    places = [at for name, index in online for at in admin.cluster.partitions(name) if at.partition == index]
+    begins, ends = admin.offsets(dict.fromkeys(places, EARLIEST)), admin.offsets(dict.fromkeys(places, LATEST))
+    return [
+        {"topic": at.topic, "partition": at.partition, "beginning": begins[at].offset, "end": ends[at].offset}
+        for at in places
+    ]  # fmt: skip
+
+
+def _metrics(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError(f"{url} is not an address such as http://broker1:9404/metrics")
+    try:
+        with urllib.request.urlopen(url, timeout=_METRICS_SECONDS) as response:
+            found: bytes = response.read(_MOST_METRICS)
+    except urllib.error.URLError as error:
+        raise OSError(f"{url}: {error.reason}") from None
+    return found.decode(errors="replace")
+
+
+def _end_of(log: Path) -> str:
+    """Return the end of a log, without what looks like a secret."""
+    with log.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - _MOST_LOG))
+        text = stream.read(_MOST_LOG).decode(errors="replace")
+    if size > _MOST_LOG:
+        text = text.partition("\n")[2]
+    return hide_secrets(text)
+
+
+def hide_secrets(text: str) -> str:
+    """Return text in which the values of passwords and the like are hidden."""
+    return _SECRETS.sub(lambda found: f"{found['name']}{found['sep']}{REDACTED}", text)

@@ -1,0 +1,67 @@
+"""The options of `produce` and `consume` for keys and values that have a schema in a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pylogd.cli.common import profile_of, registry_settings
+from pylogd.cli.record_input import Encoders
+
+if TYPE_CHECKING:
+    from pylogd.cli.schema_records import Codec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_DEFAULT = "http://localhost:8081"
+
+_registry = click.option(
+    "--schema-registry", "registry", metavar="URL", envvar="PYLOGD_SCHEMA_REGISTRY",
+    help=f"The registry. Also from PYLOGD_SCHEMA_REGISTRY; credentials from schema.registry.* in --command-config  "
+    f"[default: {_DEFAULT}]",
+)  # fmt: skip
+
+
+def written_schemas(function: Function) -> Function:
+    """Add `--key-schema`, `--value-schema` and `--schema-registry` to a command that writes records."""
+    for part in ("value", "key"):
+        function = click.option(
+            f"--{part}-schema", metavar="latest|ID", help=f"Take {part}s for JSON, and write them by this schema: the "
+            f"last version of TOPIC-{part}, or the one with an id."
+        )(function)  # fmt: skip
+    return _registry(function)
+
+
+def read_schemas(function: Function) -> Function:
+    """Add `--decode` and `--schema-registry` to a command that reads records."""
+    function = click.option(
+        "--decode", type=click.Choice(["key", "value", "both"]), help="Print keys, values or both as JSON, by the "
+        "schemas whose ids are in them (Avro, JSON Schema, Protobuf)."
+    )(function)  # fmt: skip
+    return _registry(function)
+
+
+def encoders_of(topic: str, given: Mapping[str, Any]) -> Encoders:
+    """Return what makes the bytes of keys and values, by the options of `written_schemas`."""
+    if given["key_schema"] is None and given["value_schema"] is None:
+        return Encoders()
+    codec = open_codec(given["registry"])
+    return Encoders(*(
+        None if given[f"{part}_schema"] is None else codec.encoder(f"{topic}-{part}", given[f"{part}_schema"])
+        for part in ("key", "value")
+    ))  # fmt: skip
+
+
+def open_codec(url: str | None) -> Codec:
+    """Return what reads and writes with a registry's schemas. Raises ClickException if an extra is missing."""
+    profile = profile_of(click.get_current_context())
+    where = url or (None if profile is None else profile.schema_registry) or _DEFAULT
+    try:
+        from pylogd.cli.schema_records import Codec  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
+    try:
+        return Codec(where, registry_settings())
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--schema-registry") from None

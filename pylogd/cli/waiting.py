@@ -1,0 +1,49 @@
+"""Say on standard error that a command waits for a broker, so that nobody takes it for dead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from pylogd.cli.output import note
+from pylogd.client import Cluster
+
+T = TypeVar("T")
+#: After so many seconds without an answer.
+PATIENCE_SECONDS: Final = 2.0
+
+
+class WatchedCluster(Cluster):
+    """A cluster whose requests are reported, once, when an answer takes longer than `PATIENCE_SECONDS`."""
+
+    def __init__(self, bootstrap_servers: str, **options: Any) -> None:
+        """Take the options of `Cluster`."""
+        super().__init__(bootstrap_servers, **options)
+        self._servers = bootstrap_servers
+        self._said = False
+
+    def run(self, operation: Awaitable[T]) -> T:
+        """Run an operation of `core/admin` on this cluster, and return its result."""
+        if self._said:
+            return super().run(operation)
+        with saying(self._waiting):
+            return super().run(operation)
+
+    def _waiting(self) -> str:
+        self._said = True
+        longest = self.options.request_timeout
+        return f"waiting for a broker of {self._servers}; giving up after {longest:g} s without an answer (--timeout)"
+
+
+@contextmanager
+def saying(text: Callable[[], str]) -> Iterator[None]:
+    """Print a note if the `with` block takes longer than `PATIENCE_SECONDS`. text: what returns the note's text."""
+    timer = threading.Timer(PATIENCE_SECONDS, lambda: note(text()))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
