@@ -1,0 +1,156 @@
+"""The steps of an action: a form, the plan (a dry run, and the command that does the same), and the outcome.
+
+Strategy: an `Action` says which fields its form has and makes a `Plan` of what was entered; all pages are the same for
+all actions. The plan is made anew when it is confirmed, so what is done is what the cluster allows then.
+
+Rules: GET changes nothing. Only a confirmed POST runs a plan; it is logged before and after.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from pylogd.console.actions.log import ActionLog
+from pylogd.console.answers import Answer, PageRequest, Refused
+from pylogd.console.clusters import WatchedCluster
+from pylogd.console.view import View
+from pylogd.console.web import Route, route
+from pylogd.errors import PylogdError
+
+_CONFIRMED: Final = "yes"
+_MOST_ROWS: Final = 1000
+
+
+class Field(NamedTuple):
+    """An input. kind: `text`, `number`, `area`, `choice` or `password`. hint: what to write."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    value: str = ""
+    hint: str = ""
+    required: bool = False
+    choices: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an action will do. line: the command that does the same. run: does it, and returns a text for people.
+
+    columns, rows: the dry run. warning: what can't be undone. logged: the line for the log, if values must not be in
+    it.
+    """
+
+    line: str
+    run: Callable[[], Awaitable[str]]
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    warning: str = ""
+    logged: str = ""
+
+
+class Action(Protocol):
+    """An action. path: below the cluster's. name: for the log. section: of the navigation."""
+
+    path: str
+    name: str
+    section: str
+    #: whether the form has secrets, which must not be in another page: it is carried out without showing the plan
+    secret: bool
+
+    def title(self, asked: PageRequest) -> str:
+        """Return the heading of its pages."""
+        ...
+
+    def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
+        """Return the form's fields, filled with what is known. Raises Refused."""
+        ...
+
+    async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
+        """Return what will be done. Raises Refused for what was entered wrongly, PylogdError."""
+        ...
+
+    def back(self, asked: PageRequest) -> str:
+        """Return where to go afterwards, below the cluster's path."""
+        ...
+
+
+@dataclass
+class ActionPages:
+    """The pages of actions."""
+
+    view: View
+    log: ActionLog
+    actions: Sequence[Action] = field(default_factory=list)
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        found = []
+        for action in self.actions:
+            where = "/c/{cluster}" + action.path
+            found.append(route("GET", where, partial(self._form, action), changes=True))
+            found.append(route("POST", where, partial(self._post, action), changes=True))
+        return found
+
+    def _form(self, action: Action, asked: PageRequest, problem: str = "", status: int = 200) -> Answer:
+        cluster = self.view.cluster(asked)
+        given = asked.form or asked.options
+        fields = [one._replace(value=given.get(one.name, one.value)) for one in action.fields(cluster, asked)]
+        return self._page("form", action, asked, fields=fields, problem=problem, secret=action.secret)._replace(
+            status=status
+        )
+
+    async def _post(self, action: Action, asked: PageRequest) -> Answer:
+        cluster = self.view.cluster(asked)
+        try:
+            plan = await action.plan(cluster, asked)
+        except (Refused, PylogdError) as error:
+            return self._form(action, asked, str(error), 422)
+        if asked.form.get("confirm") != _CONFIRMED and not action.secret:
+            kept = {one.name: asked.form.get(one.name, "") for one in action.fields(cluster, asked)}
+            return self._page("plan", action, asked, plan=plan, kept=kept, hidden=max(len(plan.rows) - _MOST_ROWS, 0))
+        logged = plan.logged or plan.line
+        await self.log.write(asked, action.name, logged, "begun")
+        try:
+            outcome = await plan.run()
+        except PylogdError as error:
+            await self.log.write(asked, action.name, logged, f"failed: {error}")
+            return self._page("outcome", action, asked, plan=plan, outcome="", problem=str(error))._replace(status=502)
+        await self.log.write(asked, action.name, logged, "done")
+        cluster.sampler.soon()
+        return self._page("outcome", action, asked, plan=plan, outcome=outcome, problem="")
+
+    def _page(self, step: str, action: Action, asked: PageRequest, **values: Any) -> Answer:
+        return self.view.page(
+            f"action_{step}.html", asked, self.view.cluster(asked), action.section, title=action.title(asked),
+            back=action.back(asked), **values,
+        )  # fmt: skip
+
+
+def command(cluster: WatchedCluster, *words: object) -> str:
+    """Return a line for the shell that runs `pylogd` with these words on a cluster."""
+    return shlex.join(["pylogd", *map(str, words), "--bootstrap-server", cluster.options.bootstrap])
+
+
+def number(form: Mapping[str, str], name: str, lowest: int, highest: int = 2**31 - 1) -> int:
+    """Return a number that was entered. Raises Refused."""
+    text = form.get(name, "").strip()
+    digits = text.removeprefix("-")
+    if not digits.isdecimal() or len(digits) > 18 or not lowest <= int(text) <= highest:
+        raise Refused(422, f"Write a number from {lowest} to {highest} for {name.replace('_', ' ')}.")
+    return int(text)
+
+
+def pairs(text: str, what: str) -> list[tuple[str, str]]:
+    """Return the lines `name=value` of a text. Raises Refused."""
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise Refused(422, f"Write each of the {what} as name=value, one a line; {line[:60]!r} is not.")
+        found.append((name.strip(), value.strip()))
+    return found

@@ -1,0 +1,112 @@
+"""Sample the groups of a cluster: states, members, what they committed, and how far they are behind.
+
+Strategy: each broker lists the groups that it coordinates and is asked about them, a hundred at a time. A group's lag
+in records is the sum over the partitions of which it has committed offsets; its lag in seconds is that of the partition
+that is furthest behind, from the log ends of earlier samples (`series`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.client.core.admin.calls import Calls
+from pylogd.console import asking
+from pylogd.console.gaps import Gaps
+from pylogd.console.sample import Committed, GroupState, Sample
+from pylogd.console.series import UNKNOWN, LagSeries
+from pylogd.console.together import together
+from pylogd.errors import PylogdError
+from pylogd.metrics.steps import in_steps
+
+_CONSUMER: Final = "consumer"
+_CLASSIC: Final = "classic"
+
+
+class GroupSampler:
+    """See the module."""
+
+    def __init__(self, calls: Calls, clock: IReactorTime) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._series: dict[str, LagSeries] = {}
+
+    async def sample(self, sample: Sample, gaps: Gaps) -> None:
+        """Add the groups to a sample, whose topics have their log ends."""
+
+        async def ask(node: int) -> None:
+            try:
+                await self._ask(node, sample)
+            except PylogdError as error:
+                gaps.add(node, f"broker {node} does not tell its groups: {error}")
+
+        await together(ask(node) for node in sample.brokers if node not in gaps.nodes)
+        await in_steps(self._measure(sample), self._clock)
+        self._series = {group_id: group.series for group_id, group in sample.groups.items()}
+
+    async def _ask(self, node: int, sample: Sample) -> None:
+        mine: dict[str, GroupState] = {}
+        for one in await asking.groups_of(self._calls, node):
+            kind = one.group_type.lower() or _CLASSIC
+            mine[one.group_id] = GroupState(one.group_id, one.group_state, kind, one.protocol_type, node)
+            mine[one.group_id].series = self._series.get(one.group_id) or LagSeries()
+        sample.groups.update(mine)
+        await self._ask_members(node, mine)
+        async for group_id, offsets in asking.committed_offsets(self._calls, node, list(mine)):
+            await in_steps(_collect(mine[group_id], offsets), self._clock)
+
+    async def _ask_members(self, node: int, groups: dict[str, GroupState]) -> None:
+        for kind, newer in ((_CLASSIC, False), (_CONSUMER, True)):
+            ids = [group_id for group_id, group in groups.items() if group.kind == kind]
+            if not ids:
+                continue
+            try:
+                found = await asking.memberships(self._calls, node, ids, newer=newer)
+            except PylogdError:
+                continue  # members are not known then
+            for group_id, (members, protocol, state) in found.items():
+                group = groups[group_id]
+                group.members, group.protocol, group.state = members, protocol, state or group.state
+
+    def _measure(self, sample: Sample) -> Iterator[None]:
+        now = self._clock.seconds()
+        by_topic: dict[str, list[str]] = {}
+        for group in sample.groups.values():
+            lag, seconds, known = 0, 0.0, False
+            for name, committed in group.committed.items():
+                by_topic.setdefault(name, []).append(group.group_id)
+                for index, end, offset in ends_of(sample, name, committed):
+                    if end == UNKNOWN:
+                        group.unknown += 1
+                        continue
+                    known = True
+                    if offset < end:
+                        lag += end - offset
+                        seconds = max(seconds, sample.topics[name].series.seconds_behind(index, offset, now))
+                    yield
+            if known:
+                group.lag, group.seconds = lag, seconds
+                group.series.add(lag, seconds)
+            yield
+        sample.by_topic = by_topic
+
+
+def ends_of(sample: Sample, name: str, committed: Committed) -> Iterator[tuple[int, int, int]]:
+    """Yield partition, log end and committed offset; the end is -1 where it is not known."""
+    topic = sample.topics.get(name)
+    ends = array("q") if topic is None else topic.series.ends
+    for index, offset in zip(*committed, strict=True):
+        yield index, ends[index] if index < len(ends) else UNKNOWN, offset
+
+
+def _collect(group: GroupState, offsets: Iterable[tuple[str, int, int]]) -> Iterator[None]:
+    for name, index, offset in offsets:
+        committed = group.committed.get(name)
+        if committed is None:
+            committed = group.committed[name] = Committed(array("i"), array("q"))
+        committed.partitions.append(index)
+        committed.offsets.append(offset)
+        yield

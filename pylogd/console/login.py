@@ -1,0 +1,96 @@
+"""Who uses the console: nobody in particular, users of a password file, owners of certificates, or of an OIDC provider.
+
+Strategy: passwords are checked by the code that brokers check theirs with, in threads of their own, few and with a
+bounded queue; a wrong one is answered after a delay. A certificate was checked by TLS before any request; its common
+name is the user. OpenID Connect is in `oidc`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from pylogd.console.answers import Refused
+from pylogd.security.sasl.conversation import MechanismUnavailable
+from pylogd.security.sasl.passwords import UsersFile
+from pylogd.threads import ThreadPool
+
+log = Logger()
+
+_THREADS: Final = 2
+_MOST_WAITING: Final = 50
+_DELAY_SECONDS: Final = 1.0
+
+
+class Login:
+    """See the module. Without users, certificates and provider everybody may use the console, without a name."""
+
+    def __init__(
+        self, reactor: Any, users: UsersFile | None = None, *, certificates: bool = False, provider: bool = False
+    ) -> None:
+        """certificates: whether TLS requires one of browsers. provider: whether there is an OpenID provider."""
+        self._reactor = reactor
+        self._users = users
+        self._certificates = certificates
+        self.provider = provider
+        self._pool = ThreadPool(reactor, _THREADS, "console-login")
+        self._waiting = 0
+
+    @property
+    def needed(self) -> bool:
+        """Whether users have to log in."""
+        return self._users is not None or self._certificates or self.provider
+
+    @property
+    def by_password(self) -> bool:
+        """Whether users may log in with a password."""
+        return self._users is not None
+
+    async def start(self) -> None:
+        """Read the users. Raises MechanismUnavailable."""
+        if self._users is not None:
+            await self._pool.defer(self._users.read)
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._pool.stop()
+
+    def by_certificate(self, request: Any) -> str:
+        """Return the common name of the browser's certificate, "" without one."""
+        if not self._certificates:
+            return ""
+        certificate = getattr(request.transport, "getPeerCertificate", lambda: None)()
+        return "" if certificate is None else str(certificate.get_subject().CN or "")
+
+    async def by_header(self, header: str, host: str) -> str:
+        """Return the user of a request with credentials (RFC 7617), as scripts send them. Raises Refused."""
+        kind, _, credentials = header.strip().partition(" ")
+        if kind.lower() != "basic" or self._users is None:
+            raise Refused(401, "Credentials of this kind are not accepted.")
+        try:
+            name, _, password = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            raise Refused(401, "The credentials can't be decoded.") from None
+        return await self.check(name, password, host)
+
+    async def check(self, name: str, password: str, host: str) -> str:
+        """Return the name of a user whose password is right. Raises Refused."""
+        if self._users is None or self._waiting >= _MOST_WAITING:
+            raise Refused(503, "Passwords can't be checked at present; try again later.")
+        self._waiting += 1
+        try:
+            right = await self._pool.defer(self._users.is_right, name, password)
+        except MechanismUnavailable as error:
+            log.error("Can't check passwords: {error}", error=str(error))
+            raise Refused(503, "Passwords can't be checked at present; see the console's log.") from None
+        finally:
+            self._waiting -= 1
+        if not right:
+            log.warn("Refused a login from {host}: wrong password, or unknown user {name}", host=host, name=name[:100])
+            await deferLater(self._reactor, _DELAY_SECONDS, lambda: None)
+            raise Refused(401, "The user or the password is wrong.")
+        return name

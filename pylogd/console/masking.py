@@ -1,0 +1,56 @@
+"""Mask what people must not see: whole values of some topics, or fields of them.
+
+Rules: what is masked never leaves the console's process: pages, exports and filters get the masked value. A topic's
+rules also concern values that have no such field, or can't be decoded: these are masked whole, since what is in them is
+not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+MASK: Final = "***"
+
+
+class MaskingRule(NamedTuple):
+    """topics: a shell's pattern. fields: paths such as `card.number`; empty for the whole value."""
+
+    topics: str
+    fields: tuple[str, ...] = ()
+
+
+class Masking:
+    """All rules."""
+
+    def __init__(self, rules: Sequence[MaskingRule] = ()) -> None:
+        self._rules = tuple(rules)
+
+    def concerns(self, topic: str) -> bool:
+        """Return whether a rule is for this topic."""
+        return any(fnmatchcase(topic, rule.topics) for rule in self._rules)
+
+    def apply(self, topic: str, value: Any) -> Any:
+        """Return a decoded value without what is masked. The value given is not changed."""
+        rules = [rule for rule in self._rules if fnmatchcase(topic, rule.topics)]
+        if not rules or value is None:
+            return value
+        if any(not rule.fields for rule in rules) or not isinstance(value, dict | list):
+            return MASK
+        for rule in rules:
+            for field in rule.fields:
+                value = _masked(value, field.split("."))
+        return value
+
+
+def _masked(value: Any, path: Sequence[str]) -> Any:
+    """Return a copy in which the field is masked, in all elements of lists on the way."""
+    if isinstance(value, list):
+        return [_masked(one, path) for one in value]
+    if not isinstance(value, dict) or path[0] not in value:
+        return value
+    return {
+        name: (MASK if len(path) == 1 else _masked(one, path[1:])) if name == path[0] else one
+        for name, one in value.items()
+    }

@@ -1,0 +1,1 @@
+"""Pages that show: each module has the handlers of one part of the navigation, and its routes."""

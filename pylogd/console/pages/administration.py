@@ -1,0 +1,244 @@
+"""Reassignments, quotas, users, ACLs and schemas, and the settings of topics: asked for when a page is opened.
+
+Rules: what a cluster does not answer, because it is too old, or has no authorizer, is shown as not known, with its
+reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
+from pylogd.client.core.model import Reassignment, TopicPartition
+from pylogd.console import asking
+from pylogd.console.answers import Answer, PageRequest, Refused
+from pylogd.console.clusters import WatchedCluster
+from pylogd.console.listing import Column, Listing
+from pylogd.console.pages.topics import find_topic
+from pylogd.console.rendering import path, size
+from pylogd.console.view import View
+from pylogd.console.web import Route, route
+from pylogd.errors import PylogdError
+from pylogd.schemas.api_client import RegistryApi, path_of
+from pylogd.threads import ThreadPool
+
+_MOST_MEASURED: Final = 200
+_REGISTRY_SECONDS: Final = 5.0
+_MOST_VERSIONS: Final = 100
+
+Row = Sequence[str]
+
+
+class Link(NamedTuple):
+    """A link to an action. where: below the cluster's path."""
+
+    text: str
+    where: str
+
+
+class Administration:
+    """See the module."""
+
+    def __init__(self, reactor: Any, view: View) -> None:
+        self._view = view
+        self._pool = ThreadPool(reactor, 2, "console-registry")
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._pool.stop()
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            route("GET", "/c/{cluster}/admin", self.index),
+            route("GET", "/c/{cluster}/reassignments", self.reassignments),
+            route("GET", "/c/{cluster}/quotas", self.quotas),
+            route("GET", "/c/{cluster}/users", self.users),
+            route("GET", "/c/{cluster}/acls", self.acls),
+            route("GET", "/c/{cluster}/schemas", self.schemas),
+            route("GET", "/c/{cluster}/schemas/{subject}", self.schema),
+            route("GET", "/c/{cluster}/topics/{topic}/settings", self.topic_settings),
+        ]
+
+    def index(self, asked: PageRequest) -> Answer:
+        """Show what there is."""
+        return self._view.page("admin.html", asked, self._view.cluster(asked), "admin")
+
+    async def reassignments(self, asked: PageRequest) -> Answer:
+        """Show the moves of replicas that are under way, and how far they are."""
+        cluster = self._view.cluster(asked)
+
+        async def rows() -> Sequence[Row]:
+            moves = await cluster.admin.reassignments()
+            copied = await _copied(cluster, dict(sorted(moves.items())[:_MOST_MEASURED]))
+            return [
+                (str(place), _nodes(move.replicas), _nodes(move.adding), _nodes(move.removing), _progress(
+                    cluster, place, copied.get(place)))
+                for place, move in sorted(moves.items())
+            ]  # fmt: skip
+
+        links = [Link("Move a topic's replicas", "/reassign"), Link("Throttle moves", "/throttle"),
+                 Link("Cancel all moves", "/cancel-moves")]  # fmt: skip
+        columns = ("Partition", "Replicas", "Coming", "Going", "Copied")
+        return await self._table(asked, "Reassignments", columns, rows, links, live=True)
+
+    async def quotas(self, asked: PageRequest) -> Answer:
+        """Show the quotas."""
+        cluster = self._view.cluster(asked)
+
+        async def rows() -> Sequence[Row]:
+            found = await cluster.admin.client_quotas()
+            return sorted(
+                (entity_text(entity), name, f"{value:,.10g}")
+                for entity, values in found.items()
+                for name, value in values.items()
+            )
+
+        links = [Link("Set a quota", "/set-quota")]
+        return await self._table(asked, "Quotas", ("Of", "Quota", "Value"), rows, links)
+
+    async def users(self, asked: PageRequest) -> Answer:
+        """Show the users with SCRAM credentials."""
+        cluster = self._view.cluster(asked)
+
+        async def rows() -> Sequence[Row]:
+            found = await cluster.admin.list_users()
+            return [(one.user, one.mechanism, f"{one.iterations:,}") for one in found]
+
+        links = [Link("Add a user or change a password", "/set-user"), Link("Remove a user", "/remove-user")]
+        return await self._table(asked, "Users", ("User", "Mechanism", "Iterations"), rows, links)
+
+    async def acls(self, asked: PageRequest) -> Answer:
+        """Show the access control lists."""
+        cluster = self._view.cluster(asked)
+
+        async def rows() -> Sequence[Row]:
+            found = await cluster.admin.list_acls()
+            return [
+                (one.principal, one.permission, one.operation, f"{one.resource} {one.name}", one.pattern, one.host)
+                for one in sorted(found)
+            ]
+
+        links = [Link("Add an ACL", "/add-acl"), Link("Remove ACLs", "/remove-acl")]
+        columns = ("Principal", "Permission", "Operation", "Resource", "Pattern", "Host")
+        return await self._table(asked, "ACLs", columns, rows, links)
+
+    async def topic_settings(self, asked: PageRequest) -> Answer:
+        """Show the settings of a topic: those that differ from the defaults, or all."""
+        cluster = self._view.cluster(asked)
+        name = find_topic(cluster, asked.parts["topic"]).name
+        everything = asked.options.get("all") == "1"
+
+        async def rows() -> Sequence[Row]:
+            found = await cluster.admin.describe_configs("topic", name)
+            return [
+                (one.name, "(hidden)" if one.sensitive else one.value or "", one.source)
+                for one in found if everything or one.source == "topic"
+            ]  # fmt: skip
+
+        where = path("topics", name)
+        links = [Link("Change settings", f"{where}/change-settings")]
+        more = Link("Only what the topic sets itself", "?") if everything else Link("Show all", "?all=1")
+        return await self._table(
+            asked, f"Settings of {name}", ("Setting", "Value", "From"), rows, links, section="topics", more=more,
+            back=where,
+        )  # fmt: skip
+
+    async def schemas(self, asked: PageRequest) -> Answer:
+        """Show the subjects of the schema registry."""
+        cluster = self._view.cluster(asked)
+
+        async def rows() -> Sequence[Row]:
+            return [(str(one),) for one in await self._ask(cluster, "/subjects")]
+
+        where = path("c", cluster.name, "schemas")
+        return await self._table(asked, "Schemas", ("Subject",), rows, [], first=where)
+
+    async def schema(self, asked: PageRequest) -> Answer:
+        """Show the versions of a subject."""
+        cluster, subject = self._view.cluster(asked), asked.parts["subject"]
+
+        async def rows() -> Sequence[Row]:
+            versions = await self._ask(cluster, path_of("subjects", subject, "versions"))
+            found = []
+            for version in reversed(versions[-_MOST_VERSIONS:]):
+                one = await self._ask(cluster, path_of("subjects", subject, "versions", version))
+                found.append((str(version), str(one.get("id")), str(one.get("schemaType", "AVRO")), str(one["schema"])))
+            return found
+
+        columns = ("Version", "Id", "Type", "Schema")
+        return await self._table(asked, f"Schema {subject}", columns, rows, [], back="/schemas")
+
+    async def _ask(self, cluster: WatchedCluster, where: str) -> Any:
+        options = cluster.options
+        if not options.registry:
+            raise Refused(404, "This cluster has no schema registry: start the console with --schema-registry.")
+        api = RegistryApi(options.registry, _REGISTRY_SECONDS, options.registry_settings)
+        return await self._pool.defer(api.ask, where)
+
+    async def _table(
+        self, asked: PageRequest, title: str, columns: Sequence[str], rows: Callable[[], Awaitable[Sequence[Row]]],
+        links: Sequence[Link], *, section: str = "admin", **more: Any,
+    ) -> Answer:  # fmt: skip
+        """Return a page with one list. rows: asks the cluster for it."""
+        found: Sequence[Row] = []
+        problem = ""
+        try:
+            found = await rows()
+        except (PylogdError, Refused) as error:
+            problem = str(error)
+        keys = {str(at): Column(name, _at(at)) for at, name in enumerate(columns)}
+        listing = Listing(found, keys, " ".join, asked.options)
+        values = {"live": False, "more": None, "back": "", "first": "", **more}
+        return self._view.page(
+            "table.html", asked, self._view.cluster(asked), section, title=title, listing=listing, links=links,
+            problem=problem, **values,
+        )  # fmt: skip
+
+
+def _at(index: int) -> Callable[[Row], str]:
+    return lambda row: row[index]
+
+
+def _nodes(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def entity_text(entity: QuotaEntity) -> str:
+    """Return whose quota it is, as people say it."""
+    parts = zip(("user", "client id", "ip"), entity, strict=True)
+    return ", ".join(f"{kind} {name if name != DEFAULT_ENTITY else '(default)'}" for kind, name in parts
+                     if name is not None)  # fmt: skip
+
+
+async def _copied(
+    cluster: WatchedCluster, moves: dict[TopicPartition, Reassignment]
+) -> dict[TopicPartition, int]:  # fmt: skip
+    """Return how many bytes the slowest new replica of each partition has; nothing for those that are not known."""
+    found: dict[TopicPartition, int] = {}
+    nodes = {node for move in moves.values() for node in move.adding}
+    for node in sorted(nodes):
+        coming: dict[str, list[int]] = {}
+        for place, move in moves.items():
+            if node in move.adding:
+                coming.setdefault(place.topic, []).append(place.partition)
+        try:
+            async for answer in asking.log_dir_pages(cluster.cluster, node, coming.items()):
+                for directory in answer.results:
+                    for topic in directory.topics:
+                        for one in topic.partitions:
+                            place = TopicPartition(topic.name, one.partition_index)
+                            found[place] = min(found.get(place, one.partition_size), one.partition_size)
+        except PylogdError:
+            continue  # this broker's replicas stay unknown
+    return found
+
+
+def _progress(cluster: WatchedCluster, place: TopicPartition, copied: int | None) -> str:
+    topic = cluster.sampler.last.topics.get(place.topic)
+    whole = topic.sizes[place.partition] if topic is not None and place.partition < len(topic.sizes) else -1
+    if copied is None or whole < 0:
+        return "not known"
+    share = min(copied / whole, 1.0) if whole else 1.0
+    return f"{share:.0%}: {size(copied)} of {size(whole)}"

@@ -1,0 +1,46 @@
+"""Brokers: what they lead, their directories, and the figures of their metrics pages."""
+
+from __future__ import annotations
+
+from pylogd.console.answers import Answer, PageRequest, Refused
+from pylogd.console.view import View
+from pylogd.console.web import Route, route
+from pylogd.errors import PylogdError
+
+
+class Brokers:
+    """See the module."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            route("GET", "/c/{cluster}/brokers", self.brokers),
+            route("GET", "/c/{cluster}/brokers/{node}", self.broker),
+        ]
+
+    def brokers(self, asked: PageRequest) -> Answer:
+        """Show the brokers."""
+        return self._view.page("brokers.html", asked, self._view.cluster(asked), "brokers")
+
+    async def broker(self, asked: PageRequest) -> Answer:
+        """Show a broker, its directories, and the settings that differ from their defaults, as it tells them now."""
+        cluster = self._view.cluster(asked)
+        node = asked.parts["node"]
+        state = cluster.sampler.last.brokers.get(int(node)) if node.isdecimal() else None
+        if state is None:
+            raise Refused(404, f"There is no broker {node} in the last sample.")
+        everything = asked.options.get("all") == "1"
+        problem = ""
+        settings = []
+        try:
+            settings = await cluster.admin.describe_configs("broker", node)
+        except PylogdError as error:
+            problem = str(error)
+        shown = [one for one in settings if everything or one.source != "default"]
+        return self._view.page(
+            "broker.html", asked, cluster, "brokers", state=state, settings=shown, everything=everything,
+            problem=problem,
+        )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Groups, and one group with its members and its lag by partition."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from pylogd.client.core.model import GroupDescription
+from pylogd.console.answers import Answer, PageRequest, Refused
+from pylogd.console.clusters import WatchedCluster
+from pylogd.console.groups import ends_of
+from pylogd.console.listing import Column, Listing
+from pylogd.console.sample import GroupState
+from pylogd.console.series import UNKNOWN
+from pylogd.console.view import View
+from pylogd.console.web import Route, route
+from pylogd.errors import PylogdError
+
+COLUMNS: Final = {
+    "group": Column("Group", lambda one: one.group_id),
+    "lag": Column("Lag", lambda one: one.lag, largest=True),
+    "seconds": Column("Behind", lambda one: one.seconds, largest=True),
+    "state": Column("State", lambda one: one.state),
+    "members": Column("Members", lambda one: one.members, largest=True),
+    "kind": Column("Protocol", lambda one: one.kind),
+}
+_MOST_MEMBERS: Final = 500
+
+
+class OffsetRow(NamedTuple):
+    """A partition of which a group has committed an offset. end, lag, seconds: None if not known."""
+
+    topic: str
+    partition: int
+    committed: int
+    end: int | None
+    lag: int | None
+    seconds: float | None
+
+
+_OFFSET_COLUMNS: Final = {
+    "topic": Column("Partition", lambda one: (one.topic, one.partition)),
+    "lag": Column("Lag", lambda one: one.lag, largest=True),
+    "seconds": Column("Behind", lambda one: one.seconds, largest=True),
+    "committed": Column("Committed", lambda one: one.committed, largest=True),
+    "end": Column("End", lambda one: one.end, largest=True),
+}
+
+
+class Groups:
+    """See the module."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            route("GET", "/c/{cluster}/groups", self.groups),
+            route("GET", "/c/{cluster}/groups/{group}", self.group),
+            route("GET", "/c/{cluster}/groups/{group}/members", self.members),
+        ]
+
+    def groups(self, asked: PageRequest) -> Answer:
+        """Show the groups, those that are furthest behind first."""
+        cluster = self._view.cluster(asked)
+        groups = cluster.sampler.last.groups.values()
+        listing = Listing(groups, COLUMNS, lambda one: one.group_id, asked.options, "seconds")
+        return self._view.page("groups.html", asked, cluster, "groups", listing=listing)
+
+    def group(self, asked: PageRequest) -> Answer:
+        """Show a group."""
+        cluster = self._view.cluster(asked)
+        group = find_group(cluster, asked.parts["group"])
+        listing = Listing(
+            offset_rows(cluster, group),
+            _OFFSET_COLUMNS,
+            lambda one: f"{one.topic}:{one.partition}",
+            asked.options,
+            "lag",
+        )
+        chart: dict[str, Any] = {"times": cluster.sampler.times(len(group.series.records)), "unit": "records",
+                                 "values": list(group.series.records)}  # fmt: skip
+        return self._view.page("group.html", asked, cluster, "groups", group=group, listing=listing, chart=chart)
+
+    async def members(self, asked: PageRequest) -> Answer:
+        """Show the members of a group, which its coordinator is asked for now: samples only count them."""
+        cluster = self._view.cluster(asked)
+        group = find_group(cluster, asked.parts["group"])
+        described: GroupDescription | None = None
+        problem = ""
+        try:
+            described = await cluster.admin.describe_group(group.group_id)
+        except PylogdError as error:
+            problem = str(error)
+        shown = () if described is None else described.members[:_MOST_MEMBERS]
+        hidden = 0 if described is None else len(described.members) - len(shown)
+        return self._view.page(
+            "members.html", asked, cluster, "groups", group=group, members=shown, hidden=hidden, problem=problem
+        )
+
+
+def find_group(cluster: WatchedCluster, name: str) -> GroupState:
+    """Return a group of the last sample. Raises Refused."""
+    found = cluster.sampler.last.groups.get(name)
+    if found is None:
+        raise Refused(404, f"There is no group {name!r} in the last sample.")
+    return found
+
+
+def offset_rows(cluster: WatchedCluster, group: GroupState) -> list[OffsetRow]:
+    """Return what a group has committed, with the lag of each partition."""
+    sample, now, rows = cluster.sampler.last, cluster.seconds(), []
+    for name, committed in group.committed.items():
+        for index, end, offset in ends_of(sample, name, committed):
+            if end == UNKNOWN:
+                rows.append(OffsetRow(name, index, offset, None, None, None))
+                continue
+            seconds = sample.topics[name].series.seconds_behind(index, offset, now)
+            rows.append(OffsetRow(name, index, offset, end, max(end - offset, 0), seconds))
+    return rows

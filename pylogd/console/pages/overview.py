@@ -1,0 +1,52 @@
+"""The clusters, and how each of them is."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+from pylogd.console.answers import Answer, PageRequest, redirect
+from pylogd.console.events import EventStreams
+from pylogd.console.rendering import path
+from pylogd.console.view import View
+from pylogd.console.web import Route, route
+
+_TOP: Final = 10
+
+
+class Overview:
+    """See the module."""
+
+    def __init__(self, view: View, events: EventStreams) -> None:
+        self._view = view
+        self._events = events
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            route("GET", "/", self.home),
+            route("GET", "/c/{cluster}", self.overview),
+            route("GET", "/c/{cluster}/events", self.events),
+        ]
+
+    def home(self, asked: PageRequest) -> Answer:
+        """Show all clusters, or go to the only one."""
+        if len(self._view.clusters) == 1:
+            return redirect(path("c", next(iter(self._view.clusters))))
+        return self._view.page("home.html", asked)
+
+    def overview(self, asked: PageRequest) -> Answer:
+        """Show a cluster: the verdict with its reasons, and what is busiest or furthest behind."""
+        cluster = self._view.cluster(asked)
+        sample = cluster.sampler.last
+        busiest = heapq.nlargest(
+            _TOP, (one for one in sample.topics.values() if one.rate), key=lambda one: one.rate or 0
+        )
+        behind = heapq.nlargest(
+            _TOP, (one for one in sample.groups.values() if one.lag), key=lambda one: (one.seconds or 0, one.lag)
+        )
+        return self._view.page("overview.html", asked, cluster, "overview", busiest=busiest, behind=behind)
+
+    def events(self, asked: PageRequest) -> None:
+        """Send an event for each new sample."""
+        self._events.open(asked.request, self._view.cluster(asked).sampler)

@@ -1,0 +1,145 @@
+"""Topics, and one topic with its partitions, groups and settings."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from pylogd.console.answers import Answer, PageRequest, Refused
+from pylogd.console.clusters import WatchedCluster
+from pylogd.console.groups import ends_of
+from pylogd.console.listing import Column, Listing
+from pylogd.console.sample import Nodes, Sample, TopicState
+from pylogd.console.series import UNKNOWN
+from pylogd.console.view import View
+from pylogd.console.web import Route, route
+
+COLUMNS: Final = {
+    "name": Column("Topic", lambda one: one.name),
+    "partitions": Column("Partitions", len, largest=True),
+    "factor": Column("Replicas", lambda one: one.factor, largest=True),
+    "records": Column("Records", lambda one: one.records, largest=True),
+    "size": Column("Size", lambda one: one.size, largest=True),
+    "rate": Column("Rate", lambda one: one.rate, largest=True),
+    "lacking": Column("Not in sync", lambda one: one.lacking, largest=True),
+}
+
+
+class PartitionRow(NamedTuple):
+    """A partition as its topic's page shows it."""
+
+    number: int
+    leader: int
+    replicas: Nodes
+    isr: Nodes
+    begin: int | None
+    end: int | None
+    size: int | None
+
+
+_PARTITION_COLUMNS: Final = {
+    "partition": Column("Partition", lambda one: one.number),
+    "leader": Column("Leader", lambda one: one.leader),
+    "lacking": Column("In sync", lambda one: len(one.replicas) - len(one.isr), largest=True),
+    "begin": Column("Begin", lambda one: one.begin, largest=True),
+    "end": Column("End", lambda one: one.end, largest=True),
+    "size": Column("Size", lambda one: one.size, largest=True),
+}
+
+
+class GroupOnTopic(NamedTuple):
+    """A group that has committed offsets of a topic. lag, seconds: of this topic alone, None if not known."""
+
+    group_id: str
+    state: str
+    members: int | None
+    lag: int | None
+    seconds: float | None
+    points: list[int]
+
+
+_GROUP_COLUMNS: Final = {
+    "group": Column("Group", lambda one: one.group_id),
+    "lag": Column("Lag", lambda one: one.lag, largest=True),
+    "seconds": Column("Behind", lambda one: one.seconds, largest=True),
+    "state": Column("State", lambda one: one.state),
+    "members": Column("Members", lambda one: one.members, largest=True),
+}
+
+
+class Topics:
+    """See the module."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            route("GET", "/c/{cluster}/topics", self.topics),
+            route("GET", "/c/{cluster}/topics/{topic}", self.topic),
+        ]
+
+    def topics(self, asked: PageRequest) -> Answer:
+        """Show the topics; those for the brokers' own use only if asked for."""
+        cluster = self._view.cluster(asked)
+        internal = asked.options.get("internal") == "1"
+        shown = [one for one in cluster.sampler.last.topics.values() if internal or not one.internal]
+        listing = Listing(shown, COLUMNS, lambda one: one.name, asked.options)
+        return self._view.page("topics.html", asked, cluster, "topics", listing=listing, internal=internal)
+
+    def topic(self, asked: PageRequest) -> Answer:
+        """Show a topic."""
+        cluster = self._view.cluster(asked)
+        topic = find_topic(cluster, asked.parts["topic"])
+        sample = cluster.sampler.last
+        rows = Listing(_partitions(topic), _PARTITION_COLUMNS, lambda one: str(one.number), asked.options)
+        now = cluster.seconds()
+        groups = [_on_topic(sample, group_id, topic, now) for group_id in sample.by_topic.get(topic.name, ())]
+        readers = Listing(groups, _GROUP_COLUMNS, lambda one: one.group_id, _of(asked, "g"), "lag")
+        chart: dict[str, Any] = {"times": cluster.sampler.times(len(topic.series.rates)), "unit": "records/s",
+                                 "values": [round(rate, 2) for rate in topic.series.rates]}  # fmt: skip
+        return self._view.page(
+            "topic.html", asked, cluster, "topics", topic=topic, listing=rows, readers=readers, chart=chart
+        )
+
+
+def find_topic(cluster: WatchedCluster, name: str) -> TopicState:
+    """Return a topic of the last sample. Raises Refused."""
+    found = cluster.sampler.last.topics.get(name)
+    if found is None:
+        raise Refused(404, f"There is no topic {name!r} in the last sample.")
+    return found
+
+
+def _of(asked: PageRequest, prefix: str) -> dict[str, str]:
+    """Return the options of a second list on a page, whose names begin with a prefix."""
+    return {name.removeprefix(prefix): value for name, value in asked.options.items() if name.startswith(prefix)}
+
+
+def _partitions(topic: TopicState) -> list[PartitionRow]:
+    ends = topic.series.ends
+    return [
+        PartitionRow(
+            index, leader, topic.replicas[index], topic.isr[index], _at(topic.begins, index), _at(ends, index),
+            _at(topic.sizes, index),
+        )
+        for index, leader in enumerate(topic.leaders)
+    ]  # fmt: skip
+
+
+def _at(numbers: Any, index: int) -> int | None:
+    return numbers[index] if index < len(numbers) and numbers[index] != UNKNOWN else None
+
+
+def _on_topic(sample: Sample, group_id: str, topic: TopicState, now: float) -> GroupOnTopic:
+    group = sample.groups[group_id]
+    lag, seconds, known = 0, 0.0, False
+    for index, end, offset in ends_of(sample, topic.name, group.committed[topic.name]):
+        if end != UNKNOWN:
+            known = True
+            lag += max(end - offset, 0)
+            seconds = max(seconds, topic.series.seconds_behind(index, offset, now))
+    points = list(group.series.records)
+    return GroupOnTopic(
+        group_id, group.state, group.members, lag if known else None, seconds if known else None, points
+    )

@@ -1,0 +1,168 @@
+"""What the console knows of a cluster, as its pages read it: the last sample. Compact, for 200,000 partitions.
+
+Rules: a sample does not change once it is the last one. Numbers that are not known are None, or -1 in arrays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pylogd.client.core.admin.health import Reason, Verdict, verdict_of
+from pylogd.client.core.model import Broker
+from pylogd.console.series import UNKNOWN, LagSeries, TopicSeries
+
+Nodes = tuple[int, ...]
+
+
+class TopicState:
+    """A topic. All sequences are by partition: 0 to `len(leaders) - 1`.
+
+    leaders: ids of brokers, -1 for none. sizes: bytes of the leader's log, begins: first offsets; -1 where not known.
+    """
+
+    __slots__ = ("begins", "internal", "isr", "leaders", "name", "replicas", "series", "sizes", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes, internal: bool, series: TopicSeries) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.internal = internal
+        self.series = series
+        self.leaders: array[int] = array("i")
+        self.replicas: list[Nodes] = []
+        self.isr: list[Nodes] = []
+        self.sizes: array[int] = array("q")
+        self.begins: array[int] = array("q")
+
+    def __len__(self) -> int:
+        return len(self.leaders)
+
+    def add(self, leader: int, replicas: Nodes, isr: Nodes) -> None:
+        """Add the next partition."""
+        self.leaders.append(leader)
+        self.replicas.append(replicas)
+        self.isr.append(isr)
+
+    @property
+    def factor(self) -> int:
+        """The number of replicas of the first partition."""
+        return len(self.replicas[0]) if self.replicas else 0
+
+    @property
+    def size(self) -> int | None:
+        """The bytes of all leaders' logs as far as they are known; None if none is."""
+        known = [size for size in self.sizes if size != UNKNOWN]
+        return sum(known) if known else None
+
+    @property
+    def records(self) -> int | None:
+        """Offsets between begin and end of all logs: at most so many records. None if not known."""
+        ends = self.series.ends
+        if len(ends) != len(self.begins) or UNKNOWN in ends or UNKNOWN in self.begins or not ends:
+            return None
+        return sum(ends) - sum(self.begins)
+
+    @property
+    def rate(self) -> float | None:
+        """Records per second between the last two samples."""
+        return self.series.rates[-1] if self.series.rates else None
+
+    @property
+    def lacking(self) -> int:
+        """How many partitions have replicas that are not in sync, or no leader."""
+        return sum(
+            leader < 0 or len(isr) < len(replicas)
+            for leader, isr, replicas in zip(self.leaders, self.isr, self.replicas, strict=True)
+        )
+
+
+class Committed(NamedTuple):
+    """What a group has committed of a topic: offsets of the next record to read, by partition."""
+
+    partitions: array[int]
+    offsets: array[int]
+
+
+class GroupState:
+    """A group. members: how many, None if not known. lag, seconds: None without committed offsets.
+
+    kind: `classic`, `consumer` or another type of the protocol. unknown: partitions whose log end is not known. worst:
+    the topic that is furthest behind.
+    """
+
+    __slots__ = (
+        "committed", "coordinator", "group_id", "kind", "lag", "members", "protocol", "protocol_type", "seconds",
+        "series", "state", "unknown",
+    )  # fmt: skip
+
+    def __init__(self, group_id: str, state: str, kind: str, protocol_type: str, coordinator: int) -> None:
+        self.group_id = group_id
+        self.state = state
+        self.kind = kind
+        self.protocol_type = protocol_type
+        self.coordinator = coordinator
+        self.protocol = ""
+        self.members: int | None = None
+        self.committed: dict[str, Committed] = {}
+        self.lag: int | None = None
+        self.seconds: float | None = None
+        self.unknown = 0
+        self.series = LagSeries()
+
+
+class Directory(NamedTuple):
+    """A data directory of a broker: sizes in bytes, None where not known. error: a code's name or None."""
+
+    broker: int
+    path: str
+    error: str | None
+    total: int | None
+    usable: int | None
+    cordoned: bool
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """A broker. replicas, leaders, lacking: partitions that it has, leads, and leads without all replicas in sync.
+
+    size: bytes of its logs, None if not known. figures: of its metrics page, empty without one.
+    """
+
+    broker: Broker
+    labels: Nodes | tuple[str, ...] = ()
+    leaders: int = 0
+    replicas: int = 0
+    lacking: int = 0
+    size: int | None = None
+    directories: list[Directory] = field(default_factory=list)
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Sample:
+    """See the module.
+
+    number: 0 before the first one. at_ms: when it was complete, since 1970; seconds: how long it took. error: why the
+    last attempt failed, None if it did not. by_topic: the groups that have committed offsets of a topic.
+    """
+
+    number: int = 0
+    at_ms: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+    cluster_id: str | None = None
+    controller: int = -1
+    brokers: dict[int, BrokerState] = field(default_factory=dict)
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    by_topic: dict[str, list[str]] = field(default_factory=dict)
+    reasons: Sequence[Reason] = ()
+    partitions: int = 0
+    gaps: Sequence[str] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the reasons."""
+        return verdict_of(self.reasons)

@@ -1,0 +1,125 @@
+"""Samples of a cluster that is answered in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pylogd.client.core.admin.health import Verdict
+from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
+from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from pylogd.wire.messages.list_offsets import ListOffsetsRequest
+from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
+from tests.unit.console.memory import MemoryConsole
+
+
+def test_a_sample_has_topics_groups_brokers_and_a_verdict() -> None:
+    console = MemoryConsole()
+    console.sample()
+    sample = console.sampler.last
+    assert (len(sample.topics), sample.partitions, len(sample.groups), len(sample.brokers)) == (40, 300, 12, 3)
+    assert sample.verdict is Verdict.HEALTHY and not sample.gaps
+    assert sum(one.leaders for one in sample.brokers.values()) == 300
+    assert all(one.replicas == 300 for one in sample.brokers.values())
+    group = sample.groups["reader-00003"]
+    assert (group.state, group.members, group.protocol) == ("Stable", 3, "range")
+
+
+def expected_lag(console: MemoryConsole, group_id: str) -> int:
+    """The lag by the log ends of the last sample, and what the group had committed at the same time."""
+    record, now = console.calls.record, console.clock.seconds()
+    behind = int(group_id.rpartition("-")[2]) / 10
+    return sum(
+        record.end(name, index, now) - record.end(name, index, now - behind)
+        for name in record.groups[group_id]
+        for index in range(record.topics[name])
+    )
+
+
+def test_lag_is_counted_in_records_and_in_seconds() -> None:
+    console = MemoryConsole(topics=20, partitions=60, groups=200)
+    for _ in range(4):
+        console.sample()
+    busy = next(iter(console.calls.record.topics))  # the one of twenty that is written to
+    groups = [name for name, topics in console.calls.record.groups.items() if busy in topics]
+    last = console.sampler.last
+    assert len(groups) > 5
+    for group_id in groups:
+        group = last.groups[group_id]
+        assert group.lag is not None and group.seconds is not None
+        assert abs(group.lag - expected_lag(console, group_id)) <= 2 * 60, "clocks are a turn apart"
+        behind = int(group_id.rpartition("-")[2]) / 10
+        assert group.seconds == pytest.approx(min(behind, 30), abs=3.0)
+    assert sorted(last.by_topic[busy]) == sorted(groups)
+
+
+def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pylogd.console.asking.PARTITIONS", 50)
+    monkeypatch.setattr("pylogd.console.asking.GROUPS", 5)
+    console = MemoryConsole(topics=40, partitions=600, groups=30)
+    console.sample()
+    assert console.sampler.last.partitions == 600 and len(console.sampler.last.groups) == 30
+
+    def count(request: Any) -> int:
+        if isinstance(request, ListOffsetsRequest):
+            return sum(len(topic.partitions) for topic in request.topics)
+        if isinstance(request, DescribeLogDirsRequest):
+            return sum(len(topic.partitions) for topic in (request.topics or [])[:-1])
+        if isinstance(request, DescribeGroupsRequest | OffsetFetchRequest):
+            return 10 * len(request.groups)
+        return 0
+
+    assert max(map(count, console.calls.seen)) <= 50
+
+
+def test_a_broker_that_does_not_answer_is_a_gap_and_a_reason() -> None:
+    console = MemoryConsole()
+    console.sample()
+    console.calls.dead = {2}
+    for _ in range(3):
+        console.sample()
+    sample = console.sampler.last
+    assert [reason.code for reason in sample.reasons] == ["silent-brokers"]
+    assert any("broker 2" in gap for gap in sample.gaps)
+    unknown = [group for group in sample.groups.values() if group.unknown]
+    assert not unknown, "what was known of the ends stays"
+
+
+def test_without_any_broker_the_last_sample_stays_with_the_reason() -> None:
+    console = MemoryConsole()
+    console.sample()
+    console.calls.dead = {1, 2, 3}
+    console.sample()
+    sample = console.sampler.last
+    assert sample.number == 1 and len(sample.topics) == 40
+    assert sample.error is not None and "can't be reached" in sample.error
+
+
+def test_an_older_broker_is_asked_by_what_it_knows() -> None:
+    console = MemoryConsole()
+    console.calls.unknown = {DescribeTopicPartitionsRequest, DescribeLogDirsRequest, DescribeGroupsRequest}
+    console.calls.versions = {OffsetFetchRequest: 7}
+    console.sample()
+    sample = console.sampler.last
+    assert (len(sample.topics), sample.partitions) == (40, 300)
+    assert all(topic.size is None for topic in sample.topics.values())
+    group = sample.groups["reader-00003"]
+    assert group.members is None and group.lag is not None
+
+
+def test_the_next_sample_waits_longer_where_one_takes_long() -> None:
+    console = MemoryConsole(topics=2, partitions=2, groups=0)
+    sampler = console.sampler
+    sampler.start()
+    console.clock.advance(0)
+    [timer] = [call for call in console.clock.getDelayedCalls() if call.getTime() > 5]
+    assert timer.getTime() == 10
+    sampler.stop()
+    sampler._again(30.0)
+    assert max(call.getTime() for call in console.clock.getDelayedCalls()) == 60
+    sampler.soon()
+    console.clock.advance(0)
+    assert sampler.last.number == 2
+    sampler.stop()
