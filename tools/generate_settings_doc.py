@@ -58,9 +58,11 @@ A profile is a ready set of settings for a kind of cluster. Kuaishou, whose talk
 describes the three kinds below, runs them as clusters of their own, so that a problem of one does not reach the
 others. The values here are pylogd's choices for what the talk says of each kind.
 
-    pylogd broker --profile online --config /etc/pylogd/pylogd.toml    # or twistd pylogd --profile online ...
-    pylogd settings --profile online                                   # what it sets, and why
-    pylogd settings min.insync.replicas                                # what each profile sets it to
+```sh
+pylogd broker --profile online --config /etc/pylogd/pylogd.toml    # or twistd pylogd --profile online ...
+pylogd settings --profile online                                   # what it sets, and why
+pylogd settings min.insync.replicas                                # what each profile sets it to
+```
 
 In the settings file, write `"broker.profile" = "online"`. Whatever the file, the command line or a dynamic setting
 says comes before the profile; the profile comes before the default. A change of the profile takes effect at the next
