@@ -1,16 +1,19 @@
-"""Spark over pylogd's source: `python -m bench.spark [--only count,lengths,load,memory]`.
+"""Spark over pylogd's source and sink: `python -m bench.spark [--only count,lengths,compressed,batches,sink,...]`.
 
-* count: rows per second from two partitions to a count, beside Spark's own Kafka source;
+* count: rows per second from two partitions to a count, beside Spark's own Kafka source as it is and tuned;
 * lengths: the same to the sum of the values' lengths, so that values are read;
+* compressed: as lengths, of a topic that its producer compressed with zstd;
+* batches: the duration of small micro-batches of a stream of eight partitions, over TCP and over Unix sockets;
+* sink: rows per second into a topic of two partitions;
 * load: rows per second of `pylogd load` into a lake of Parquet files compressed with zstd, including the commit;
 * memory: the peak memory of Spark's Python processes while one task reads gigabytes from one partition, uncompressed or
   compressed to a few megabytes in the log.
 
-Strategy: one broker, one warm session on two threads, all on this machine. The two sources take turns, and the ratio is
-the median of the ratios of the turns, so that other load disturbs both alike. Processor time is given beside the rates,
-because it depends less on other load. Without Spark's own source (`make conformance-spark` downloads it) its column is
-empty. Each measurement is written to bench/spark.json when it is done, so `--only` repeats one and bench/SPARK.md keeps
-the others.
+Strategy: one broker, one warm session on two threads, all on this machine. The sources take turns, and the ratio is the
+median of the ratios of the turns, so that other load disturbs all alike. Processor time comes first, because it depends
+less on other load, and because it is what a cluster is sized by: in Python and the JVM one source may use two cores
+where another uses one. Without Spark's own source (`make conformance-spark` downloads it) its rows are missing. Each
+measurement is written to bench/spark.json when it is done, so `--only` repeats one and bench/SPARK.md keeps the others.
 """
 
 from __future__ import annotations
@@ -24,15 +27,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import spark_batches
 from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
-from pylogd.client import Admin, Producer
+from pylogd.client import Admin, Consumer, Producer
 from pylogd.local.broker import BrokerProcess
 from pylogd.spark.load import LoadPlan, load
 from pylogd.spark.opening import open_table
@@ -41,10 +45,21 @@ from tests.sparks import running_spark
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "spark.json"
-MEASURES = ("count", "lengths", "load", "memory")
+MEASURES = ("count", "lengths", "compressed", "batches", "sink", "load", "memory")
 TOPIC = "events"
+COMPRESSED = "compressed"
+#: What each name in the results reads or writes with: the format, and options.
+SOURCES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "pylogd": ("pylogd", {}),
+    "kafka": ("kafka", {}),
+    # 4 MiB, as pylogd's source has by default; more records at a time for as many bytes
+    "kafka tuned": (
+        "kafka", {"kafka.max.partition.fetch.bytes": str(4 << 20), "kafka.max.poll.records": "20000"},
+    ),
+}  # fmt: skip
 SIZE = 200
 BACKLOG_SIZE = 1000
+SINK_PART = 3  # writing takes several times as long as reading: a third of the rows
 WARM_UPS = 3  # the JVM has compiled most of what it will
 HOURS = 6
 _CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN", "VX")
@@ -132,15 +147,15 @@ def event(number: int) -> bytes:
     return text.encode().ljust(SIZE - 2, b".")[: SIZE - 2] + b'"}'
 
 
-def fill_events(address: str, rows: int) -> None:
-    """Send events to two partitions, in the order of their times, over some hours."""
+def fill_events(address: str, rows: int, topic: str = TOPIC, *, partitions: int = 2, compression: str = "none") -> None:
+    """Send events to some partitions, in the order of their times, over some hours."""
     with Admin(address) as admin:
-        admin.create_topic(TOPIC, 2, configs={"retention.ms": "-1"})
+        admin.create_topic(topic, partitions, configs={"retention.ms": "-1"})
     begin = int(time.time() * 1000) // 3_600_000 * 3_600_000 - HOURS * 3_600_000
-    with Producer(address) as producer:
+    with Producer(address, compression=compression) as producer:
         for number in range(rows):
             stamp = begin + number * HOURS * 3_600_000 // rows
-            producer.send(TOPIC, event(number), key=b"%d" % number, partition=number % 2, timestamp=stamp)
+            producer.send(topic, event(number), key=b"%d" % number, partition=number % partitions, timestamp=stamp)
 
 
 def fill_backlog(address: str, topic: str, megabytes: int, compression: str) -> int:
@@ -167,14 +182,40 @@ class Bench:
         self._megabytes: int = options.megabytes
         self._processes = Processes(broker.pid)
 
-    def queries(self, query: Callable[[Any], int], expected: int, sources: list[str]) -> dict[str, Any]:
-        """Measure `count` or `lengths`, with the two sources in turns."""
+    def queries(
+        self, query: Callable[[Any], int], expected: int, sources: list[str], topic: str = TOPIC
+    ) -> dict[str, Any]:
+        """Measure `count`, `lengths` or `compressed`, with the sources in turns."""
         found = {name: Rounds() for name in sources}
         for turn in range(self._rounds + WARM_UPS):
             for name in sources:
-                work = functools.partial(query, self._frame(name, TOPIC))
+                work = functools.partial(query, self._frame(name, topic))
                 self._timed(found[name], name, expected, turn, work)
         return {name: asdict(rounds) for name, rounds in found.items()}
+
+    def sink(self, sources: list[str]) -> dict[str, Any]:
+        """Measure the rows per second of a batch query that writes to a topic, with the two sinks in turns."""
+        found = {name: Rounds() for name in sources if name != "kafka tuned"}
+        count = self._rows // SINK_PART
+        rows = self._spark.range(0, count, 1, 2).selectExpr(
+            "cast(id as string) as key", f"rpad(cast(id * 2654435761 as string), {SIZE}, '.') as value"
+        )
+        for turn in range(self._rounds + WARM_UPS):
+            for name, rounds in found.items():
+                target = f"sink-{name}-{turn}"
+                work = functools.partial(self._write, rows, SOURCES[name][0], target)
+                self._timed(rounds, f"sink {name}", count, turn, work, rows=count)
+                with Admin(self._address) as admin:
+                    admin.delete_topic(target)
+        return {"rows": count, **{name: asdict(rounds) for name, rounds in found.items()}}
+
+    def _write(self, rows: Any, name: str, topic: str) -> int:
+        with Admin(self._address) as admin:
+            admin.create_topic(topic, 2)
+        writer = rows.write.format(name).option("kafka.bootstrap.servers", self._address).option("topic", topic)
+        writer.mode("append").save()
+        with Consumer(self._address) as consumer:
+            return sum(consumer.end_offsets(consumer.partitions(topic)).values())
 
     def load(self) -> dict[str, Any]:
         """Measure the rows per second of loads into a new lake."""
@@ -210,11 +251,14 @@ class Bench:
         return found
 
     def _frame(self, name: str, topic: str) -> Any:
-        reader = self._spark.read.format(name)
+        kind, options = SOURCES[name]
+        reader = self._spark.read.format(kind).options(**options)
         return reader.option("kafka.bootstrap.servers", self._address).option("subscribe", topic).load()
 
-    def _timed(self, rounds: Rounds, name: str, expected: int, turn: int, work: Callable[[], int]) -> None:
-        rows = self._rows
+    def _timed(
+        self, rounds: Rounds, name: str, expected: int, turn: int, work: Callable[[], int], *, rows: int | None = None
+    ) -> None:
+        rows = rows or self._rows
         before, begun = self._processes.cpu(), time.monotonic()
         found = work()
         seconds, after = time.monotonic() - begun, self._processes.cpu()
@@ -229,39 +273,58 @@ class Bench:
 
 def measure(options: argparse.Namespace, done: Callable[[str, Any], None]) -> None:
     """Run the selected measurements; call `done` after each."""
-    sources = ["pylogd", "kafka"]
+    sources = list(SOURCES)
     settings: dict[str, str] = {}
     try:
         settings["spark.jars"] = ",".join(map(str, jars()))
     except Missing as missing:
         say(str(missing))
-        sources.remove("kafka")
+        sources = ["pylogd"]
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as name:
         folder = Path(name)
         broker = BrokerProcess(folder / "data", folder / "log")
         try:
             if {"count", "lengths", "load"} & set(options.only):
                 fill_events(broker.address, options.rows)
-            with running_spark(folder, settings) as spark:
-                bench = Bench(spark, broker, folder, options)
-                total = options.rows * SIZE
-                work: dict[str, Callable[[], Any]] = {
-                    "count": lambda: bench.queries(lambda rows: int(rows.count()), options.rows, sources),
-                    "lengths": lambda: bench.queries(
-                        lambda rows: int(rows.selectExpr("sum(length(value))").collect()[0][0]), total, sources
-                    ),
-                    "load": bench.load,
-                    "memory": bench.memory,
-                }
-                for each in options.only:
-                    done(each, {"rows": options.rows, **work[each]()})
+            if "compressed" in options.only:
+                fill_events(broker.address, options.rows, COMPRESSED, compression="zstd")
+            rest = [each for each in options.only if each != "batches"]
+            if rest:
+                with running_spark(folder, settings) as spark:
+                    bench = Bench(spark, broker, folder, options)
+                    for each in rest:
+                        done(each, {"rows": options.rows, **_measured(bench, each, options.rows, sources)})
+            if "batches" in options.only:
+                fill_events(
+                    broker.address, spark_batches.ROWS, spark_batches.TOPIC, partitions=spark_batches.PARTITIONS
+                )
+                kinds = [name for name, (kind, _) in spark_batches.SOURCES.items() if kind in sources]
+                processes = Processes(broker.pid)
+                done("batches", spark_batches.measure(settings, folder, broker.address, processes.cpu, kinds))
         finally:
             broker.stop()
 
 
+def _measured(bench: Bench, name: str, rows: int, sources: list[str]) -> dict[str, Any]:
+    def lengths(frame: Any) -> int:
+        return int(frame.selectExpr("sum(length(value))").collect()[0][0])
+
+    work: dict[str, Callable[[], dict[str, Any]]] = {
+        "count": lambda: bench.queries(lambda frame: int(frame.count()), rows, sources),
+        "lengths": lambda: bench.queries(lengths, rows * SIZE, sources),
+        "compressed": lambda: bench.queries(lengths, rows * SIZE, sources, COMPRESSED),
+        "sink": lambda: bench.sink(sources),
+        "load": bench.load,
+        "memory": bench.memory,
+    }
+    return work[name]()
+
+
 def main() -> None:
     """Measure and write; see the module."""
-    parser = argparse.ArgumentParser(description="Spark over pylogd's source: rates and memory")
+    parser = argparse.ArgumentParser(
+        description="Spark over pylogd's source and sink: processor time, rates and memory"
+    )
     parser.add_argument("--only", default=",".join(MEASURES), help=f"which of {', '.join(MEASURES)}")
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=5)
