@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java haproxy kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills copying exactly-once mirror mirror-kafka transactions conformance conformance-spark bench bench-spark bench-end-to-end bench-micro bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races stores strangers clean
+.PHONY: acls alerts console console-kafka container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races spark-sql site docs-check stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -47,7 +47,7 @@ $(WHEEL): $(SOURCES) | $(BIN)/python
 
 $(VENV)/.dependencies: setup.cfg | $(WHEEL)
 	@echo "make: installing dependencies from PyPI"
-	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[test,demo]"
+	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[test,demo,connect]"
 	@touch $@
 
 # An early version of the distribution was named pylogd and has the same files: uninstall it first.
@@ -57,11 +57,11 @@ $(INSTALLED): $(WHEEL) $(VENV)/.dependencies
 	@touch $@
 
 # A target that needs more than the tests installs the extra of its name.
-$(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.fuzz: $(VENV)/.%: setup.cfg $(INSTALLED)
+$(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.fuzz $(VENV)/.release $(VENV)/.browser: $(VENV)/.%: setup.cfg $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[$*]"
 	@touch $@
 
-demo: install ## publish 336,776 real events to a broker, read them with another client, load them with Spark
+demo: install ## publish 336,776 real events to a broker, read them with another client, load them with Spark, query them with DuckDB
 	-@sh tools/find-java.sh
 	$(BIN)/pylogd demo $(DEMO_ARGS)
 
@@ -71,11 +71,14 @@ java:
 haproxy:
 	@sh tools/find-haproxy.sh
 
+promtool:
+	@sh tools/find-promtool.sh
+
 kerberos: install ## GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
 	@$(BIN)/pip install --quiet gssapi k5test pykerberos
 	$(PYTEST) tests/integration/test_gssapi.py
 
-test: install java haproxy ## run all tests against the installed wheel, in three parts at the same time
+test: install java haproxy promtool ## run all tests against the installed wheel, in three parts at the same time
 ifeq ($(strip $(PYTEST_ARGS)),)
 	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
 else
@@ -100,8 +103,14 @@ transactions: install java ## check transactions for an hour under all faults of
 crash: install ## kill a loaded broker 1,000 times and check that nothing is lost; writes tests/crash/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
 
-kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; resumes)
+kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; resumes; KILLS_ARGS="--store s3 --compactor")
 	$(BIN)/python -m tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
+
+kills-mirror: install java ## kill mirror, loader and compactor together 50 times, compare both logs and the lake row by row; writes tests/kills/RESULTS.md (25 minutes; resumes; KILLS_ARGS="--store s3")
+	$(BIN)/python -m tests.kills --mirror --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
+
+kills-typed: install java ## kill loaders of typed tables 10 times for each format, compare table and quarantine; writes tests/kills/RESULTS.md (12 minutes; KILLS_ARGS="--only delta")
+	$(BIN)/python -m tests.kills.typed --results tests/kills/RESULTS.md $(KILLS_ARGS)
 
 races: install ## race and kill loaders of Iceberg and Delta tables; writes tests/races/RESULTS.md (5 minutes; RACES_ARGS="--only delta")
 	$(BIN)/python -m tests.races --results tests/races/RESULTS.md $(RACES_ARGS)
@@ -109,8 +118,28 @@ races: install ## race and kill loaders of Iceberg and Delta tables; writes test
 stores: install java ## race and kill writers of a lake on local disks, HDFS and S3; writes tests/stores/RESULTS.md (15 minutes; STORES_ARGS="--only HDFS")
 	$(BIN)/python -m tests.stores --results tests/stores/RESULTS.md $(STORES_ARGS)
 
+spark-sql: install java ## run the Spark SQL of docs/tables.md with the packages of Iceberg and Delta (3 minutes, 1 GB of downloads)
+	$(BIN)/python -m tests.stores.spark_sql
+
+site: install ## build the documentation as a site in .cache/site/html, check its links, and that it needs no network (npm has its script for diagrams)
+	@mermaid=$$(sh tools/find-mermaid.sh) && $(BIN)/python tools/build_site.py --mermaid "$$mermaid"
+
+docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (8 minutes)
+	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/security/test_plugins.py tests/integration/docs \
+		tests/integration/spark/test_docs.py tests/integration/spark/test_queries.py \
+		tests/integration/spark/test_typed.py tests/integration/spark/test_connect.py
+
 exactly-once: install java ## kill a Spark query that counts in transactions, and brokers, 50 times; writes tests/exactly_once/RESULTS.md (half an hour; resumes)
 	$(BIN)/python -m tests.exactly_once --folder .cache/exactly-once --results tests/exactly_once/RESULTS.md $(EXACTLY_ONCE_ARGS)
+
+console: $(VENV)/.browser ## time the console on 200,000 partitions, and use it in headless Chromium; writes tests/console/*.md and docs/console/ (10 minutes)
+	@sh tools/find-chromium.sh
+	$(BIN)/python -m tests.console --results tests/console/RESULTS.md
+	$(BIN)/python -m tests.console.flows --results tests/console/BROWSER.md --pictures docs/console
+
+console-kafka: $(VENV)/.browser java ## use the console on Apache Kafka in headless Chromium; writes tests/console/KAFKA.md (5 minutes)
+	@sh tools/find-chromium.sh
+	$(BIN)/python -m tests.console.flows --kafka --results tests/console/KAFKA.md
 
 check: $(VENV)/.lint ## check lint, format and types, of the tests too (half a minute)
 	@$(BIN)/ruff check --quiet .
@@ -124,7 +153,7 @@ lint: check
 COVERAGE_FLOORS := wire:97 log:90 client/core:90
 COVERED := $(addprefix tests/unit/,wire log client) \
 	$(addprefix tests/property/test_,$(addsuffix .py,codecs fast_fetch_codec fast_produce_codec framing log_append log_model \
-	membership producer_model records replica_plan request_batches speedups validation))
+	membership producer_model records replica_plan request_batches row_batches speedups validation))
 
 coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by unit and property tests, each with a floor
 	@mkdir -p .cache
@@ -146,6 +175,9 @@ fuzz-requests: install ## well-formed extreme requests beside a client that must
 held: install ## how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md (5 minutes)
 	$(BIN)/python -m tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
 
+alerts: install java promtool ## fail brokers in ten ways under a real Prometheus, which fires the alerts of etc/; writes tests/alerts/RESULTS.md (10 minutes; ALERTS_ARGS="--only killed")
+	$(BIN)/python -m tests.alerts --results tests/alerts/RESULTS.md $(ALERTS_ARGS)
+
 strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)
 
@@ -158,11 +190,17 @@ bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; write
 bench-micro: $(VENV)/.bench ## time codec, log and sender alone, and compare with bench/micro.json
 	$(BIN)/python -m bench.micro $(BENCH_ARGS)
 
+conformance-metrics: install ## lag of groups beside Kafka's and kadm's, and metrics that three clients push; writes conformance/METRICS.md (2 minutes)
+	$(BIN)/python -m conformance.metrics
+
 conformance-spark: install java ## compare Spark's own Kafka source with pylogd's; writes conformance/SPARK.md
 	$(BIN)/python -m conformance.spark_source
 
 bench-spark: install java ## time Spark reading through both sources; writes bench/SPARK.md and bench/spark.json
 	$(BIN)/python -m bench.spark $(BENCH_ARGS)
+
+bench-mirror: $(VENV)/.bench java ## copy with one worker and with MirrorMaker 2, in turns; writes bench/MIRROR.md and bench/mirror.json (6 minutes)
+	$(BIN)/python -m bench.mirror $(BENCH_ARGS)
 
 bench-end-to-end: $(VENV)/.bench java ## time events from a producer's send to a row that a query sees; writes bench/END_TO_END.md (25 minutes; BENCH_ARGS="--rates 1000 --loaders follow": 4)
 	$(BIN)/python -m bench.end_to_end --write $(BENCH_ARGS)
@@ -190,6 +228,30 @@ bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafk
 
 bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (55 minutes; BENCH_ARGS=--quick: 7)
 	$(BIN)/python -m bench.kuaishou $(BENCH_ARGS)
+
+container: install ## as root: build the container image from Debian's packages, measure and run it; writes tests/packages/CONTAINER.md (5 minutes)
+	$(BIN)/python -m tests.packages.container --results tests/packages/CONTAINER.md
+
+debian: install ## as root: build the Debian package twice, use it in a booted Debian; writes tests/packages/DEBIAN.md (8 minutes)
+	$(BIN)/python -m tests.packages.debian --results tests/packages/DEBIAN.md
+
+first-minutes: install ## as root: type the README's steps in a new Debian; writes tests/packages/FIRST_MINUTES.md (6 minutes)
+	$(BIN)/python -m tests.packages.first_minutes --results tests/packages/FIRST_MINUTES.md
+
+upgrade: install java ## upgrade a cluster under load from an earlier commit and back; writes tests/packages/UPGRADE.md (5 minutes; UPGRADE_ARGS="--old COMMIT")
+	$(BIN)/python -m tests.packages.upgrade --results tests/packages/UPGRADE.md $(UPGRADE_ARGS)
+
+release: $(VENV)/.release ## build what a release has into dist/release: wheels, source, SBOM, checksums; RELEASE_KEY=FILE signs them
+	@sh packages/release.sh $(BIN)/python dist/release $(RELEASE_KEY)
+
+reproducible: $(VENV)/.release ## build a release twice, in different places, and compare the files (2 minutes)
+	@sh packages/reproducible.sh $(BIN)/python
+
+zookeeper-package: $(BIN)/python ## build the wheel of pylogd-zookeeper into dist/ (needs mvn)
+	sh packages/zookeeper/build.sh $(BIN)/python dist
+
+helm: ## check the Helm chart (needs helm, or go, which builds it)
+	@sh packages/helm/check.sh
 
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -234,6 +234,10 @@ class Listeners:
         for port in ports:
             await maybeDeferred(port.stopListening)
 
+    def counts(self) -> list[tuple[str, int]]:
+        """Return how many connections each listener has."""
+        return [(factory.listener, len(factory.connections)) for factory in self._factories]
+
     async def drain(self, seconds: float) -> None:
         """Let the replies leave, and close the connections that are left after `seconds`."""
         for factory in self._factories:

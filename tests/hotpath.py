@@ -51,14 +51,15 @@ class _Transport(PairTransport):
 
 
 class HotPath:
-    """One client's connection to one broker with one topic of one partition."""
+    """One client's connection to one broker with one topic of one partition. dispatcher: what answers it."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
         self.parts = _RealParts(directory, log_dirs=str(directory / "logs"), log_cleaner_enable=False, **settings)
         self.parts.create(TOPIC)
+        self.dispatcher = Dispatcher(self.parts)
         self._factory = BrokerFactory(
             self.parts.clock,
-            Dispatcher(self.parts),
+            self.dispatcher,
             self._warm,
             _LIMITS,
         )

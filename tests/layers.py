@@ -50,7 +50,9 @@ RULES: Mapping[str, Rule] = {
     "errors": Rule(twisted=_NEVER),
     "clock": Rule(twisted=_NEVER),
     "machine": Rule(twisted=_NEVER),
+    "histogram": Rule(twisted=_NEVER),
     "threads": Rule(twisted=Twisted.ALL),
+    "http_channel": Rule(twisted=Twisted.ALL),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
     "limits": Rule(),
@@ -58,17 +60,18 @@ RULES: Mapping[str, Rule] = {
     "log": Rule(
         (
             "wire.records", "wire.record_fields", "wire.compression", "wire.validation", "wire.timestamps",
-            "wire.exceptions",
+            "wire.exceptions", "histogram",
         ),
         _NEVER,
     ),
     "cache": Rule(("config", "log")),
-    "metadata": Rule(("config", "threads"), reactor=("metadata.sqlite",)),
+    "metadata": Rule(("config", "limits.expressions", "threads"), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
     "quotas": Rule(("config", "limits", "metadata")),
     "isolation": Rule(("config", "limits")),
     "controller": Rule(("config", "metadata")),
+    "telemetry": Rule(("config", "limits", "wire.compression", "wire.exceptions", "metadata")),
     "replica": Rule(
         (
             "config", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log", "isolation",
@@ -81,7 +84,7 @@ RULES: Mapping[str, Rule] = {
     "api": Rule(
         (
             "config", "limits", "wire", "log", "metadata", "security", "quotas", "isolation", "controller", "replica",
-            "transactions", "groups",
+            "telemetry", "transactions", "groups", "histogram",
         )
     ),
     "net": Rule(("limits", "wire", "security"), Twisted.ALL),
@@ -89,12 +92,20 @@ RULES: Mapping[str, Rule] = {
     "broker": Rule(
         (
             "config", "limits", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller",
-            "replica", "transactions", "groups", "api", "net", "listening", "threads",
+            "replica", "telemetry", "transactions", "groups", "api", "net", "listening", "threads",
         ),
         Twisted.ALL,
     ),
     "process": Rule(
-        ("config", "log.files", "metadata.entity_configs", "metadata.service", "security.sasl", "broker"), Twisted.ALL
+        ("config", "log.files", "metadata.entity_configs", "metadata.service", "security.sasl", "broker", "metrics"),
+        Twisted.ALL,
+    ),
+    "metrics": Rule(
+        (
+            "api", "broker", "config", "groups", "histogram", "http_channel", "limits.log_lines", "log.log",
+            "log.manager", "metadata", "net.page_cache", "replica", "telemetry", "wire.messages", "wire.size_sampling",
+        ),
+        Twisted.ALL,
     ),
     "tap": Rule(("config", "process"), Twisted.ALL),
     "client": Rule(("wire", *_CREDENTIALS), _NEVER),
@@ -107,23 +118,34 @@ RULES: Mapping[str, Rule] = {
     "client.deferred": Rule(
         ("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
     ),
-    "schemas": Rule(("client", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
+    "schemas": Rule(("client", "http_channel", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
     "tables": Rule(twisted=_NEVER),
     "typed": Rule(("schemas.api_client", "tables"), _NEVER),
     "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
-    "audit": Rule(("client", "mirror.tables", "tables", "threads", "wire.records"), Twisted.ALL),
+    "audit": Rule(("client", "metrics.http", "mirror.tables", "tables", "threads", "wire.records"), Twisted.ALL),
     "mirror": Rule(
-        ("client", "wire", "metadata", "config.values", "config.zookeeper", *_CREDENTIALS), Twisted.ALL
+        (
+            "client", "metrics.http", "wire", "metadata", "config.values", "config.zookeeper", "schemas.access",
+            "tables", "threads", "typed", *_CREDENTIALS,
+        ),
+        Twisted.ALL,
+    ),
+    "console": Rule(
+        (
+            "client", "metrics.http", "metrics.steps", "schemas", "security.sasl", "threads", "wire.messages",
+            "wire.records",
+        ),
+        Twisted.ALL,
     ),
     "local": Rule(twisted=_NEVER),
     "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
     "cli": Rule(
         (
-            "audit", "client", "config", "local", "log.verify", "log.dump", "metadata.node_acls", "mirror", "process",
-            "schemas", "security.sasl", "spark", "tables",
+            "audit", "client", "config", "console", "local", "log.verify", "log.dump", "metadata.node_acls", "mirror",
+            "process", "schemas", "security.sasl", "spark", "tables", "typed",
         ),
         _NEVER,
-        reactor=("cli.mirror", "cli.schemas"),
+        reactor=("cli.console", "cli.mirror", "cli.schemas"),
     ),
     "__main__": Rule(("cli",), _NEVER),
 }  # fmt: skip

@@ -29,17 +29,21 @@ _KILLING_FILES = {
     "test_labels.py", "test_log_dir_failover.py", "test_reassignment.py", "test_secure_replication.py",
     "test_staged_start.py", "test_transaction_failover.py", "test_truncation.py", "test_zookeeper_consumers.py",
 }  # fmt: skip
+#: Tests with Spark that run with the part that kills: the working part takes longest.
+_SPARK_BESIDE = {"test_connect.py", "test_docs.py", "test_notebook.py", "test_queries.py"}
 _SLOWEST_SHOWN = "--durations=15"
 _STOP_SECONDS = 60.0
 
 
 def part_of(path: Path) -> str:
-    """Return the part of a test file. All tests with Spark are in one part, so that one Spark runs at a time."""
+    """Return the part of a test file. Two Sparks at a time are the most."""
     folder, *rest = path.relative_to(TESTS).parts
     if folder in ("chaos", "crash", "transactions_check"):
         return KILLING
-    if folder != "integration" or rest[0] in ("spark", "test_demo.py"):
+    if folder != "integration":
         return WORKING
+    if rest[0] in ("spark", "test_demo.py"):
+        return KILLING if rest[-1] in _SPARK_BESIDE else WORKING
     return KILLING if rest[0] in _KILLING_FILES else WAITING
 
 

@@ -220,7 +220,10 @@ def begin_transaction(client: RawClient, known: Known) -> None:
         made[:] = [client.request(InitProducerIdRequest(TRANSACTION, _LASTS_MS), 4)]
         return not made[0].error_code
 
-    wait_until(initialized, "the producer has an epoch")
+    try:
+        wait_until(initialized, "the producer has an epoch")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the last answer was {made}") from error
     known.transaction = made[0].producer_id, made[0].producer_epoch
     topics = [AddPartitionsToTxnTopic(TOPIC, [0])]
     request = AddPartitionsToTxnRequest(

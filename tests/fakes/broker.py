@@ -20,6 +20,7 @@ from pylogd.log.producers import Producers
 from pylogd.wire.messages import APIS, ApiKey, api_versions, fetch, init_producer_id, list_offsets, metadata, produce
 from pylogd.wire.records import HEADER, BatchHeader, Record, decode_batch, iter_batches, parse_header
 from pylogd.wire.session import RequestReceived, ServerSession
+from pylogd.wire.values import ZERO_UUID
 
 TOPIC_ID = bytes(range(16))
 Act = Callable[[Any], Any]
@@ -272,6 +273,10 @@ class FakeBroker:
         space = request.max_bytes
         for topic in request.topics:
             answers = []
+            if topic.topic_id not in (ZERO_UUID, self.topic_id):
+                answers = [fetch.PartitionData(p.partition, ErrorCode.UNKNOWN_TOPIC_ID) for p in topic.partitions]
+                response.responses.append(fetch.FetchableTopicResponse("", topic.topic_id, answers))
+                continue
             for asked in topic.partitions:
                 answer = self._read(asked, min(space, asked.partition_max_bytes))
                 space -= len(answer.records or b"")

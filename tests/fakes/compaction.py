@@ -33,6 +33,7 @@ class CompactedStorage(MemoryStorage):
     def clean(self) -> list[CompactionResult]:
         """Compact until there is nothing to compact; return the results."""
         cleaner = Cleaner(self.manager, self.cleaner_config, now_ms=lambda: self.now_ms, seconds=lambda: 0.0)
+        self.cleaner = cleaner
         runner = cleaner.new_runner()
         done = []
         while (result := cleaner.clean_one(runner)) is not None:

@@ -10,10 +10,10 @@ from twisted.internet.defer import Deferred
 from pylogd.client.core.consumer.reader import BatchChunk
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.mirror.batches import BatchCopy
+from pylogd.mirror.batches import BatchCopy, copy_of
 from pylogd.mirror.offset_map import Run
 from pylogd.mirror.target import Checkpoint, OnAppended, SourcePartition
-from pylogd.wire.records import NewRecord, decode_batch, encode_batch, parse_header
+from pylogd.wire.records import BatchHeader, NewRecord, decode_batch, encode_batch, parse_header
 
 TOPIC_ID = bytes(15) + b"1"
 
@@ -25,6 +25,8 @@ class FakeCluster:
         self.values: dict[TopicPartition, list[bytes]] = {}
         self.checkpoints: dict[SourcePartition, Checkpoint] = {}
         self.runs: dict[SourcePartition, list[Run]] = {}
+        #: the checkpoint and the offset that each partition was started with last
+        self.started: dict[SourcePartition, tuple[Checkpoint | None, int]] = {}
         self.opened = 0
         self.commits = 0
         #: what the next calls of these names fail with
@@ -58,6 +60,12 @@ class FakeTarget:
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: len(self._cluster.values.get(partition, ())) for partition in partitions}
+
+    def start(self, key: SourcePartition, known: Checkpoint | None, offset: int, topic_id: bytes) -> None:
+        self._cluster.started[key] = (known, offset)
+
+    def copy_of(self, header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
+        return copy_of(header, batch, position)
 
     async def begin(self) -> None:
         self._cluster.fail("begin")

@@ -46,6 +46,7 @@ from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
 from pylogd.security.scram_users import StoredUsers
+from pylogd.telemetry.service import Telemetry
 from pylogd.transactions.coordinator import TransactionCoordinator
 from pylogd.transactions.service import Transactions
 from pylogd.transactions.verification import PartitionVerifier
@@ -86,10 +87,12 @@ class FakeConnection:
 
     authentication: Authentication | None = None
     host = "127.0.0.1"
+    port = 50_000
     listener = "PLAINTEXT"
     principal = ANONYMOUS
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
+    software = ("", "")
     authenticated = True
 
     def __init__(self) -> None:
@@ -151,6 +154,8 @@ class Parts:
         self.broker_configs = self.metadata.broker_configs
         self.entity_configs = self.metadata.entity_configs
         self.group_configs = self.metadata.group_configs
+        self.client_metrics = self.metadata.client_metrics
+        self.telemetry = Telemetry(self.client_metrics, self.settings, self.time.seconds, self.in_thread)
         self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
         self.laggards = LaggardThrottle(self.settings, self.disk_use, self.clock)

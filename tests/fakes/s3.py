@@ -6,10 +6,13 @@ conditional write is served at a time. A store that ignores the condition, as so
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import subprocess
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +22,14 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import make_server
 
 KEY, SECRET, REGION = "key", "secret", "us-east-1"
+
+
+def environment(address: str) -> dict[str, str]:
+    """Return the variables with which AWS's clients find a server."""
+    return {
+        "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+    }  # fmt: skip
 
 
 class S3Server:
@@ -70,3 +81,32 @@ class S3Server:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+@contextlib.contextmanager
+def s3_process() -> Iterator[str]:
+    """Run a server in a process of its own, with an empty bucket `lake`, and yield its URL.
+
+    For libraries such as deltalake that hold the interpreter's lock while they wait for an answer.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.fakes.s3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, "the S3 server did not start"
+        yield address
+    finally:
+        process.communicate()  # it ends with its input
+
+
+def main() -> None:
+    """Serve until the standard input ends."""
+    with S3Server() as server:
+        print(server.address, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

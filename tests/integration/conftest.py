@@ -15,8 +15,17 @@ from typing import Protocol
 
 import pytest
 
+from conformance.checks import Missing
 from pylogd.local.broker import BrokerProcess
 from tests.rawclient import check_serves
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tab_separated() -> Iterator[None]:
+    """Commands print tables by default, also in a pipe; the tests split lines at tabs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYLOGD_OUTPUT", "tsv")
+        yield
 
 
 class Address(Protocol):
@@ -111,3 +120,24 @@ def new_topic() -> Callable[[], str]:
 def topic(new_topic: Callable[[], str]) -> str:
     """An unused topic name."""
     return new_topic()
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """The properties of a REST catalog of Iceberg, in a process of its own."""
+    from tests.catalogs.servers import rest_catalog  # noqa: PLC0415 - few tests need it
+
+    try:
+        with rest_catalog(tmp_path_factory.mktemp("rest")) as properties:
+            yield properties
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URL of an S3 server in a process of its own, with an empty bucket."""
+    from tests.fakes.s3 import s3_process  # noqa: PLC0415 - few tests need it
+
+    with s3_process() as address:
+        yield address

@@ -17,7 +17,7 @@ from pylogd.client import Admin, AuditedProducer, NewTopic, Producer
 from pylogd.clock import wall_ms
 from pylogd.local.broker import pylogd_command
 from tests.audits import ServedAudit, sums, until
-from tests.integration.conftest import Address
+from tests.integration.conftest import Address, StartBroker
 
 pytestmark = pytest.mark.timeout(300)
 #: Sends 100 messages, then 50 which stay in the buffer, and waits for its end.
@@ -49,8 +49,10 @@ def audited_topic(broker: Address, topic: str) -> str:
 
 @pytest.fixture
 def service(broker: Address, audited_topic: str, tmp_path: Path) -> Iterator[ServedAudit]:
-    options = ("--window", "1", "--period", "2", "--grace", "0.2", "--marker-files", str(tmp_path / "markers"))
-    with ServedAudit(broker.address, audited_topic, tmp_path, *options) as found:
+    # since a minute: a producer must not be faster than the begin of the first whole window
+    options = ("--since", "1m", "--window", "1", "--period", "2", "--grace", "0.2")
+    files = ("--marker-files", str(tmp_path / "markers"))
+    with ServedAudit(broker.address, audited_topic, tmp_path, *options, *files) as found:
         yield found
 
 
@@ -92,7 +94,7 @@ def test_complete_periods_have_markers_that_jobs_wait_for(
     broker: Address, audited_topic: str, service: ServedAudit, tmp_path: Path
 ) -> None:
     folder = tmp_path / "markers" / "serving" / audited_topic
-    until(lambda: list(folder.glob("*.json")), service.log)  # the first period, in which it began, has no marker
+    until(lambda: list(folder.glob("*.json")), service.log)  # of periods before anything was sent
     with Producer(broker.address) as producer, AuditedProducer(
         producer, topic=f"{audited_topic}-audit", window_ms=1000
     ) as audited:  # fmt: skip
@@ -119,6 +121,17 @@ def test_complete_periods_have_markers_that_jobs_wait_for(
     found = run(broker, "report", "--state", f"{audited_topic}-state", "--html", str(page), "--all")
     assert found.exit_code == 0, found.output
     assert "<svg" in page.read_text()
+
+
+def test_it_ends_although_its_brokers_are_gone(start_broker: StartBroker, topic: str, tmp_path: Path) -> None:
+    broker = start_broker()
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1)])
+    with ServedAudit(broker.address, topic, tmp_path, "--window", "1", "--period", "2") as service:
+        broker.kill()
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(60) == 0, service.log()
+        assert "Can't store the last verdicts" in service.log()
 
 
 @pytest.mark.parametrize(

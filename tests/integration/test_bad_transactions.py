@@ -352,6 +352,8 @@ def marker(producer: Producer, *, epoch: int, coordinator_epoch: int = 0, versio
 def test_markers_of_a_coordinator_that_was_replaced(producer: Producer) -> None:
     """Whoever may alter the cluster may send markers; without an authorizer that is everyone, as with Kafka."""
     assert producer.produce() is NONE
+    # A coordinator that is newer than all there are can't have sent it. It would fence the real one for good.
+    assert marker(producer, epoch=producer.epoch, coordinator_epoch=2**31 - 1) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert producer.end() is NONE
     wait_until(lambda: not producer.hangs, "the marker is written")
     assert marker(producer, epoch=producer.epoch + 1, coordinator_epoch=-1) is ErrorCode.TRANSACTION_COORDINATOR_FENCED

@@ -36,6 +36,7 @@ def test_the_demo_verifies_and_loads_the_flights(tmp_path: Path) -> None:
         f"drawn: {picture}",
         "audit: 336,776 delivered by the producer; in the lake 0 are missing and 0 duplicate",
         "audit complete",
+        "duckdb    counted delays by carrier and hour in the lake",
     ):
         assert said in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")

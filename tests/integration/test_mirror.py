@@ -36,7 +36,8 @@ class Mirror:
         self.file = write_file(folder / "mirror.toml", addresses, routes, store)
 
     def start(self) -> MirrorProcess:
-        process = MirrorProcess(self.file, self.folder / f"mirror-{len(self.processes)}.log")
+        log = self.folder / f"mirror-{len(self.processes)}.log"
+        process = MirrorProcess(self.file, log, "--listen", "127.0.0.1:0")
         self.processes.append(process)
         process.wait()
         return process
@@ -127,6 +128,35 @@ def test_batches_arrive_as_they_are_and_aborted_ones_are_left_out(mirror: Mirror
 def _all_copied(mirror: Mirror, route: str) -> Any:
     lags = mirror.command("describe", "--route", route)
     return lags if lags and all(lag["lag"] == 0 for lag in lags) else None
+
+
+def test_metrics_follow_a_route_and_the_file(mirror: Mirror) -> None:
+    source = mirror.ends["a"].address
+    create(source, "events-measured")
+    fill(source, "events-measured", 300)
+    mirror.wait_until_equal("events-measured")
+    process = mirror.processes[0]
+
+    def equal(name: str, value: float) -> bool:
+        return process.metric(f"pylogd_mirror_{name}") == value
+
+    route = '{route="a-b"}'
+    assert process.metric(f"pylogd_mirror_copied_records_total{route}") >= 300
+    assert process.metric(f"pylogd_mirror_copied_bytes_total{route}") > 300
+    until(lambda: equal(f"lag_records{route}", 0) and equal(f"lag_seconds{route}", 0), "no lag", mirror.log)
+    assert equal('partitions{route="a-b",state="set_aside"}', 0)
+    assert process.metric('pylogd_mirror_partitions{route="a-b",state="copied"}') >= 3
+    assert process.metric('pylogd_mirror_commits_total{target="b"}') > 0
+    assert equal("is_controller", 1) and equal("file_is_valid", 1)
+    text = mirror.file.read_text()
+    try:
+        mirror.file.write_text(text + "\n[odd")
+        until(lambda: equal("file_is_valid", 0), "that the error is noticed", mirror.log)
+        fill(source, "events-measured", 30)
+        mirror.wait_until_equal("events-measured")
+    finally:
+        mirror.file.write_text(text + "\n# of another size\n")
+    until(lambda: equal("file_is_valid", 1), "that the file is used again", mirror.log)
 
 
 def test_topics_are_followed_and_groups_move_over(mirror: Mirror) -> None:

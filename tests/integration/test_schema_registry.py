@@ -354,7 +354,7 @@ def test_the_command_line(registry: RegistryProcess, tmp_path: Path) -> None:
     used = 'syntax = "proto3"; import "a.proto"; message B { A a = 1; }'
     assert run("register", "b", "-", "--type", "protobuf", "--reference", "a.proto=a:1", given=used) == ["3"]
     assert run("list") == ["a\t1\t2\tPROTOBUF\t0", "b\t1\t3\tPROTOBUF\t1", "flights-value\t1\t1\tAVRO\t0"]
-    assert json.loads(run("show", "flights-value")[0]) == FLIGHT
+    assert json.loads("".join(run("show", "flights-value"))) == FLIGHT
     assert run("show", "--id", "2")[-3:] == ["message A {", "  int32 a = 1;", "}"]
     assert run("show", "nothing", code=1) == ["Error: Subject 'nothing' not found."]
 

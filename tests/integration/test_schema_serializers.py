@@ -7,6 +7,7 @@ registry for.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from pylogd.client import Consumer
-from pylogd.local.broker import BrokerProcess
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.integration.test_schema_registry import AT_ONCE, SECONDS, RegistryProcess, ask
 
 CARRIER = '{"type":"record","name":"Carrier","namespace":"air","fields":[{"name":"code","type":"string"}]}'
@@ -79,6 +80,34 @@ def through(broker: BrokerProcess, topic: str, messages: list[bytes]) -> list[by
     return found
 
 
+def command(broker: BrokerProcess, url: str, *arguments: str, given: str = "", code: int = 0) -> str:
+    """Run a command of pylogd, and return what it prints."""
+    done = subprocess.run(
+        [*pylogd_command(), *arguments, "-b", broker.address, "--schema-registry", url], input=given,
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def decoded(broker: BrokerProcess, url: str, topic: str) -> list[Any]:
+    """Return the values of a topic as `pylogd consume --decode` prints them."""
+    printed = command(broker, url, "consume", topic, "--until-end", "--decode", "value", "-f", "json")
+    return [json.loads(line)["value"] for line in printed.splitlines()]
+
+
+def written(broker: BrokerProcess, url: str, topic: str, values: list[Any]) -> list[bytes]:
+    """Write values by `pylogd produce --value-schema` to a new topic, and return the messages."""
+    lines = "".join(json.dumps(value) + "\n" for value in values)
+    command(broker, url, "produce", topic, "--create", "--value-schema", "latest", "-p", "0", given=lines)
+    with Consumer(broker.address) as consumer:
+        consumer.assign([(topic, 0)])
+        found: list[bytes] = []
+        while len(found) < len(values):
+            found += [record.value or b"" for record in consumer.poll(1.0)]
+    return found
+
+
 def value_of(topic: str) -> SerializationContext:
     return SerializationContext(topic, MessageField.VALUE)
 
@@ -92,6 +121,11 @@ def test_avro_with_a_reference(broker: BrokerProcess, url: str) -> None:
     stored = through(broker, "avro", [serialise(value, value_of("avro")) for value in values])
     deserialise = AvroDeserializer(SchemaRegistryClient({"url": url}))
     assert [deserialise(message, value_of("avro")) for message in stored] == values
+    assert decoded(broker, url, "avro") == values
+    client.register_schema("avro-cli-value", Schema(FLIGHT, "AVRO", [used]))
+    assert written(broker, url, "avro-cli", values) == stored, "the same schema has the same id"
+    misfit = command(broker, url, "produce", "avro-cli", "--value-schema", "latest", given='{"carrier": 7}\n', code=1)
+    assert misfit.startswith("Error: line 1: it does not match its schema")
     latest = client.get_latest_version("avro-value")
     assert ask(f"{url}/subjects/avro-carriers/versions/1/referencedby") == (200, [latest.schema_id])
     with pytest.raises(SchemaRegistryError) as refused:
@@ -121,6 +155,11 @@ def test_json_schema_with_a_reference(broker: BrokerProcess, url: str) -> None:
     stored = through(broker, "json", [serialise(value, value_of("json")) for value in values])
     deserialise = JSONDeserializer(None, schema_registry_client=SchemaRegistryClient({"url": url}))
     assert [deserialise(message, value_of("json")) for message in stored] == values
+    assert decoded(broker, url, "json") == values
+    client.register_schema("json-cli-value", schema)
+    assert [deserialise(each, value_of("json-cli")) for each in written(broker, url, "json-cli", values)] == values
+    misfit = command(broker, url, "produce", "json-cli", "--value-schema", "latest", given='{"delay": 1}\n', code=1)
+    assert misfit == "Error: line 1: it does not match its schema: 'carrier' is a required property (at $)\n"
     later = json.loads(FLIGHT_JSON)
     later["properties"]["delay"] = {"type": "number"}
     assert client.test_compatibility("json-value", Schema(json.dumps(later), "JSON", schema.references))
@@ -176,6 +215,13 @@ def test_protobuf_with_a_reference(broker: BrokerProcess, url: str) -> None:
     reader = SchemaRegistryClient({"url": url})
     deserialise = ProtobufDeserializer(made, {"use.deprecated.format": False}, reader)
     assert [deserialise(message, value_of("proto")) for message in stored] == values
+    shown = [{"carrier": {"code": "UA", "founded": "1970-01-01T00:00:07Z"}}, {}]
+    assert decoded(broker, url, "proto") == shown
+    carriers = client.get_latest_version("air/carrier.proto").schema
+    client.register_schema("proto-cli-value", carriers)
+    message, empty = written(broker, url, "proto-cli", [shown[0]["carrier"], {}])
+    assert (message[5:], empty[5:]) == (b"\0" + values[0].carrier.SerializeToString(), b"\0")
+    assert decoded(broker, url, "proto-cli") == [shown[0]["carrier"], {}]
     assert {"air/carrier.proto", "proto-value"} <= set(client.get_subjects())
     text = SchemaRegistryClient({"url": url}).get_latest_version("proto-value").schema
     assert [each.subject for each in text.references or ()] == ["air/carrier.proto"]

@@ -25,6 +25,7 @@ from pylogd.local.broker import pylogd_command
 from pylogd.local.secure import ADMIN, SecureCluster
 from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, SchemaRegistryClient
 from tests.audits import ServedAudit
+from tests.consoles import ConsoleProcess, Visitor
 from tests.faces import FACES, Face, poll_until
 from tests.integration.test_schema_registry import FLIGHT, RegistryProcess
 from tests.secured import WAYS, Secured
@@ -82,6 +83,7 @@ def command(secured: Secured) -> Callable[..., str]:
             | {
                 "PYLOGD_BOOTSTRAP_SERVER": secured.servers(user),
                 "PYLOGD_COMMAND_CONFIG": str(secured.properties(user)),
+                "VISUAL": "true",  # an editor that changes nothing, for `config edit`
             },
         )  # fmt: skip
         assert done.returncode == code, (arguments, done.stdout, done.stderr)
@@ -110,6 +112,28 @@ ADMIN_COMMANDS: list[tuple[str, list[str], dict[str, Any]]] = [
 ]
 
 
+def newer_commands(topic: str, plan: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
+    """Return a part of `commands`: settings, measurements, and brokers out of service."""
+    return [
+        ("offsets", [topic], {"user": "bob"}),
+        ("topics delete-records", [topic, "--before", "1", "--yes"], {"user": "bob"}),
+        ("config get", ["topic", topic], {"user": "bob"}),
+        ("config set", ["topic", topic, "retention.ms=100000"], {"user": "bob"}),
+        ("config diff", ["topic", topic], {"user": "bob"}),
+        ("config edit", ["topic", topic, "--yes"], {"user": "bob"}),
+        ("bench produce", [topic, "--records", "10"], {"user": "bob"}),
+        ("bench consume", [topic, "--records", "5"], {"user": "bob"}),
+        ("bench latency", [topic, "--records", "5"], {"user": "bob"}),
+        ("top", ["--once", "--interval", "0.2"], {}),
+        ("logdirs", [topic, "--by", "topic"], {}),
+        ("brokers list", [], {}),
+        ("brokers maintenance enable", ["2"], {}),
+        ("brokers maintenance disable", ["2"], {}),
+        ("brokers decommission", ["2", "--plan"], {"code": 1}),
+        ("debug bundle", ["--to", str(plan.with_suffix(".zip"))], {}),
+    ]  # fmt: skip
+
+
 def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
     """Return (command, arguments, how to run it), in an order in which each has something to do."""
     return [
@@ -119,7 +143,7 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("topics alter", [topic, "--config", "retention.ms=-1"], {"user": "bob"}),
         ("produce", [topic, "-q"], {"user": "bob", "given": "a\nb\n"}),
         ("consume", [topic, "--until-end", "-g", group], {"user": "bob"}),
-        ("offsets", [topic], {"user": "bob"}),
+        *newer_commands(topic, plan),
         ("topics producers", [topic], {"user": "bob"}),
         ("transactions list", [], {}),
         ("transactions describe", ["nobody's"], {"code": 1}),
@@ -135,6 +159,7 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("acls remove", ["--topic", topic, "--allow-principal", "User:dave", "--yes"], {}),
         ("cluster", [], {}),
         ("cluster describe", [], {}),
+        ("cluster health", [], {}),
         ("cluster elect", [], {}),
         ("cluster reopen", ["1", str(directory)], {}),
         ("cluster cordon", ["1"], {}),
@@ -171,6 +196,7 @@ def test_every_command_reaches_a_secured_cluster(secured: Secured, command: Call
         "load",
         "audit",
         *(f"audit {name}" for name in ("check", "serve", "report", "wait")),
+        "console",
         "schema-registry",
         *(f"schemas {name}" for name in ("list", "show", "register", "check")),
     }
@@ -207,8 +233,19 @@ def test_the_audit_as_a_service(secured: Secured, command: Callable[..., str], t
         assert topic in printed
 
 
+def test_the_console(secured: Secured, tmp_path: Path) -> None:
+    process = ConsoleProcess(
+        tmp_path / "log", "-b", secured.servers(ADMIN), "--command-config", str(secured.properties(ADMIN))
+    )
+    try:
+        assert "healthy" in Visitor(process.url).until("/c/cluster", "Sample 1")
+        assert not [secret for secret in secured.secrets if secret in process.log()]
+    finally:
+        process.stop()
+
+
 def test_users_may_do_what_is_theirs_only(command: Callable[..., str]) -> None:
-    command("produce", "bob-shared", "-q", user="bob", given="of bob\n")
+    command("produce", "bob-shared", "-q", "--create", user="bob", given="of bob\n")
     assert "of bob" in command("consume", "bob-shared", "--until-end", user="carol")
     for arguments in (("produce", "bob-shared", "-q"), ("produce", "alice-own", "-q")):
         command(*arguments, user="carol", given="x\n", code=1)

@@ -218,10 +218,11 @@ def test_twistd_reports_bad_settings(tmp_path: Path) -> None:
 
 
 def test_a_twistd_daemon_that_can_not_start_logs_why_and_removes_its_pid_file(tmp_path: Path, taken_port: int) -> None:
-    """The exit code of a daemon is lost, so that its log has to report the error."""
+    """The parent waits until the broker serves, or has failed."""
     arguments = ["--pidfile=pylogd.pid", "--logfile=pylogd.log", "pylogd", "--listen", f"127.0.0.1:{taken_port}"]
     log, pidfile = tmp_path / "pylogd.log", tmp_path / "pylogd.pid"
-    assert run_to_its_end([*TWISTD, *arguments, "--data", "data"], tmp_path).returncode in (0, 1)
+    done = run_to_its_end([*TWISTD, *arguments, "--data", "data"], tmp_path)
+    assert done.returncode == 1 and "can't listen on" in done.stderr
     wait_until(lambda: log.exists() and "can't listen on" in log.read_text(), "the log says why")
     wait_until(lambda: not pidfile.exists(), "the pid file is gone")
     assert "Traceback" not in log.read_text()

@@ -14,6 +14,7 @@ from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import CorruptRecords
 from pylogd.client.core.producer import partitioner
 from pylogd.wire import records
+from pylogd.wire.crc import append_zeros
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import HEADER_SIZE, LOG_APPEND_TIME, NewRecord, decode_batch, encode_batch, parse_header
 
@@ -144,6 +145,16 @@ def test_keys_have_the_same_hash(key: bytes) -> None:
         assert compiled.murmur2(key) == partitioner.murmur2(key)
     finally:
         module.speedups = before
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**40))
+def test_crcs_are_carried_over_zeros_alike(value: int, size: int) -> None:
+    assert compiled.append_zeros(value, size) == append_zeros(value, size)
+
+
+def test_crcs_are_not_carried_over_less_than_nothing() -> None:
+    with pytest.raises(ValueError, match="not negative"):
+        compiled.append_zeros(1, -1)
 
 
 @given(st.lists(st.tuples(names, some_bytes), max_size=200))

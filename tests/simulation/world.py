@@ -155,10 +155,10 @@ class Network:
 class SimConnection:
     """A connection from a process to a broker. Requests and responses arrive in order."""
 
-    host = "sim"
-    listener = "PLAINTEXT"
+    host, port, listener = "sim", 0, "PLAINTEXT"
     principal = ANONYMOUS
     authentication: Any = None
+    software = ("", "")
 
     def __init__(self, world: Any, clock: SimClock, source: SimBroker, target: SimBroker) -> None:
         self._world = world

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -13,17 +12,14 @@ import pytest
 import pylogd
 from pylogd.config import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS, Settings
 from pylogd.config.group import BOUNDS
+from tests.tools import tool
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_settings_doc", ROOT / "tools" / "generate_settings_doc.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("generate_settings_doc")
 
 
 def test_the_reference_is_current(generator: ModuleType) -> None:

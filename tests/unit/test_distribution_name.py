@@ -19,7 +19,20 @@ WRONG = re.compile(
     r"\bpylogd\\?\[[a-z]|\b(pip|pipx|uv)3?\s+(pip\s+)?(install|download|add)\b[^\n#|&;)]*?[\s'\"=]pylogd(?![-\w./])"
     r"|(distribution|requires|version)\([\"']pylogd[\"']\)"
 )
-_FOLDERS = (".ci", "bench", "conformance", "docs", "etc", "examples", "protocol", "pylogd", "tests", "tools", "twisted")
+_FOLDERS = (
+    ".ci",
+    "bench",
+    "conformance",
+    "docs",
+    "etc",
+    "examples",
+    "packages",
+    "protocol",
+    "pylogd",
+    "tests",
+    "tools",
+    "twisted",
+)
 _SUFFIXES = {
     "", ".c", ".cfg", ".in", ".ini", ".json", ".md", ".py", ".pyi", ".service", ".sh", ".toml", ".txt", ".yaml", ".yml"
 }  # fmt: skip

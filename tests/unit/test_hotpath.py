@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.api.statistics import PRODUCE, STATISTICS
 from pylogd.wire import records
 from tests.hotpath import COMPILED, HotPath, cases, cost
 
@@ -97,3 +98,24 @@ def test_an_idle_connection_keeps_little(path: HotPath) -> None:
         transport.loseConnection()
         transport.peer.close()
     assert (after - before) / number < 2800  # bytes
+
+
+def test_metrics_cost_a_request_nothing_but_the_samples(path: HotPath) -> None:
+    """While metrics are served, the usual requests take the same instructions; only a sampled one takes more."""
+    one, fetch = path.produce_frame(1, 200), path.fetch_frame(0, 1 << 16)
+    works = {"produce": lambda: path.ask(one), "fetch": lambda: path.ask(fetch)}
+    before = {name: cost(work) for name, work in works.items()}
+    dispatcher = path.dispatcher
+    dispatcher.watch()
+    after = {name: cost(work) for name, work in works.items()}
+    for name in works:
+        assert after[name].instructions <= before[name].instructions * 1.01, name
+
+    def sampled() -> None:
+        dispatcher.sample()
+        path.ask(one)
+
+    counted = sum(STATISTICS.durations[PRODUCE].counts)
+    dearer = cost(sampled, rounds=5)
+    assert sum(STATISTICS.durations[PRODUCE].counts) == counted + 15  # each round is counted three times
+    assert dearer.instructions > after["produce"].instructions

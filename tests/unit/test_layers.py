@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.layers import (
     ruled_by,
     within,
 )
+from tests.tools import tool
 
 MODULES = modules(PACKAGE)
 
@@ -83,10 +83,5 @@ def test_a_circle_is_found(tmp_path: Path, first: str, second: str) -> None:
 
 
 def test_the_table_in_the_architecture_is_current() -> None:
-    tool = CHECKOUT / "tools" / "generate_package_table.py"
-    spec = importlib.util.spec_from_file_location(tool.stem, tool)
-    assert spec is not None and spec.loader is not None
-    generator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generator)
     text = (CHECKOUT / "ARCHITECTURE.md").read_text("utf-8")
-    assert generator.with_table(text) == text, "run python tools/generate_package_table.py"
+    assert tool("generate_package_table").with_table(text) == text, "run python tools/generate_package_table.py"

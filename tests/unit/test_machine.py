@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from pylogd.machine import MachineTable, UnexpectedEvent
+from tests.tools import tool
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,11 +36,7 @@ DOOR = MachineTable("Door", "Lets people in and out.", DoorState.CLOSED, ROWS, R
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_machine_docs", ROOT / "tools" / "generate_machine_docs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("generate_machine_docs")
 
 
 def test_a_machine_follows_its_table() -> None:

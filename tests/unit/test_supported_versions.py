@@ -39,7 +39,10 @@ def _version(text: str) -> tuple[int, ...]:
 def test_the_lowest_environment_has_the_lowest_versions() -> None:
     metadata = read("setup.cfg")
     promised = requirements(metadata["options"]["install_requires"], ">=")
-    for extra in ("sasl", "oauth", "tls", "arrow", "plot", "avro", "schemas", "typed", "spark", "audit"):
+    for extra in (
+        "sasl", "oauth", "tls", "arrow", "plot", "avro", "schemas", "typed", "spark", "audit", "console", "cli",
+        "metrics",
+    ):  # fmt: skip
         promised |= requirements(metadata["options.extras_require"][extra], ">=")
     del promised["pyspark"]  # the one that is tested with
     assert requirements(read("tox.ini")["testenv:lowest"]["deps"], "==") == promised

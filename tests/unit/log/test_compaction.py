@@ -322,7 +322,10 @@ def test_damage_stops_only_the_compaction_of_that_log() -> None:
             put(storage, log, (b"a", b"%d" % at))
         log.seal()
     flip_byte(storage.fs, f"{DATA}/t-0/{0:020d}.log", 70)
-    storage.clean()
+    done = storage.clean()
+    assert storage.cleaner.given_up == 1
+    assert storage.cleaner.read_bytes == sum(one.bytes_read for one in done) > 0
+    assert storage.cleaner.written_bytes == sum(one.bytes_written for one in done) > 0
     assert storage.manager.logs["t", 0].cleaned_offset == 0
     assert storage.manager.logs["t", 1].cleaned_offset > 0
     assert not names(storage.fs, ".cleaned")

@@ -11,7 +11,7 @@ import pytest
 from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, StorageFailure
 from pylogd.log.log import Log
-from pylogd.log.producers import MAX_SEQUENCE, Producers, SnapshotCorrupt, read_snapshot
+from pylogd.log.producers import MAX_SEQUENCE, REMEMBERED, Producers, SnapshotCorrupt, read_snapshot
 from pylogd.log.transactions import VerificationGuard
 from pylogd.log.truncation import truncate_to
 from tests.fakes.storage import START_MS, MemoryStorage, append, batch, flip_byte, names, values
@@ -201,6 +201,20 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
     for bad in (b"", data[:-1], b"\0\2" + data[2:], data[:8] + b"\xff" + data[9:]):
         with pytest.raises(SnapshotCorrupt):
             read_snapshot(bad)
+
+
+def test_a_snapshot_has_all_batches_that_may_be_sent_again() -> None:
+    producers = Producers()
+    for number in range(7):
+        producers.wrote(7, 1, 3 * number, 2, 100 + 3 * number, START_MS + number)
+    producers.wrote(9, 0, 0, 1, 200, START_MS)
+    twin = Producers()
+    twin.restore(producers.to_snapshot())
+    assert twin.by_id[7].batches == producers.by_id[7].batches
+    assert len(read_snapshot(producers.to_snapshot())) == REMEMBERED + 1
+    # Kafka, and pylogd before, take the last entry of a producer, and write no others.
+    last = read_snapshot(producers.to_snapshot())[REMEMBERED - 1]
+    assert (last.last_sequence, last.last_offset) == (20, 120)
 
 
 def test_other_producers_have_no_state() -> None:

@@ -223,7 +223,7 @@ def test_indexes_snapshots_and_text_files_are_dumped() -> None:
         f"timestamp {START_MS + 7}, offset 7",
     ]
     assert dump(storage, f"{20:020d}.snapshot")[0] == "producers before offset 20: 1"
-    assert dump(storage, f"{20:020d}.snapshot")[1].startswith("producer 5, epoch 1, last sequence 19, last offset 19")
+    assert dump(storage, f"{20:020d}.snapshot")[-1].startswith("producer 5, epoch 1, last sequence 19, last offset 19")
     assert dump(storage, "leader-epoch-checkpoint") == ["0", "3", "0 0", "1 8", "2 16"]
     assert dump(storage, "partition.metadata")[0] == "version: 0"
     for name in ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):

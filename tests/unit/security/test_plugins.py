@@ -18,6 +18,7 @@ from pylogd.security.plugins import make_authorizer, make_principal_builder, war
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication
 from pylogd.security.rules import AclAuthorizer
+from tests.docs.kinds import blocks_of_kind
 
 ADMIN = Principal("User", "CN=admin,O=Example")
 BROKER = Principal("User", "broker")
@@ -126,10 +127,19 @@ def test_brokers_that_may_not_follow_are_warned_of() -> None:
     assert [event["broker"] for event in heard] == [BROKER]
 
 
+def example(word: str) -> str:
+    """Return the plug-in of docs/authorization.md that has a word."""
+    (found,) = [block.text for block in blocks_of_kind("plug-in") if word in block.text]
+    return found
+
+
+def test_each_plug_in_of_the_documentation_is_tried_below() -> None:
+    assert len(blocks_of_kind("plug-in")) == 2
+
+
 def test_the_authorizer_in_the_documentation_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "authorization.md").read_text("utf-8")
     module = ModuleType("company_policies")
-    exec(text.partition("```python\n")[2].partition("```")[0], module.__dict__)
+    exec(example("class TeamAuthorizer"), module.__dict__)
     monkeypatch.setitem(sys.modules, "company_policies", module)
     made = make_authorizer(settings(authorizer_class_name="company_policies.TeamAuthorizer"))
     assert made is not None
@@ -139,10 +149,8 @@ def test_the_authorizer_in_the_documentation_works(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_principal_builder_in_the_documentation_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "authorization.md").read_text("utf-8")
     module = ModuleType("company_principals")
-    (example,) = [part.partition("```")[0] for part in text.split("```python\n") if "class TeamPrincipals" in part]
-    exec(example, module.__dict__)
+    exec(example("class TeamPrincipals"), module.__dict__)
     monkeypatch.setitem(sys.modules, "company_principals", module)
     builder = make_principal_builder(settings(principal_builder_class="company_principals.TeamPrincipals"))
     assert builder is not None
