@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.config import LogConfig
 from pylogd.log.directories import LogDirectories
-from pylogd.log.errors import CorruptLog, LoadCancelled, StorageError, TooManyPartitions
+from pylogd.log.errors import CorruptLog, LoadCancelled, StorageError, StorageFailure, TooManyPartitions
 from pylogd.log.loader import FoundLog, load_log
+from pylogd.log.log_directory import LogDirectory
 from pylogd.log.registry import LogRegistry, OfflineLog
 from pylogd.log.segment import Storage
 
@@ -23,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 #: What the names of the broker's own topics start with.
 INTERNAL_PREFIX = "__"
+#: From so many logs of a data directory on, their volume is synced once, in place of the files of each log.
+SYNCED_TOGETHER = 16
 
 #: Called with the number of logs that are open, that of all, and the name of the log that was opened last.
 Progress = Callable[[int, int, str], None]
@@ -76,10 +80,13 @@ class BulkLoader:
         for one in found:
             paths.setdefault((one.topic, one.partition), []).append(one.directory)
         unique = self._within_limit([one for one in found if len(paths[one.topic, one.partition]) == 1], limit)
+        together = self._synced_together(unique)
         with ThreadPoolExecutor(self._threads, "log-recovery") as pool:
-            for done, one in enumerate(pool.map(lambda one: self._load_one(one, config_of), unique), 1):
+            for done, one in enumerate(pool.map(lambda one: self._load_one(one, config_of, together), unique), 1):
                 if progress is not None:
                     progress(done, len(unique), os.path.basename(one.directory))
+        for entry in together.values():
+            self._sync(entry)
         for key, several in paths.items():
             if len(several) > 1:
                 listed = ", ".join(several)
@@ -102,13 +109,30 @@ class BulkLoader:
                       len(rest), len(found), rest[0].topic, rest[0].partition, error)  # fmt: skip
         return found[:left]
 
-    def _load_one(self, found: FoundLog, config_of: ConfigOf | None) -> FoundLog:
-        """Open one log, or list it as offline."""
+    def _synced_together(self, found: list[FoundLog]) -> dict[str, LogDirectory]:
+        """Return the data directories, by path, whose logs are made durable by one sync after their recovery."""
+        unclean = Counter(os.path.dirname(one.directory) for one in found if not one.clean)
+        entries = [self._directories.at(path) for path, count in unclean.items() if count >= SYNCED_TOGETHER]
+        return {entry.path: entry for entry in entries if entry.syncs_volume}
+
+    def _sync(self, entry: LogDirectory) -> None:
+        """Sync the volume of a directory whose logs were recovered. If that fails, the directory is offline."""
+        if entry.failure is not None:
+            return
+        try:
+            entry.sync_volume()
+        except StorageFailure as error:
+            self._directories.storage_failed(error)
+
+    def _load_one(self, found: FoundLog, config_of: ConfigOf | None, together: Mapping[str, LogDirectory]) -> FoundLog:
+        """Open one log, or list it as offline. together: the directories that are synced afterwards."""
         key = found.topic, found.partition
+        sync = os.path.dirname(found.directory) not in together
         config = self._config if config_of is None else config_of(found.topic)
         self.check_cancelled()
         try:
-            log = load_log(found, config, storage=self._storage, now_ms=self._now_ms, check=self.check_cancelled)
+            log = load_log(found, config, storage=self._storage, now_ms=self._now_ms, check=self.check_cancelled,
+                           sync=sync)  # fmt: skip
         except LoadCancelled:
             raise
         except StorageError as error:

@@ -91,10 +91,10 @@ def write_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[
 def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
     """Return the (epoch, start offset) pairs, both ascending; none if there is no file. Raises CorruptFile, OSError."""
     path = os.path.join(directory, LEADER_EPOCHS)
-    if not fs.exists(path):
-        return []
     try:
         entries = [(int(epoch), int(start)) for epoch, start in _entries(fs, path, 2)]
+    except FileNotFoundError:
+        return []
     except ValueError:
         raise CorruptFile(path, "an epoch or offset is not a number") from None
     for (epoch, start), (next_epoch, next_start) in pairwise(entries):
@@ -157,8 +157,10 @@ def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
     """Return the topic id, None if there is no file. Raises CorruptFile, OSError."""
-    path = os.path.join(directory, PARTITION_METADATA)
-    return _read_topic_id(fs, path) if fs.exists(path) else None
+    try:
+        return _read_topic_id(fs, os.path.join(directory, PARTITION_METADATA))
+    except FileNotFoundError:
+        return None
 
 
 def _read_topic_id(fs: FileSystem, path: str) -> bytes:

@@ -37,6 +37,7 @@ class DurableLog(Protocol):
     recovery_point: int
     last_flush: float
     names_synced: bool
+    closed_at: int
     unwritten_snapshots: list[tuple[int, bytes]]
 
     @property
@@ -96,10 +97,36 @@ def flush_log(log: DurableLog) -> None:
     _move_recovery_point(log, end)
 
 
-def write_closing_state(log: DurableLog) -> None:
-    """Write the indexes of the active segment and a producer snapshot, so that the next start need not scan."""
-    log.active.persist(sync=False)
-    write_snapshot(log.storage.fs, log.directory, log.log_end_offset, log.producers.to_snapshot())
+def write_closing_state(log: DurableLog, *, sync: bool) -> None:
+    """Flush the log, and write the indexes of the active segment and a producer snapshot: the next start need not scan.
+
+    sync: False to leave out the syncs of what is new; `volume_synced` is to be called after that of the volume. The
+    indexes are synced in neither case, since they can be rebuilt.
+    """
+    if sync:
+        flush_log(log)
+    else:
+        seal_segments(log)
+    if not _says_its_end(log):
+        log.active.persist(sync=False)
+        write_snapshot(log.storage.fs, log.directory, log.log_end_offset, log.producers.to_snapshot(), sync=sync)
+
+
+def needs_closing_state(log: DurableLog) -> bool:
+    """Return whether `write_closing_state` has something to write or to sync."""
+    return log.log_end_offset > log.recovery_point or not log.names_synced or not _says_its_end(log)
+
+
+def volume_synced(log: DurableLog) -> None:
+    """Note that everything is durable that was written to a log, since its volume was synced."""
+    log.recovery_point, log.names_synced = log.log_end_offset, True
+
+
+def _says_its_end(log: DurableLog) -> bool:
+    """Return whether a start would find the end and the producers of the log without a scan."""
+    if log.active.torn:
+        return False
+    return log.log_end_offset == log.closed_at or (len(log.segments) == 1 and not log.active.size)
 
 
 def _check_open(log: DurableLog) -> None:

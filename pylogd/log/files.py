@@ -18,12 +18,14 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from pylogd.log.residency import missing_bytes
+from pylogd.log.volume_sync import can_sync_volume, sync_volume
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 #: Descriptors for the cache of older segments (256), the metadata store, the event loop, and threads.
 _OTHER_DESCRIPTORS = 384
+_READ_BYTES = 1 << 20
 _MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
@@ -88,6 +91,15 @@ class FileSystem(Protocol):
 
     def fsync_dir(self, path: str) -> None:
         """Make the entries of a directory durable."""
+
+    def can_sync_volume(self, fd: int) -> bool:
+        """Return whether there is a `sync_volume` for the volume that contains an open file."""
+
+    def sync_volume(self, fd: int) -> None:
+        """Make everything durable that was written to a volume, names included. `fd`: of any file on it.
+
+        Raises OSError if anything could not be written since `fd` was opened.
+        """
 
     def ftruncate(self, fd: int, size: int) -> None:
         """Truncate a file, or extend it with zeros, to `size` bytes."""
@@ -141,6 +153,8 @@ class RealFileSystem:
     missing = staticmethod(missing_bytes)
     pwritev = staticmethod(os.pwritev)
     fsync = staticmethod(os.fdatasync if hasattr(os, "fdatasync") else os.fsync)
+    can_sync_volume = staticmethod(can_sync_volume)
+    sync_volume = staticmethod(sync_volume)
     ftruncate = staticmethod(os.ftruncate)
     size = staticmethod(os.path.getsize)
     rename = staticmethod(os.replace)
@@ -169,7 +183,10 @@ class RealFileSystem:
 
     def isdir(self, path: str) -> bool:
         """Return whether the path is a directory, and not a link to one."""
-        return os.path.isdir(path) and not os.path.islink(path)
+        try:
+            return stat.S_ISDIR(os.lstat(path).st_mode)
+        except (OSError, ValueError):
+            return False
 
     def mtime_ms(self, path: str) -> int:
         """Return when a file was last written, in milliseconds since 1970."""
@@ -432,12 +449,11 @@ def read_file(fs: FileSystem, path: str) -> bytes:
     """Return the contents of a file. Raises OSError."""
     fd = fs.open(path, os.O_RDONLY)
     try:
-        parts = []
-        position = 0
-        while part := fs.pread(fd, 1 << 20, position):
-            parts.append(part)
-            position += len(part)
-        return b"".join(parts)
+        part = data = fs.pread(fd, _READ_BYTES, 0)
+        while len(part) == _READ_BYTES:
+            part = fs.pread(fd, _READ_BYTES, len(data))
+            data += part
+        return data
     finally:
         fs.close(fd)
 

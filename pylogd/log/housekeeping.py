@@ -92,13 +92,19 @@ class Housekeeping:
 def _maintain(log: Log, now_ms: int, now: float) -> None:
     """Do what is due for one log. `now_ms` is the wall clock, `now` the monotonic one, in seconds."""
     config = log.config
-    if (
-        log.log_end_offset - log.recovery_point >= config.flush_messages
-        or (now - log.last_flush) * 1000 >= config.flush_ms
-    ):
-        log.flush()
-    else:
-        log.seal()
+    try:
+        if (
+            log.log_end_offset - log.recovery_point >= config.flush_messages
+            or (now - log.last_flush) * 1000 >= config.flush_ms
+        ):
+            log.flush()
+        else:
+            log.seal()
+    except StorageFailure as failure:
+        if failure.is_full:  # nothing can be written, but what is durable already may be deleted, to make room
+            retain(log, now_ms, durable_only=True)
+            unlink_deleted(log)
+        raise
     retain(log, now_ms)
     unlink_deleted(log)
     if len(log.producers):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_leader_epochs, sync_partition_metadata
@@ -37,6 +37,7 @@ from pylogd.log.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
@@ -73,17 +74,24 @@ class FoundLog:
 
 
 def load_log(
-    found: FoundLog, config: LogConfig, *, storage: Storage, now_ms: Callable[[], int], check: Callable[[], None]
+    found: FoundLog,
+    config: LogConfig,
+    *,
+    storage: Storage,
+    now_ms: Callable[[], int],
+    check: Callable[[], None],
+    sync: bool = True,
 ) -> Log:
     """Load a log, and recover it if need be.
 
-    check: called before each segment that is scanned; may raise to end the loading. Raises CorruptLog if the log can't
-    be served, and StorageFailure.
+    check: called before each segment that is scanned; may raise to end the loading. sync: False if the caller makes
+    durable what recovery finds and writes, by a sync of the volume before the next checkpoint. Raises CorruptLog if the
+    log can't be served, and StorageFailure.
     """
     if found.is_link:
         raise CorruptLog(f"{found.directory}: {LINK}")
     try:
-        return _Loader(found, config, storage, now_ms, check).load()
+        return _Loader(found, config, storage, now_ms, check, sync).load()
     except OSError as error:
         raise StorageFailure(error.filename or found.directory, error) from error
 
@@ -119,27 +127,32 @@ class _Loader:
         storage: Storage,
         now_ms: Callable[[], int],
         check: Callable[[], None],
+        sync: bool,
     ) -> None:
         self.check = check
+        self.sync = sync
         self.found = found
         self.config = config
         self.storage = storage
         self.now_ms = now_ms
         self.fs: FileSystem = storage.fs
         self.directory = found.directory
-        self.epochs = self._read_epochs()
+        self.epochs = LeaderEpochs()
         self.without_producers: set[int] = set()  # base offsets of scanned segments without idempotent batches
         self.markers_unknown: set[int] = set()  # base offsets of segments whose transaction index has to be rebuilt
 
     def load(self) -> Log:
         """Do all steps."""
         found = self.found
-        finish_swaps(self.fs, self.directory)
-        segments = [self._segment(base) for base in sort_files(self.fs, self.directory)]
+        names = finish_swaps(self.fs, self.directory)
+        if LEADER_EPOCHS in names:
+            self.epochs = self._read_epochs()
+        segments = [self._segment(base) for base in sort_files(self.fs, self.directory, names)]
         if not segments:
             segments = [self._first_segment()]
         clean = found.clean and segments[-1].file is None and self._ends_well(segments[-1])
-        self._check_transaction_indexes(segments)
+        if any(name.endswith(TRANSACTION_INDEX_SUFFIX) for name in names):
+            self._check_transaction_indexes(segments)
         end = self._end_offset(segments) if clean else self._recover(segments)
         incomplete = [segment for segment in segments[:-1] if self._lacks_indexes(segment)]
         self.markers_unknown.update(segment.base_offset for segment in incomplete)
@@ -157,10 +170,11 @@ class _Loader:
             segments[-1].open_for_append()
         self.epochs.truncate_end(end)
         self.epochs.truncate_start(start)
-        if not clean:
+        if not clean and self.sync:
             self._sync_names()
         producers = Producers()
-        restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
+        if end or any(name.endswith(SNAPSHOT_SUFFIX) for name in names):
+            restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
         return log_class(self.storage)(
             self.directory, found.topic, found.partition, found.topic_id, self.config,
             storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
@@ -213,7 +227,8 @@ class _Loader:
     def _ends_well(self, segment: Segment) -> bool:
         """Return whether the last batch of a segment ends at the end of its file."""
         try:
-            segment.last_batch(allow_cold=True)
+            if segment.size:
+                segment.last_batch(allow_cold=True)
         except CorruptLog as error:
             _log.warning("Recovering %s: it was closed cleanly, but its end is damaged: %s", self.directory, error)
             self.storage.indexes.discard(segment.path)
@@ -221,7 +236,7 @@ class _Loader:
         return True
 
     def _end_offset(self, segments: list[Segment]) -> int:
-        last = segments[-1].last_batch(allow_cold=True)
+        last = segments[-1].last_batch(allow_cold=True) if segments[-1].size else None
         return segments[-1].base_offset if last is None else last.next_offset
 
     def _lacks_indexes(self, segment: Segment) -> bool:
@@ -261,6 +276,9 @@ class _Loader:
     def _recover_segment(self, segment: Segment, next_base_offset: int | None) -> tuple[int, bool]:
         """Scan a segment, and truncate it if need be; return the offset after it, and whether it was truncated."""
         size, base = segment.size, segment.base_offset
+        if not size:
+            self.without_producers.add(base)
+            return base, False
         scanned = segment.empty_copy()
         scanned.file = SegmentFile(self.fs, segment.path, os.O_RDWR)
         truncated = idempotent = control = False
@@ -292,7 +310,7 @@ class _Loader:
         segment.size = scanned.size
         segment.forget()
         segment.adopt_timestamps(scanned)
-        scanned.persist()
+        scanned.persist(sync=self.sync)
         if not idempotent:
             self.without_producers.add(base)
         if control:
@@ -313,12 +331,11 @@ class _Loader:
                 )  # fmt: skip
 
 
-def sort_files(fs: FileSystem, directory: str) -> list[int]:
-    """Return the base offsets of the segments in a partition's directory, ascending.
+def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[int]:
+    """Return the base offsets of the segments in a partition's directory, ascending. names: those of its files.
 
     Removes leftovers of deletions and of interrupted writes; logs a warning for unknown files.
     """
-    names = set(fs.listdir(directory))
     bases = sorted(int(name[:20]) for name in names if _SEGMENT_NAME.match(name) and name.endswith(LOG_SUFFIX))
     known = set(bases)
     for name in sorted(names):

@@ -91,7 +91,7 @@ class Log:
         self.maintenance = threading.Lock()  # held by flush, truncation and removal; taken before `lock`
         self.unwritten_snapshots: list[tuple[int, bytes]] = []  # (offset, content), made at a roll
         self.names_synced = clean  # whether the name of the log's directory is durable
-        self._closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
+        self.closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
         self.write_failures = WriteFailures()
         self._config = config
         self.stamps = False  # whether records get the broker's time
@@ -433,7 +433,7 @@ class Log:
         """
         self.truncations += 1
         self.replace_segments(segments)
-        self._closed_at = -1
+        self.closed_at = -1
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
@@ -457,17 +457,18 @@ class Log:
         with self.maintenance:
             flush_log(self)
 
-    def close(self) -> None:
-        """Flush the log, write indexes and the producer snapshot, and close its files. Raises StorageFailure."""
+    def close(self, *, sync: bool = True) -> None:
+        """Flush the log, write indexes and the producer snapshot, and close its files. Raises StorageFailure.
+
+        sync: False if the caller syncs the volume afterwards, and calls `durability.volume_synced` then.
+        """
         with self.maintenance:
             with self.exclude_appends(), self.lock:
                 if self.closed:
                     return
                 self.closed = True
                 self.set_limits()
-            flush_log(self)
-            if self.log_end_offset != self._closed_at or self._active.torn:
-                write_closing_state(self)
+            write_closing_state(self, sync=sync)
             self.forget()
 
     def abandon(self) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pylogd.log import checkpoints
 from pylogd.log.checkpoints import MetaProperties, TopicPartition
 from pylogd.log.errors import CorruptFile, InconsistentMetadata, LogDirLocked, StorageFailure
-from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, remove_tree, sync_directory, write_file
+from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, SyncFailed, remove_tree, sync_directory, write_file
 from pylogd.log.loader import FoundLog
 from pylogd.log.log import Log
 
@@ -122,6 +122,19 @@ class LogDirectory:
             self.fs.close(self.lock)
             self.lock = _NO_LOCK
 
+    @property
+    def syncs_volume(self) -> bool:
+        """Whether `sync_volume` may be called."""
+        return self.lock != _NO_LOCK and self.fs.can_sync_volume(self.lock)
+
+    def sync_volume(self) -> None:
+        """Make everything durable that was written to the directory. Raises StorageFailure."""
+        try:
+            self.fs.sync_volume(self.lock)
+        except OSError as error:
+            failed = SyncFailed(error.errno, f"sync failed: {error.strerror}", self.path)
+            raise StorageFailure(self.path, failed) from error
+
     def holds(self, log: Log) -> bool:
         """Return whether the log is in this directory."""
         return os.path.dirname(log.directory) == self.path
@@ -135,7 +148,10 @@ class LogDirectory:
         for name in sorted(self.fs.listdir(self.path)):
             path = os.path.join(self.path, name)
             key = split_name(name)
-            if key is not None and self.fs.islink(path):
+            if key is not None and self.fs.isdir(path):
+                recovery_point, start = self.recovery_points.get(key, 0), self.log_starts.get(key, 0)
+                found.append(FoundLog(path, *key, self._topic_id(path), recovery_point, start, self.clean))
+            elif key is not None and self.fs.islink(path):
                 found.append(FoundLog(path, *key, bytes(_ID_BYTES), 0, 0, self.clean, is_link=True))
             elif name.endswith(DELETE_SUFFIX) and self.fs.isdir(path):
                 remove_tree(self.fs, path)
@@ -144,9 +160,6 @@ class LogDirectory:
                     "%s is a stray log: the metadata did not know its partition, so it is not served. Remove it, or if "
                     "the metadata knows the partition again, stop the broker and give it back its old name", path,
                 )  # fmt: skip
-            elif key is not None and self.fs.isdir(path):
-                recovery_point, start = self.recovery_points.get(key, 0), self.log_starts.get(key, 0)
-                found.append(FoundLog(path, *key, self._topic_id(path), recovery_point, start, self.clean))
             elif name not in DATA_DIRECTORY_FILES and not name.endswith(".tmp"):
                 _log.warning("%s is not a file of pylogd and is left alone", path)
         return found
@@ -154,8 +167,11 @@ class LogDirectory:
     def _topic_id(self, path: str) -> bytes:
         """Return the topic id of a partition's directory, all zeros if it is unknown."""
         try:
-            checkpoints.restore_partition_metadata(self.fs, path)
-            return checkpoints.read_partition_metadata(self.fs, path) or bytes(_ID_BYTES)
+            found = checkpoints.read_partition_metadata(self.fs, path)
+            if found is None:
+                checkpoints.restore_partition_metadata(self.fs, path)
+                found = checkpoints.read_partition_metadata(self.fs, path)
+            return found or bytes(_ID_BYTES)
         except CorruptFile as error:
             _log.warning("The topic id of %s is unknown: %s", path, error)
             return bytes(_ID_BYTES)

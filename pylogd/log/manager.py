@@ -27,6 +27,7 @@ from pylogd.log.bulk_loader import INTERNAL_PREFIX, BulkLoader, ConfigOf, Progre
 from pylogd.log.caching import BlockCache
 from pylogd.log.checkpoint_writer import CheckpointWriter
 from pylogd.log.checkpoints import TopicPartition
+from pylogd.log.closing import abandon_logs, close_logs
 from pylogd.log.config import LogConfig
 from pylogd.log.directories import LogDirectories
 from pylogd.log.errors import LINK, NoLogDirectory, StorageError, StorageFailure, TooManyPartitions
@@ -221,20 +222,11 @@ class LogManager:
         offline = list(self._registry.offline.values())
         unclean = {path for log in offline if log.needs_recovery for path in log.directories}
         unclean |= {entry.path for entry in self.directories if entry.failure is not None}
-        for log in self._registry.open_logs():
-            try:
-                if clean:
-                    if log.closed:  # by a failure: its end may not be on the disk
-                        unclean.add(os.path.dirname(log.directory))
-                    log.close()
-                else:
-                    log.abandon()
-            except (StorageError, OSError) as error:
-                _log.error("Could not close %s-%d cleanly; the next start recovers it: %s",
-                           log.topic, log.partition, error)  # fmt: skip
-                unclean.add(os.path.dirname(log.directory))
         if clean:
+            unclean |= close_logs(self._directories, self._registry.open_logs())
             self._mark_clean(unclean)
+        else:
+            abandon_logs(self._registry.open_logs())
         self._directories.close()
         self._registry.clear()
 

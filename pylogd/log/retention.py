@@ -23,15 +23,22 @@ from pylogd.log.snapshots import remove_old_snapshots
 _log = logging.getLogger(__name__)
 
 
-def retain(log: Log, now_ms: int) -> int:
-    """Delete the segments that the log's settings or its start offset exclude; return how many."""
+def retain(log: Log, now_ms: int, *, durable_only: bool = False) -> int:
+    """Delete the segments that the log's settings or its start offset exclude; return how many.
+
+    durable_only: write nothing, as on a full disk: keep the active segment and whatever is not durable yet, with the
+    state of producers behind it.
+    """
     with log.maintenance:
         if log.closed:
             return 0
         with log.lock:
             segments, end = log.segments, log.log_end_offset
         reasons = _expired(log, segments, end, now_ms)
-        if len(reasons) == len(segments):
+        if durable_only:
+            ends = [segment.base_offset for segment in segments[1:]]
+            del reasons[sum(offset <= log.recovery_point for offset in ends) :]
+        elif len(reasons) == len(segments):
             with log.exclude_appends():
                 if log.log_end_offset != end:
                     reasons.pop()  # the active segment was appended to meanwhile

@@ -113,9 +113,7 @@ class Segment:
         self.indexes: Indexes | None = None
         self.bytes_since_index = 0
         self.torn = False
-        self.reopened = False
-        self.full = False
-        self.has_aborted = False
+        self.reopened = self.full = self.has_aborted = False
         self.max_entries = _MAX_ENTRIES
         self._max_timestamp: int | None = -1 if not size else None
         self._max_timestamp_offset = base_offset
@@ -420,14 +418,15 @@ class Segment:
     def load_indexes(self) -> Indexes:
         """Read the indexes from their files, or rebuild them if those of offsets or time stamps are not usable."""
         fs, base = self.storage.fs, self.base_offset
+        if not self.size:
+            return Indexes.empty(base)
         aborted = read_transaction_index(fs, segment_path(self.directory, base, TRANSACTION_INDEX_SUFFIX), base)
         try:
             offsets = read_file(fs, segment_path(self.directory, base, INDEX_SUFFIX))
             times = read_file(fs, segment_path(self.directory, base, TIME_INDEX_SUFFIX))
             return Indexes(OffsetIndex.from_bytes(offsets, base, self.size), TimeIndex.from_bytes(times, base), aborted)
         except (FileNotFoundError, IndexCorrupt) as error:
-            if self.size:
-                _log.warning("Rebuilding the indexes of %s: %s", self.path, error)
+            _log.warning("Rebuilding the indexes of %s: %s", self.path, error)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
         return self.rebuild_indexes(aborted)

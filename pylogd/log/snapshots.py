@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from pylogd.log.config import NO_LIMIT
-from pylogd.log.files import FileSystem, read_file, write_atomically
+from pylogd.log.files import FileSystem, read_file, replace_file, write_atomically
 from pylogd.log.index import TransactionIndex
 from pylogd.log.producers import Producers, SnapshotCorrupt
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
@@ -22,9 +22,16 @@ from pylogd.wire.records import CONTROL
 _log = logging.getLogger(__name__)
 
 
-def write_snapshot(fs: FileSystem, directory: str, offset: int, data: bytes) -> None:
-    """Write the state of all producers before `offset`. Raises OSError."""
-    write_atomically(fs, segment_path(directory, offset, SNAPSHOT_SUFFIX), data)
+def write_snapshot(fs: FileSystem, directory: str, offset: int, data: bytes, *, sync: bool = True) -> None:
+    """Write the state of all producers before `offset`. Raises OSError.
+
+    sync: False if the caller syncs the volume; what a crash leaves until then is found invalid and removed.
+    """
+    path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
+    if sync:
+        write_atomically(fs, path, data)
+    else:
+        replace_file(fs, path, data, sync=False)
 
 
 def snapshot_offsets(fs: FileSystem, directory: str) -> list[int]:
@@ -59,7 +66,8 @@ def restore_producers(
     without: base offsets of segments that are known to have no idempotent batches. Raises StorageFailure, CorruptLog.
     """
     remove_snapshots_above(fs, directory, end_offset)
-    start = _restore_last(fs, directory, end_offset, producers)
+    producers.clear()
+    start = _restore_last(fs, directory, end_offset, producers) if end_offset else 0
     if start < end_offset:
         wanted = [
             segment
@@ -91,8 +99,7 @@ def rebuild_transaction_indexes(
 
 
 def _restore_last(fs: FileSystem, directory: str, most: int, producers: Producers) -> int:
-    """Restore the producers from the last valid snapshot at `most` or before; return its offset, 0 without any."""
-    producers.clear()
+    """Restore producers, none so far, from the last valid snapshot at `most` or before; return its offset, or 0."""
     for offset in reversed(snapshot_offsets(fs, directory)):
         if offset > most:
             continue

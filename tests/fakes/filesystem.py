@@ -189,6 +189,9 @@ class MemoryFileSystem:
 
     def fsync_dir(self, path: str) -> None:
         self._call("fsync_dir", path)
+        self._sync_entries(path)
+
+    def _sync_entries(self, path: str) -> None:
         contents = self._contents.setdefault(path, {})
         contents.clear()
         contents.update(
@@ -197,6 +200,17 @@ class MemoryFileSystem:
         self._durable = {
             name: names for name, names in self._durable.items() if os.path.dirname(name) != path or name == "/"
         } | {name: self._contents[name] for name in self.directories - {"/"} if os.path.dirname(name) == path}
+
+    def can_sync_volume(self, fd: int) -> bool:
+        return True
+
+    def sync_volume(self, fd: int) -> None:
+        path, _ = self._file(fd)
+        self._call("sync_volume", path)
+        for inode in self.files.values():
+            inode.durable = bytes(inode.data)
+        for directory in sorted(self.directories):
+            self._sync_entries(directory)
 
     def ftruncate(self, fd: int, size: int) -> None:
         path, inode = self._file(fd)

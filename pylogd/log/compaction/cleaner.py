@@ -113,6 +113,7 @@ class Cleaner:
     ) -> None:
         self.config = config
         self.completed = 0  # compactions
+        self.most_dirty = 0.0  # the largest share of bytes of a log that waited for compaction at the last look
         self.read_bytes = self.written_bytes = 0  # of them
         self._manager = manager
         self._now_ms = now_ms
@@ -284,7 +285,7 @@ class Cleaner:
             self._skipped_until = {
                 key: until for key, until in self._skipped_until.items() if key in known and until > now
             }
-            due = []
+            candidates = []
             for key, log in logs:
                 if key in self._in_progress or id(log) in self._skipped_until or log.closed or not log.config.compacts:
                     continue
@@ -295,8 +296,10 @@ class Cleaner:
                 except StorageError as error:
                     self._failed(log, error)
                     continue
-                if candidate is not None and candidate.is_due:
-                    due.append(candidate)
+                if candidate is not None:
+                    candidates.append(candidate)
+            self.most_dirty = max((candidate.dirty_ratio for candidate in candidates), default=0.0)
+            due = [candidate for candidate in candidates if candidate.is_due]
             if not due:
                 return None
             chosen = max(due, key=lambda candidate: (candidate.overdue, candidate.dirty_ratio))

@@ -56,6 +56,11 @@ class Cleaners:
         return sum(one.read_bytes for one in cleaners), sum(one.written_bytes for one in cleaners)
 
     @property
+    def most_dirty(self) -> float:
+        """The largest share (0 to 1) of a log's bytes that wait for compaction, as of the last look at all logs."""
+        return max((cleaner.most_dirty for cleaner in self._cleaners.values()), default=0.0)
+
+    @property
     def given_up(self) -> int:
         """How many logs are not compacted until the next start, since they are damaged."""
         return sum(cleaner.given_up for cleaner in self._cleaners.values())

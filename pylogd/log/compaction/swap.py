@@ -21,6 +21,7 @@ import contextlib
 import logging
 import os
 import re
+from collections.abc import Collection
 
 from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, SegmentFile, sync_directory
 from pylogd.log.scan import BadBatch, scan
@@ -105,9 +106,14 @@ def discard(fs: FileSystem, directory: str, base_offset: int) -> None:
                 fs.unlink(path)
 
 
-def finish_swaps(fs: FileSystem, directory: str) -> None:
-    """Complete the replacements in a partition's directory that were decided before a crash, and undo the others."""
+def finish_swaps(fs: FileSystem, directory: str) -> Collection[str]:
+    """Complete the replacements in a partition's directory that were decided before a crash, and undo the others.
+
+    Returns the names of the files that are there then.
+    """
     names = sorted(fs.listdir(directory))
+    if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
+        return names
     for name in names:
         if _SWAPPED_LOG.match(name):
             _finish_swap(fs, directory, int(name[:20]))
@@ -116,6 +122,7 @@ def finish_swaps(fs: FileSystem, directory: str) -> None:
         if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and fs.exists(path):
             _log.info("Removing %s, which an interrupted compaction left behind", path)
             fs.unlink(path)
+    return fs.listdir(directory)
 
 
 def _finish_swap(fs: FileSystem, directory: str, base_offset: int) -> None:

@@ -267,10 +267,12 @@ def test_the_dirtiest_log_comes_first() -> None:
         log.seal()
     cleaner = Cleaner(storage.manager, storage.cleaner_config, now_ms=lambda: storage.now_ms)
     runner = cleaner.new_runner()
-    order = []
+    order, waiting = [], []
     while cleaner.clean_one(runner) is not None:
         order.append([log.partition for log in logs if log.cleaned_offset == log.log_end_offset])
+        waiting.append(cleaner.most_dirty)
     assert order == [[1], [1, 2], [0, 1, 2]]
+    assert 1 > waiting[0] > waiting[1] > waiting[2] > cleaner.most_dirty == 0
 
 
 def test_a_small_offset_map_takes_several_rounds() -> None:

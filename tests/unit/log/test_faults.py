@@ -112,6 +112,31 @@ def test_a_log_recovers_from_a_full_disk_at_a_roll_and_at_a_flush() -> None:
     assert values(storage.manager.logs["t", 0]) == [b"1" * 60, b"2" * 60, b"3" * 60]
 
 
+def test_retention_makes_room_on_a_full_disk() -> None:
+    """What it needs to write for the newest segments must not keep it from deleting the oldest ones."""
+    storage = MemoryStorage(segment_bytes=200, retention_bytes=200, file_delete_delay_ms=500)
+    log = storage.create()
+    expected = [b"%03d" % number + b"x" * 20 for number in range(10)]
+    for number, value in enumerate(expected):
+        append(log, value, timestamp=START_MS, epoch=number // 3)
+    log.flush()
+    durable = log.recovery_point
+    for number in range(4):
+        append(log, b"%03d" % number + b"y" * 20, timestamp=START_MS, epoch=9)
+    with storage.fs.failing("open", errno.ENOSPC, path=f"{DATA}/t-0", lasting=True):
+        storage.manager.tick()
+        assert 0 < log.log_start_offset <= durable, "what is not durable yet stays"
+        assert values(log)[: 10 - log.log_start_offset] == expected[log.log_start_offset :]
+        storage.pass_time(500)
+        storage.manager.tick()
+        assert not [name for name in names(storage.fs, ".deleted") if name.startswith("0" * 20)], "there is room"
+    before = values(log)
+    storage.lose_power()
+    again = storage.manager.logs["t", 0]
+    assert values(again) == before[: len(values(again))] and again.log_end_offset >= durable
+    storage.check()
+
+
 def test_new_partitions_go_to_online_directories() -> None:
     disks = Disks()
     with disks.fs.failing("mkdir", errno.EROFS, path="/a/u-0"), pytest.raises(StorageFailure):

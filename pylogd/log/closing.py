@@ -1,0 +1,62 @@
+"""Close all logs of a broker, so that the next start opens them without scanning.
+
+A data directory with many logs that have something to write is made durable by one sync of its volume, after the logs
+have written theirs: then a stop takes about as long with 10,000 partitions as with ten.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from pylogd.log.bulk_loader import SYNCED_TOGETHER
+from pylogd.log.directories import LogDirectories
+from pylogd.log.durability import needs_closing_state, volume_synced
+from pylogd.log.errors import StorageError
+from pylogd.log.log import Log
+
+_log = logging.getLogger(__name__)
+
+
+def close_logs(directories: LogDirectories, logs: Sequence[Log]) -> set[str]:
+    """Flush and close the logs; return the paths of the data directories of which not all could be. Never raises."""
+    unsettled = Counter(os.path.dirname(log.directory) for log in logs if needs_closing_state(log))
+    entries = [directories.at(path) for path, count in unsettled.items() if count >= SYNCED_TOGETHER]
+    together = {entry.path: entry for entry in entries if entry.failure is None and entry.syncs_volume}
+    unclean = set()
+    for log in logs:
+        path = os.path.dirname(log.directory)
+        if log.closed:  # by a failure: its end may not be on the disk
+            unclean.add(path)
+        try:
+            log.close(sync=path not in together)
+        except (StorageError, OSError) as error:
+            report_unclean(log, error)
+            unclean.add(path)
+    for path, entry in together.items():
+        try:
+            entry.sync_volume()
+        except StorageError as error:
+            _log.error("Could not make %s durable; the next start recovers its logs: %s", path, error)
+            unclean.add(path)
+            continue
+        for log in logs:
+            if entry.holds(log) and not log.abandoned:
+                volume_synced(log)
+    return unclean
+
+
+def abandon_logs(logs: Sequence[Log]) -> None:
+    """Close the files of the logs without flushing. Never raises."""
+    for log in logs:
+        try:
+            log.abandon()
+        except (StorageError, OSError) as error:
+            report_unclean(log, error)
+
+
+def report_unclean(log: Log, error: Exception) -> None:
+    """Say in the log that the next start will recover a log."""
+    _log.error("Could not close %s-%d cleanly; the next start recovers it: %s", log.topic, log.partition, error)
