@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
 from pylogd.client import Producer
-from pylogd.client.blocking.encoded import send_rows
-from pylogd.clock import wall_ms
 from pylogd.spark.errors import WriteError
 from pylogd.spark.sink_options import SinkOptions
 
@@ -61,7 +59,7 @@ def write(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
     with Producer(options.bootstrap, **client) as producer:
         for topic, rows in by_topic(options, batches):
             try:
-                send_rows(producer, topic, rows, wall_ms())
+                producer.send_columns(topic, rows)
             except ValueError as error:
                 raise WriteError(str(error)) from error
             count += rows.num_rows

@@ -1313,10 +1313,19 @@ done:
     return result;
 }
 
-/* The columns of records: `headers` is one of lists, whose items are the rows of header_keys and header_values. */
+/* The columns of records: `headers` is one of lists, whose items are the rows of header_keys and header_values. `stamps`
+ * has a time stamp for each row; without it all are those of their batch.
+ */
 typedef struct {
     Column keys, values, headers, header_keys, header_values;
+    Py_buffer stamps;
 } Rows;
+
+static inline int64_t
+stamp_of(const Rows *rows, Py_ssize_t row)
+{
+    return rows->stamps.buf == NULL ? 0 : ((const int64_t *)rows->stamps.buf)[row];
+}
 
 static inline Py_ssize_t
 varint_size(int64_t value)
@@ -1367,14 +1376,16 @@ put_row_headers(const Rows *rows, Py_ssize_t row, Output *output)
     return size;
 }
 
-/* The size of a record behind its length; write it too if there is an output. -1 if its bytes don't exist. */
+/* The size of a record behind its length; write it too if there is an output. -1 if its bytes don't exist. `delta`: of
+ * its time stamp.
+ */
 static inline Py_ssize_t
-put_row(const Rows *rows, Py_ssize_t row, Py_ssize_t index, Output *output)
+put_row(const Rows *rows, Py_ssize_t row, Py_ssize_t index, int64_t delta, Output *output)
 {
     Py_ssize_t key, value, headers = 1;
     if (output != NULL) {
         output->start[output->size++] = 0; /* attributes */
-        output->start[output->size++] = 0; /* time stamp delta */
+        put_varint(output, delta);
         put_varint(output, index);
     }
     if ((key = put_cell(&rows->keys, row, output)) < 0 || (value = put_cell(&rows->values, row, output)) < 0)
@@ -1384,43 +1395,68 @@ put_row(const Rows *rows, Py_ssize_t row, Py_ssize_t index, Output *output)
             return -1;
     } else if (output != NULL)
         output->start[output->size++] = 0;
-    return 2 + varint_size(index) + key + value + headers;
+    return 1 + varint_size(delta) + varint_size(index) + key + value + headers;
 }
 
-/* Count the records of rows that fit into so many bytes, at least one, and their bytes; -1 if their bytes don't exist. */
+/* How much later a row is than the first of its batch; -1 if it has no time stamp. It wraps around as encode_records. */
+static inline int
+delta_of(const Rows *rows, Py_ssize_t row, int64_t base, int64_t *delta)
+{
+    *delta = 0;
+    if (rows->stamps.buf == NULL)
+        return 0;
+    if (row < 0 || row >= rows->stamps.len / 8)
+        return -1;
+    *delta = (int64_t)((uint64_t)stamp_of(rows, row) - (uint64_t)base);
+    return 0;
+}
+
+/* Count the records of rows that fit into so many bytes, at least one, with their bytes and their latest time stamp; -1
+ * if their bytes don't exist.
+ */
 static Py_ssize_t
-measure_rows(const Rows *rows, const int32_t *order, Py_ssize_t most, Py_ssize_t most_bytes, Py_ssize_t *bytes)
+measure_rows(const Rows *rows, const int32_t *order, Py_ssize_t most, Py_ssize_t most_bytes, Py_ssize_t *bytes,
+             int64_t *latest)
 {
     Py_ssize_t count = 0;
-    for (*bytes = 0; count < most; count++) {
-        Py_ssize_t size = put_row(rows, order[count], count, NULL);
+    int64_t delta, base = 0;
+    if (delta_of(rows, order[0], 0, &base) < 0)
+        return -1;
+    for (*bytes = 0, *latest = base; count < most; count++) {
+        if (delta_of(rows, order[count], base, &delta) < 0)
+            return -1;
+        Py_ssize_t size = put_row(rows, order[count], count, delta, NULL);
         if (size < 0 || size > INT32_MAX)
             return -1;
         size += varint_size(size);
         if (count && size > most_bytes - *bytes)
             break;
         *bytes += size;
+        if (stamp_of(rows, order[count]) > *latest)
+            *latest = stamp_of(rows, order[count]);
     }
     return count;
 }
 
 PyDoc_STRVAR(encode_rows_doc,
-"encode_rows(order, first, stop, max_bytes, columns, /)\n--\n\n"
+"encode_rows(order, first, stop, max_bytes, columns, stamps, /)\n--\n\n"
 "Encode records of the rows order[first:stop], of which there is at least one, until they take max_bytes. order: bytes\n"
 "of int32. columns: those of keys, values, lists of headers, keys and values of headers, each (valid, ends, bytes,\n"
-"offset, rows) in Arrow's layout, or None. All records have the time stamp of their batch. Returns the records, and\n"
-"where to go on. Raises ValueError.");
+"offset, rows) in Arrow's layout, or None. stamps: bytes of int64, a time stamp for each row, or None: then all records\n"
+"have that of their batch. Returns the records, where to go on, and the first and the latest time stamp, 0 without any.\n"
+"Raises ValueError.");
 
 static PyObject *
 encode_rows(PyObject *self, PyObject *args)
 {
     Py_buffer order;
     Py_ssize_t first, stop, most_bytes, bytes = 0;
+    int64_t latest = 0, delta = 0;
     PyObject *given[5], *result = NULL, *encoded = NULL;
     Rows rows = {0};
     Column *columns[] = {&rows.keys, &rows.values, &rows.headers, &rows.header_keys, &rows.header_values};
-    if (!PyArg_ParseTuple(args, "y*nnn(OOOOO)", &order, &first, &stop, &most_bytes, &given[0], &given[1], &given[2],
-                          &given[3], &given[4]))
+    if (!PyArg_ParseTuple(args, "y*nnn(OOOOO)z*", &order, &first, &stop, &most_bytes, &given[0], &given[1], &given[2],
+                          &given[3], &given[4], &rows.stamps))
         return NULL;
     for (int i = 0; i < 5; i++)
         if (take_column(given[i], columns[i]) < 0)
@@ -1431,7 +1467,7 @@ encode_rows(PyObject *self, PyObject *args)
     }
     const int32_t *at = (const int32_t *)order.buf + first;
     PyThreadState *state = PyEval_SaveThread();
-    Py_ssize_t count = measure_rows(&rows, at, stop - first, most_bytes, &bytes);
+    Py_ssize_t count = measure_rows(&rows, at, stop - first, most_bytes, &bytes, &latest);
     PyEval_RestoreThread(state);
     if (count < 0) {
         bad_column();
@@ -1440,17 +1476,20 @@ encode_rows(PyObject *self, PyObject *args)
     if ((encoded = PyBytes_FromStringAndSize(NULL, bytes)) == NULL)
         goto done;
     Output output = {(uint8_t *)PyBytes_AS_STRING(encoded), 0, bytes};
+    int64_t base = stamp_of(&rows, at[0]);
     state = PyEval_SaveThread();
     for (Py_ssize_t i = 0; i < count; i++) {
-        put_varint(&output, put_row(&rows, at[i], i, NULL));
-        put_row(&rows, at[i], i, &output);
+        delta_of(&rows, at[i], base, &delta);
+        put_varint(&output, put_row(&rows, at[i], i, delta, NULL));
+        put_row(&rows, at[i], i, delta, &output);
     }
     PyEval_RestoreThread(state);
-    result = Py_BuildValue("On", encoded, first + count);
+    result = Py_BuildValue("OnLL", encoded, first + count, (long long)base, (long long)latest);
 done:
     Py_XDECREF(encoded);
     for (int i = 0; i < 5; i++)
         release_column(columns[i]);
+    PyBuffer_Release(&rows.stamps);
     PyBuffer_Release(&order);
     return result;
 }

@@ -1,4 +1,4 @@
-"""Rows of columns become the same batches by the compiled loops and in Python, and the batches have all rows."""
+"""Rows of columns become the same batches by the compiled loops, in Python, and record by record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.client.core.producer.columns import ColumnEncoder, EncodedBatch
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.producer.accumulator import Accumulator
+from pylogd.client.core.producer.columns import ColumnEncoder, EncodedBatch, records_of
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.partitioner import crc32_partitioner, positive_murmur2
 from pylogd.errors import ErrorCode, KafkaError
@@ -26,18 +28,25 @@ compiled = pytest.importorskip("pylogd.wire._speedups", reason="there was no com
 NOW_MS = 1_700_000_000_000
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(PAIR)), ("partition", pa.int32())]
-)
+    [
+        ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(PAIR)), ("partition", pa.int32()),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+    ]
+)  # fmt: skip
 
 some_bytes = st.none() | st.binary(max_size=12) | st.integers(60, 9000).map(bytes)
 headers = st.none() | st.lists(st.fixed_dictionaries({"key": st.text(max_size=5), "value": some_bytes}), max_size=3)
+stamps = st.none() | st.integers(-1, 5) | st.integers(NOW_MS - 1000, NOW_MS + 1000) | st.integers(-(2**61), 2**61)
 rows = st.lists(
     st.fixed_dictionaries(
-        {"key": some_bytes, "value": some_bytes, "headers": headers, "partition": st.none() | st.integers(0, 4)}
+        {"key": some_bytes, "value": some_bytes, "headers": headers, "partition": st.none() | st.integers(0, 4),
+         "timestamp": stamps}
     ),
     max_size=60,
+)  # fmt: skip
+columns = st.sets(st.sampled_from(["key", "headers", "partition", "timestamp"])).map(
+    lambda names: sorted({"value", *names})
 )
-columns = st.sets(st.sampled_from(["key", "headers", "partition"])).map(lambda names: sorted({"value", *names}))
 
 
 @contextmanager
@@ -72,12 +81,13 @@ def test_both_ways_give_the_same_batches(
     batches = encode(found, **options)
     assert batches == encode(found, None, **options)
     expected: dict[int | None, list[Any]] = defaultdict(list)
-    for row in found.to_pylist():
+    for row in plain_rows(found):
         key, partition = row.get("key"), row.get("partition")
         if partition is None and key is not None:
             partition = positive_murmur2(key) % 5
         pairs = tuple((each["key"], each["value"]) for each in row.get("headers") or ())
-        expected[partition].append((NOW_MS, key, row["value"], pairs))
+        stamp = NOW_MS if row.get("timestamp") in (None, -1) else row["timestamp"]
+        expected[partition].append((stamp, key, row["value"], pairs))
     got: dict[int | None, list[Any]] = defaultdict(list)
     for batch in batches:
         decoded = decode_batch(batch.encoded)
@@ -87,8 +97,57 @@ def test_both_ways_give_the_same_batches(
     assert got == expected
 
 
+def plain_rows(found: Any) -> list[dict[str, Any]]:
+    """Rows with their time stamps as numbers: `datetime` does not have all of them."""
+    names = found.schema.names
+    if "timestamp" in names:
+        at = names.index("timestamp")
+        found = found.set_column(at, "timestamp", found.column(at).cast(pa.int64()))
+    plain: list[dict[str, Any]] = found.to_pylist()
+    return plain
+
+
+@settings(deadline=None)
+@given(rows, st.integers(1, 30), st.sampled_from([1, 5]), st.sampled_from([None, 0]), st.sampled_from(["none", "gzip"]))
+def test_batches_are_those_of_the_same_records(
+    given_rows: list[dict[str, Any]], batch_records: int, count: int, partition: int | None, compression: str
+) -> None:
+    """But for rows that may go to any of several partitions."""
+    for number, row in enumerate(given_rows):
+        if row["key"] is None or row["partition"] is not None:
+            row["partition"] = number % count
+    table = pa.RecordBatch.from_pylist(given_rows, schema=SCHEMA)
+    options = ProducerOptions(batch_records=batch_records, batch_bytes=10_000_000, compression=compression)
+    encoder = ColumnEncoder(options, lambda _topic, _partition: count)
+    encoded: dict[TopicPartition, list[bytes]] = defaultdict(list)
+    for batch in encoder.encode("t", table, NOW_MS, partition):
+        assert batch.partition is not None
+        encoded[TopicPartition("t", batch.partition)].append(batch.encoded)
+    accumulator = Accumulator(
+        batch_bytes=options.batch_bytes, batch_records=batch_records, linger=0.0, delivery_timeout=1.0,
+        partitioner="murmur2", monotonic=float,
+    )  # fmt: skip
+    for record in records_of("t", table, partition):
+        stamp = NOW_MS if record.timestamp is None else record.timestamp
+        accumulator.add("t", count, record.partition, record.key, record.value, stamp, record.headers)
+    accumulator.seal_all()
+    wanted: dict[TopicPartition, list[bytes]] = defaultdict(list)
+    for each in accumulator.take_sealed():
+        wanted[each.partition].append(bytes(each.encode(options.compression_type, None)))
+    assert encoded == wanted
+
+
+def test_the_order_says_where_each_row_is() -> None:
+    table = pa.record_batch({"key": [b"%d" % n for n in range(100)], "value": [b"%d" % n for n in range(100)]})
+    encoded = ColumnEncoder(ProducerOptions(batch_records=7), partitions).encode("t", table, NOW_MS)
+    values = [record.value for batch in encoded for record in decode_batch(batch.encoded)]
+    assert values == [b"%d" % row for row in struct.unpack("=100i", encoded.order)]
+    assert set(values) == set(table["value"].to_pylist())
+    assert values != table["value"].to_pylist()
+
+
 def test_batches_are_full() -> None:
-    table = pa.RecordBatch.from_pylist([{"value": bytes(100)}] * 1000, schema=SCHEMA.remove(3).remove(2).remove(0))
+    table = pa.RecordBatch.from_pylist([{"value": bytes(100)}] * 1000, schema=pa.schema([("value", pa.binary())]))
     sizes = [len(batch.encoded) for batch in encode(table, batch_bytes=10_000)]
     assert sum(sizes) > 100_000
     assert all(10_000 - 108 < size <= 10_000 for size in sizes[:-1])
@@ -151,20 +210,27 @@ wild_column = st.none() | st.tuples(
     st.integers(-1, 9) | st.just(2**62),
     st.integers(-1, 9) | st.just(2**62),
 )
+wild_stamps = st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=7).map(
+    lambda numbers: struct.pack(f"={len(numbers)}q", *numbers)
+)
 wild_order = wild_ends | st.lists(st.integers(0, 6), max_size=6).map(lambda it: struct.pack(f"={len(it)}i", *it))
 
 
 @settings(deadline=None, max_examples=1000)
 @given(
     wild_order, st.integers(-1, 7), st.integers(-1, 7), st.integers(-1, 60),
-    st.tuples(wild_column, wild_column, wild_column, wild_column, wild_column),
+    st.tuples(wild_column, wild_column, wild_column, wild_column, wild_column), wild_stamps,
 )  # fmt: skip
-def test_columns_of_any_bytes_are_encoded_or_refused(order: bytes, first: int, stop: int, most: int, wild: Any) -> None:
+def test_columns_of_any_bytes_are_encoded_or_refused(
+    order: bytes, first: int, stop: int, most: int, wild: Any, stamps: bytes | None
+) -> None:
     try:
-        encoded, end = compiled.encode_rows(order, first, stop, most, wild)
+        encoded, end, base, latest = compiled.encode_rows(order, first, stop, most, wild, stamps)
     except ValueError:
         return
     assert first < end <= stop
+    assert base <= latest
+    assert (base, latest) == (0, 0) or stamps is not None
     assert len(records.decode_records(encoded, end - first)) == end - first
 
 

@@ -9,7 +9,7 @@
 
 Encoding and compressing are most of a producer's work. A program that writes in one transaction has one producer, but
 may have many processes with rows: each of them encodes its own, and the producer only numbers the batches.
-`send_rows` does both in one process.
+`Producer.send_columns` does both in one process.
 
 Rules: rows become batches by the options of a producer (`columns`). An encoder sends no record.
 """
@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.producer import Delivery, Producer
 from pylogd.client.core.options import ClientOptions
-from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.columns import ColumnEncoder, EncodedBatch
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import check_partition
@@ -83,26 +81,4 @@ def send_encoded(producer: Producer, batch: EncodedBatch) -> Delivery:
     It passes no serializer and no interceptor. Waits and raises as `Producer.send`; raises ValueError if the batch was
     encoded for a producer with transactions and this one has none, or the other way round.
     """
-    topic, partition, encoded = batch
-    transactional = producer.options.transactional_id is not None
-
-    def add(count: int) -> tuple[Batch, int]:
-        return producer._accumulator.add_encoded(topic, count, partition, encoded, transactional=transactional), 0
-
-    return producer._accept(topic, partition, add, None)
-
-
-def send_rows(producer: Producer, topic: str, rows: pa.RecordBatch, timestamp: int) -> None:
-    """Encode and send rows. Arguments and errors as `ColumnEncoder.encode` and `send_encoded`."""
-    encoder = ColumnEncoder(producer.options, partial(_partitions_of, producer))
-    for batch in encoder.encode(topic, rows, timestamp):
-        send_encoded(producer, batch)
-
-
-def _partitions_of(producer: Producer, topic: str, partition: int | None) -> int:
-    """Return the number of partitions that a producer knows of a topic, after asking for it if `partition` is none."""
-    with producer._sender.lock:
-        count = producer._partitions.get(topic) or producer._learn(topic)
-        if partition is not None and not 0 <= partition < count:
-            count = producer._learn(topic, partition)
-        return count
+    return producer._send_encoded(batch)

@@ -21,24 +21,25 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pylogd.client.blocking.clock import SystemClock
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.sender import Sender
 from pylogd.client.blocking.transactions import TransactionMethods
-from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import BufferFull, Closed, ProducerFailed, RequestTimedOut, is_retriable
 from pylogd.client.core.metadata import Metadata, parse_bootstrap
 from pylogd.client.core.network import Network
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.core.producer.accumulator import Batch, as_new_records, check_timestamp
-from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.columns import ColumnEncoder, EncodedBatch, are_few, records_of
+from pylogd.client.core.producer.delivery import Deliveries, Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import check_partition, not_in_time
-from pylogd.wire.records import NO_TIMESTAMP, Header, NewRecord
+from pylogd.wire.records import Header, NewRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,26 +232,44 @@ class Producer(TransactionMethods):
             topic, partition, lambda count: (self._accumulator.add_set(topic, count, partition, taken), 0), on_delivery
         )
 
-    def send_columns(self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None) -> list[Delivery]:
-        """Send each row of a `pyarrow.RecordBatch` as a record.
+    def send_columns(self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None) -> Sequence[Delivery]:
+        """Send each row of a `pyarrow.RecordBatch` as a record, and return their deliveries in the order of the rows.
 
-        Its columns are `value` (binary or string) and optionally `key` (the same), `timestamp` and `headers`
-        (list<struct<key: string, value: binary>>). They are not serialized. Waits and raises as `send`; raises KeyError
-        without a column `value`.
+        Its columns are `value` (binary or string) and optionally `key` (the same), `partition` (int32), `timestamp` and
+        `headers` (list<struct<key: string, value: binary>>). They are not serialized. `partition`: of all rows, in
+        place of the column. Waits and raises as `send`; raises KeyError without a column `value`, ValueError for a
+        header without a key, TypeError if the rows are no RecordBatch.
+
+        Rows become batches without an object for each, unless they are few, or there are interceptors.
         """
-        found = (
-            ProducerRecord(
-                topic, row.value, row.key, partition, None if row.timestamp == NO_TIMESTAMP else row.timestamp,
-                row.headers,
-            )
-            for row in columns.rows_of(rows)
-        )  # fmt: skip
-        if self._prepares:
+        if self._hooks.intercepts or are_few(rows, self._partitions_of(topic, None)):
+            found = records_of(topic, rows, partition)
             return [self._send_prepared(record, None, serialize=False) for record in found]
-        return [
-            self.send(topic, value, key, partition=partition, timestamp=timestamp, headers=headers)
-            for topic, value, key, partition, timestamp, headers in found
-        ]
+        encoded = self._column_encoder.encode(topic, rows, self._now_ms(), partition)
+        batches = [self._send_encoded(each).batch for each in encoded]
+        return Deliveries(partial(Delivery, self._sender), batches, encoded.order)
+
+    @cached_property
+    def _column_encoder(self) -> ColumnEncoder:
+        return ColumnEncoder(self.options, self._partitions_of)
+
+    def _partitions_of(self, topic: str, partition: int | None) -> int:
+        """Return the number of a topic's partitions. Raises KafkaError without the topic, or without `partition`."""
+        with self._sender.lock:
+            count = self._partitions.get(topic) or self._learn(topic)
+            if partition is not None and not 0 <= partition < count:
+                count = self._learn(topic, partition)
+            return count
+
+    def _send_encoded(self, batch: EncodedBatch) -> Delivery:
+        """See `encoded.send_encoded`."""
+        topic, partition, encoded = batch
+        transactional = self.options.transactional_id is not None
+
+        def add(count: int) -> tuple[Batch, int]:
+            return self._accumulator.add_encoded(topic, count, partition, encoded, transactional=transactional), 0
+
+        return self._accept(topic, partition, add, None)
 
     def _make_room(self) -> None:
         """With the lock: wait until the buffer has space."""

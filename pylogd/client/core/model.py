@@ -199,12 +199,13 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to put a group: at one of these; at the end of each log if nothing is given."""
+    """Where to put a group: at one of these; at the end of each log if none is given."""
 
     earliest: bool = False
     offset: int | None = None
     shift: int | None = None
     timestamp: int | None = None  # milliseconds since 1970: the first record at or after it
+    offsets: Mapping[TopicPartition, int] | None = None  # of each partition
 
 
 class LogDir(NamedTuple):

@@ -157,12 +157,13 @@ class Producer:
 
     def send_columns(
         self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None
-    ) -> Deferred[list[Delivery]]:
-        """Send each row of a `pyarrow.RecordBatch` as a record.
+    ) -> Deferred[Sequence[Delivery]]:
+        """Send each row of a `pyarrow.RecordBatch` as a record, and return their deliveries in the order of the rows.
 
-        Its columns are `value` (binary or string) and optionally `key` (the same), `timestamp` and `headers`
-        (list<struct<key: string, value: binary>>). They are not serialized. Waits and fails as `send`; fails with
-        KeyError without a column `value`.
+        Its columns are `value` (binary or string) and optionally `key` (the same), `partition` (int32), `timestamp` and
+        `headers` (list<struct<key: string, value: binary>>). They are not serialized. `partition`: of all rows, in
+        place of the column. Waits and fails as `send`; fails with KeyError without a column `value`, ValueError for a
+        header without a key, TypeError if the rows are no RecordBatch.
         """
         return Deferred.fromCoroutine(self._producer.send_columns(topic, rows, partition))
 

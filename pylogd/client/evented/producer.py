@@ -16,11 +16,17 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pylogd.client.core.call import Call
-from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Batch, BatchResult, as_new_records, check_timestamp
-from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.columns import (
+    ColumnEncoder,
+    EncodedBatch,
+    are_few,
+    greatest_partition,
+    records_of,
+)  # fmt: skip
+from pylogd.client.core.producer.delivery import Deliveries, Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
@@ -30,9 +36,10 @@ from pylogd.client.core.producer.transactions import Transactions
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.loop import Promise, Timer
 from pylogd.errors import PylogdError
-from pylogd.wire.records import NO_TIMESTAMP, Header, NewRecord, record_size_bound
+from pylogd.wire.records import Header, NewRecord, record_size_bound
 
 D = TypeVar("D", bound=Outcome)
+T = TypeVar("T")
 
 
 class _Waiting:
@@ -65,6 +72,7 @@ class EventedProducer(Generic[D]):
         self.prepares = self._hooks.prepares
         self._accumulator = self._core.accumulator
         self._partitions = self._core.partitions
+        self._column_encoder = ColumnEncoder(options, self._known_partitions)
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._flushes: list[tuple[float, Promise[None]]] = []
@@ -174,20 +182,42 @@ class EventedProducer(Generic[D]):
         size = sum(record_size_bound(each.key, each.value, each.headers) for each in taken)
         return await self._wait(topic, partition, size, add)
 
-    async def send_columns(self, topic: str, rows: Any, partition: int | None) -> list[D]:
-        """Add each row of a `pyarrow.RecordBatch` as a record."""
-        deliveries = []
-        for row in columns.rows_of(rows):
-            stamp = self._loop.now_ms() if row.timestamp == NO_TIMESTAMP else row.timestamp
-            if self.prepares:
-                record = ProducerRecord(topic, row.value, row.key, partition, stamp, row.headers)
-                deliveries.append(await self.send_prepared(record, None, serialize=False))
-                continue
-            fields = (topic, row.value, row.key, partition, stamp, row.headers, None)
-            deliveries.append(self.try_send(*fields) or await self.send_later(*fields))
-        return deliveries
+    async def send_columns(self, topic: str, rows: Any, partition: int | None) -> Sequence[D]:
+        """Send each row of a `pyarrow.RecordBatch` as a record. See `blocking.Producer.send_columns`."""
+        if self._hooks.intercepts or are_few(rows, await self._partition_count(topic, None)):
+            found = records_of(topic, rows, partition)
+            return [await self.send_prepared(record, None, serialize=False) for record in found]
+        await self._partition_count(topic, greatest_partition(rows) if partition is None else partition)
+        encoded = self._column_encoder.encode(topic, rows, self._loop.now_ms(), partition)
+        return Deliveries(self._deliver, [await self._send_encoded(each) for each in encoded], encoded.order)
 
-    async def _wait(self, topic: str, partition: int | None, size: int, add: Callable[[], D]) -> D:
+    def _known_partitions(self, topic: str, partition: int | None) -> int:
+        """Return the number of partitions of a topic that is known. Raises KafkaError if it does not have this one."""
+        count = self._partitions[topic]
+        if partition is not None:
+            check_partition(topic, partition, count)
+        return count
+
+    async def _partition_count(self, topic: str, partition: int | None) -> int:
+        """Return the number of a topic's partitions once it is known. Raises KafkaError if this one is missing."""
+        return await self._wait(topic, partition, 0, lambda: self._partitions[topic])
+
+    async def _send_encoded(self, batch: EncodedBatch) -> Batch:
+        """Add an encoded batch as soon as that is possible."""
+        topic, partition, encoded = batch
+        transactional = self._options.transactional_id is not None
+
+        def add() -> Batch:
+            added = self._accumulator.add_encoded(
+                topic, self._partitions[topic], partition, encoded, transactional=transactional
+            )
+            self._driver.soon()
+            return added
+
+        return await self._wait(topic, partition, len(encoded), add)
+
+    async def _wait(self, topic: str, partition: int | None, size: int, add: Callable[[], T]) -> T:
+        """Return what `add` returns, as soon as there is space and the topic is known to have the partition."""
         core = self._core
         if (refusal := core.refusal) is not None:
             raise refusal
@@ -206,10 +236,10 @@ class EventedProducer(Generic[D]):
             core.want(topic)
         self._driver.soon()
         try:
-            delivery: D = await waiting.promise
+            added: T = await waiting.promise
         finally:
             self._end_wait(waiting)
-        return delivery
+        return added
 
     def _can_add(self, waiting: _Waiting) -> bool:
         known = self._core.learned(waiting.topic) > waiting.learned

@@ -185,6 +185,25 @@ def test_columns_there_and_back(face: Face, topic: str) -> None:
     assert consumer.metrics().partitions[topic, 1].records_consumed_total == 2
 
 
+def test_many_rows_are_sent_as_columns(face: Face, topic: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    numbers = [b"%d" % n for n in range(2000)]
+    producer = face.producer(batch_records=300)
+    deliveries = producer.send_columns(topic, pa.record_batch({"key": numbers, "value": numbers}))
+    assert len(deliveries) == 2000
+    producer.flush()
+    consumer = face.consumer()
+    consumer.assign(places(topic))
+    found: list[Any] = []
+    while len(found) < 2000:
+        found += consumer.poll(1.0)
+    offsets = {each.value: (each.partition, each.offset) for each in found}
+    assert [(each.partition, each.offset) for each in deliveries] == [offsets[number] for number in numbers]
+    with pytest.raises(KafkaError) as raised:
+        producer.send_columns(topic, pa.record_batch({"value": numbers, "partition": [99] * 2000}))
+    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 # Serializers, interceptors, statistics, logs
 
 

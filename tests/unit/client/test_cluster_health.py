@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pylogd.client.core.admin.health import Facts, Partitions, Verdict, judge, verdict_of
-from pylogd.client.core.model import LogDir, Partition, Topic
+from pylogd.client.core.admin.health import Facts, Partitions, Verdict, judge, stuck_partitions, verdict_of
+from pylogd.client.core.model import LogDir, Partition, Topic, TopicPartition
 
 
 def topic(name: str, *partitions: tuple[int, tuple[int, ...]]) -> Topic:
@@ -20,6 +20,7 @@ def directory(total: int, usable: int, error: str | None = None) -> LogDir:
 
 ALL = (1, 2, 3)
 GOOD = topic("t", (1, ALL))
+ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
 
 
 @pytest.mark.parametrize(
@@ -52,4 +53,18 @@ def test_verdicts(facts: Facts, codes: list[str], verdict: Verdict) -> None:
 
 def test_a_reason_names_a_few_and_counts_all() -> None:
     [reason] = judge(Facts(ALL, 1, Partitions([topic("t", *[(1, (1, 2))] * 5)])))
-    assert reason.text == "5 partitions have replicas that are not in sync: t:0, t:1, t:2, ..."
+    assert reason.text == "partitions with replicas that are not in sync: 5 (t:0, t:1, t:2, ...)"
+
+
+def test_partitions_are_stuck_where_their_leader_s_disk_is_full() -> None:
+    topics = [topic("t", (1, ALL), (1, ALL), (2, ALL)), topic("u", (1, ALL))]
+    full = LogDir(1, "/data", None, 1 << 40, 4096, {ONE: 5, TWO: 5})
+    others = LogDir(1, "/more", None, 1 << 40, 1 << 30, {TopicPartition("t", 0): 5, TopicPartition("u", 0): 5})
+    failed = LogDir(2, "/data", "KAFKA_STORAGE_ERROR", -1, -1, {TWO: 5})
+    unknown = LogDir(2, "/more", None, -1, -1, {TWO: 5})
+    assert stuck_partitions(topics, [full, others, failed, unknown]) == ["t:1"]
+    assert stuck_partitions(topics, [others, failed, unknown]) == []
+    [reason, _] = judge(Facts(ALL, 1, Partitions([GOOD]), directories=[full], stuck=["t:1"]))
+    assert reason == (
+        Verdict.CRITICAL, "full-disks", "partitions that refuse records, as their leader's disk is full: 1 (t:1)"
+    )  # fmt: skip

@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pylogd.client import CorruptRecords, Producer
+from pylogd.client import CorruptRecords, KafkaError, Producer
 from pylogd.client.core.consumer import columns
+from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
 from pylogd.wire import records
 from pylogd.wire.records import CONTROL, LOG_APPEND_TIME, NewRecord, decode_batch, encode_batch, iter_batches
 from tests.fakes.broker import FakeBroker
@@ -126,3 +128,63 @@ def test_round_trip(server: FakeBroker) -> None:
         (b"k", b"text", 0, (("h", b"1"),)), (None, None, 0, ()), (None, b"alone", 0, ()),
     ]  # fmt: skip
     assert stored[0].timestamp == 1_700_000_000_000 and stored[1].timestamp > 1_700_000_000_000
+
+
+def many(count: int, **more: Any) -> Any:
+    return pa.record_batch({"value": [b"%d" % n for n in range(count)], **more})
+
+
+def test_rows_become_full_batches_with_a_delivery_for_each(server: FakeBroker) -> None:
+    stamps = pa.array([1_700_000_000_000 + n for n in range(999)] + [None], pa.timestamp("ms", "UTC"))
+    with Producer(server.address, linger_ms=3_600_000, batch_records=300) as producer:
+        deliveries = producer.send_columns("t", many(1000, timestamp=stamps))
+        assert len(deliveries) == 1000
+        assert [each.result() for each in deliveries] == list(range(1000))
+        assert [each.offset for each in deliveries[997:]] == [997, 998, 999]
+        assert deliveries[-1].offset == 999
+        with pytest.raises(IndexError):
+            deliveries[1000]
+    batches = [decode_batch(data) for data in server.logs[0]]
+    assert [len(each) for each in batches] == [300, 300, 300, 100]
+    stored = [record for each in batches for record in each]
+    assert [record.value for record in stored] == [b"%d" % n for n in range(1000)]
+    assert [record.timestamp for record in stored[:999]] == stamps.cast(pa.int64()).to_pylist()[:999]
+    assert stored[999].timestamp > 1_700_000_000_999
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_rows_pass_interceptors_but_no_serializer(server: FakeBroker, count: int) -> None:
+    class Marks(ProducerInterceptor):
+        def __init__(self) -> None:
+            self.acknowledged = 0
+
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return record._replace(value=b"<%b>" % record.value)
+
+        def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+            self.acknowledged += error is None
+
+    marks = Marks()
+    with Producer(server.address, interceptors=[marks], value_serializer=str.encode) as producer:
+        producer.send_columns("t", many(count))
+    with Producer(server.address, value_serializer=str.encode) as producer:
+        producer.send_columns("t", many(count))
+    stored = [record.value for data in server.logs[0] for record in decode_batch(data)]
+    assert stored == [b"<%d>" % n for n in range(count)] + [b"%d" % n for n in range(count)]
+    assert marks.acknowledged == count
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_rows_that_can_not_be_sent(server: FakeBroker, count: int) -> None:
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    nameless = pa.array([[{"key": None, "value": b"v"}]] * count, pa.list_(pair))
+    with Producer(server.address) as producer:
+        with pytest.raises(KafkaError, match="there is no partition 7"):
+            producer.send_columns("t", many(count), partition=7)
+        with pytest.raises(KafkaError, match="there is no partition 7"):
+            producer.send_columns("t", many(count, partition=[7] * count))
+        with pytest.raises(ValueError, match="a header has no key"):
+            producer.send_columns("t", many(count, headers=nameless))
+        with pytest.raises(TypeError, match="send a table's `to_batches"):
+            producer.send_columns("t", pa.table(many(count)))
+    assert server.logs[0] == []

@@ -178,9 +178,10 @@ class GroupOperations:
     async def plan_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], to: OffsetSpec
     ) -> dict[TopicPartition, int]:
-        """Where a reset would put a group: nothing is changed. Offsets are kept within what each log still has.
+        """Return the offsets at which a reset would put a group; nothing is changed.
 
-        `to.shift` counts from what is committed; partitions without that are left out.
+        An offset outside of a log becomes the nearest offset in it. `to.shift` counts from the committed offset:
+        partitions without one are left out. So are partitions that `to.offsets` does not have.
         """
         wanted = [TopicPartition(*partition) for partition in partitions]
         begins = await find_offsets(self._calls, dict.fromkeys(wanted, EARLIEST))
@@ -194,6 +195,8 @@ class GroupOperations:
             targets = {partition: offset.offset + to.shift for partition, offset in known.items()}
         elif to.offset is not None:
             targets = dict.fromkeys(wanted, to.offset)
+        elif to.offsets is not None:
+            targets = {p: to.offsets[p] for p in wanted if p in to.offsets}
         else:
             targets = {p: (begins if to.earliest else ends)[p].offset for p in wanted}
         return {p: max(begins[p].offset, min(offset, ends[p].offset)) for p, offset in targets.items()}

@@ -6,7 +6,7 @@ objects; `judge` then makes reasons of what is known, each with what it means. T
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -19,6 +19,8 @@ MOST_CONFIGS: Final = 100
 _NAMED: Final = 3
 #: A volume with less than this share free is nearly full.
 _LOW_SPACE: Final = 0.05
+#: A volume with fewer free bytes is full: no segment fits.
+_FULL_BYTES: Final = 1 << 20
 
 
 class Verdict(IntEnum):
@@ -74,7 +76,7 @@ class Facts:
     """What is known of a cluster.
 
     brokers: the live ones. controller: its id, -1 for none. least: `min.insync.replicas` of topics, as far as it was
-    asked for. silent: live brokers that did not answer.
+    asked for. silent: live brokers that did not answer. stuck: names of partitions whose leader's volume is full.
     """
 
     brokers: Sequence[int]
@@ -83,6 +85,21 @@ class Facts:
     least: Mapping[str, int] = field(default_factory=dict)
     directories: Sequence[LogDir] = ()
     silent: Sequence[int] = ()
+    stuck: Sequence[str] = ()
+
+
+def stuck_partitions(topics: Iterable[Topic], directories: Iterable[LogDir]) -> list[str]:
+    """Return the names of the partitions that can't grow, since their leader has them on a volume that is full."""
+    full = [one for one in directories if one.error is None and 0 <= one.usable_bytes < _FULL_BYTES]
+    held = {(one.broker, topic, index) for one in full for topic, index in one.sizes}
+    if not held:
+        return []
+    return [
+        f"{topic.name}:{one.index}"
+        for topic in topics
+        for one in topic.partitions
+        if (one.leader, topic.name, one.index) in held
+    ]
 
 
 def judge(facts: Facts) -> list[Reason]:
@@ -106,18 +123,17 @@ def judge(facts: Facts) -> list[Reason]:
     reasons = [
         (critical, "no-controller", ["-"] if facts.controller not in set(facts.brokers) else [], "there is no "
          "controller: no leader is elected, and no topic made"),
-        (critical, "offline-partitions", found.leaderless, "{} partitions have no leader, and can't be used: {}"),
-        (critical, "under-min-isr", refusing, "{} partitions refuse acks=all, as too few replicas are in sync: {}"),
-        (degraded, "missing-brokers", missing, "{} brokers that have replicas are not there: {}"),
-        (degraded, "silent-brokers", silent, "{} brokers are there, and do not answer: {}"),
+        (critical, "offline-partitions", found.leaderless, "partitions without a leader, which can't be used: {}"),
+        (critical, "under-min-isr", refusing, "partitions that refuse acks=all, as too few replicas are in sync: {}"),
+        (critical, "full-disks", facts.stuck, "partitions that refuse records, as their leader's disk is full: {}"),
+        (degraded, "missing-brokers", missing, "brokers that have replicas and are not there: {}"),
+        (degraded, "silent-brokers", silent, "brokers that are there and do not answer: {}"),
         (degraded, "under-replicated", [name for name, _, _ in lacking],
-         "{} partitions have replicas that are not in sync: {}"),
-        (degraded, "offline-directories", failed, "{} data directories are offline: {}"),
-        (degraded, "low-space", full, "{} data directories have less than 5 % free: {}"),
+         "partitions with replicas that are not in sync: {}"),
+        (degraded, "offline-directories", failed, "data directories that are offline: {}"),
+        (degraded, "low-space", full, "data directories with less than 5 % free: {}"),
     ]  # fmt: skip
-    return [
-        Reason(verdict, code, text.format(len(names), _some(names))) for verdict, code, names, text in reasons if names
-    ]
+    return [Reason(verdict, code, text.format(_some(names))) for verdict, code, names, text in reasons if names]
 
 
 def verdict_of(reasons: Sequence[Reason]) -> Verdict:
@@ -126,4 +142,5 @@ def verdict_of(reasons: Sequence[Reason]) -> Verdict:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    """Return how many names there are, and the first of them."""
+    return f"{len(names)} ({', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''})"

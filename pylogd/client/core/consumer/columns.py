@@ -10,7 +10,7 @@ the record was created or appended, as `timestampType` int32 says (0 or 1, as in
 `headers`: list<struct<key: string, value: binary>>.
 
 Strategy: batches are measured first, then columns of the right size are filled by the compiled `wire._speedups`. Where
-it is missing, the same columns are made from objects, ten times slower. `rows_of` goes the other way.
+it is missing, the same columns are made from objects, ten times slower. `core/producer/columns.py` goes the other way.
 
 Rules: control batches and records below the offset asked for are left out. The columns end in front of a
 damaged batch, so that good records are returned; a damaged first batch raises. pyarrow is imported when it is first
@@ -20,7 +20,7 @@ needed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,11 +30,9 @@ from pylogd.wire import records
 from pylogd.wire.compression import MAX_DECOMPRESSED
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import (
-    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     Header,
-    NewRecord,
     batch_crc_ok,
     decode_records,
     iter_batches,
@@ -146,31 +144,6 @@ def decode_batches(
 def schema(headers: bool = False) -> pa.Schema:
     """Return the schema of the columns."""
     return _schema(_pyarrow(), headers)
-
-
-def rows_of(batch: pa.RecordBatch) -> Iterator[NewRecord]:
-    """Return the rows of a batch as a producer takes them. `value` is required; `key`, `timestamp` and `headers` are
-    not. A row without a time stamp has -1. Raises KeyError if there is no `value`.
-    """
-    arrow = _pyarrow()
-    names = set(batch.schema.names)
-
-    def column(name: str, *kinds: Any) -> list[Any]:
-        if name not in names:
-            return [None] * batch.num_rows
-        found = batch.column(name)
-        for kind in kinds:
-            found = found.cast(kind)
-        return list(found.to_pylist())
-
-    if "value" not in names:
-        raise KeyError("value")
-    values = column("value", arrow.binary())
-    stamps = column("timestamp", arrow.timestamp("ms", tz="UTC"), arrow.int64())
-    keys = column("key", arrow.binary())
-    for key, value, stamp, headers in zip(keys, values, stamps, column("headers"), strict=True):
-        pairs = [(header["key"], header["value"]) for header in headers or ()]
-        yield NewRecord(key, value, NO_TIMESTAMP if stamp is None else stamp, pairs)
 
 
 def _batches(data: Buffer, from_offset: int, topic: str, partition: int) -> Iterable[tuple[BatchHeader, memoryview]]:

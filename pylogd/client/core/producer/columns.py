@@ -5,6 +5,7 @@
 
 Strategy: the rows of each partition are found first, in their order; then as many of them as fit into a batch are
 encoded at once. The compiled `wire._speedups` does both. Where it is missing, the same is made from objects.
+`records_of` makes a record of each row instead, for what looks at records one by one.
 
 Rules: a row with a partition goes there; one with a key to the partition that the producer's partitioner chooses for
 the key. Other rows may go to any partition: whoever sends their batches chooses it (`Accumulator.add_encoded`). No I/O
@@ -18,13 +19,17 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.partitioner import PARTITIONERS, murmur2_partitioner, positive_murmur2
 from pylogd.wire import records
-from pylogd.wire.records import HEADER_SIZE, TRANSACTIONAL, encode_headers, make_batch, varint
+from pylogd.wire.records import HEADER_SIZE, NO_TIMESTAMP, TRANSACTIONAL, Header, encode_headers, make_batch, varint
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: With fewer rows for each partition, batches of their own cost more than records that share batches with others.
+_FEW_ROWS = 20
 
 
 class EncodedBatch(NamedTuple):
@@ -36,6 +41,20 @@ class EncodedBatch(NamedTuple):
     topic: str
     partition: int | None
     encoded: bytes
+
+
+class EncodedRows:
+    """The batches of rows, encoded one by one when they are iterated over, which can be done once.
+
+    order: the rows as the batches have them, one batch after the other: int32 numbers in the machine's byte order.
+    """
+
+    def __init__(self, order: bytes, batches: Iterator[EncodedBatch]) -> None:
+        self.order = order
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[EncodedBatch]:
+        return self._batches
 
 
 class ColumnEncoder:
@@ -52,28 +71,38 @@ class ColumnEncoder:
         self._batch_records, self._batch_bytes = options.batch_records, options.batch_bytes - HEADER_SIZE
         self._attributes = 0 if options.transactional_id is None else TRANSACTIONAL
 
-    def encode(self, topic: str, rows: pa.RecordBatch, timestamp: int) -> Iterator[EncodedBatch]:
-        """Yield batches with all rows, each partition's in the order of its rows.
+    def encode(self, topic: str, rows: pa.RecordBatch, timestamp: int, partition: int | None = None) -> EncodedRows:
+        """Return batches with all rows, each partition's in the order of its rows.
 
-        rows: columns `value` (binary or string), and optionally `key` (the same), `partition` (int32) and `headers`
-        (list<struct<key: string, value: binary>>). timestamp: of all records, in milliseconds since 1970.
+        rows: columns `value` (binary or string), and optionally `key` (the same), `partition` (int32), `timestamp` and
+        `headers` (list<struct<key: string, value: binary>>). timestamp: of rows without one, in milliseconds since
+        1970. partition: of all rows, in place of the column.
 
         Raises KeyError without a column `value`; ValueError for a header without a key; KafkaError if there is no such
         topic or partition; what `partitions` raises.
         """
-        columns = RowColumns(rows)
+        columns = RowColumns(rows, timestamp, partition)
         count = self._count(topic, columns.partitions)
-        if self._partitioner is not murmur2_partitioner:
+        if count == 1:
+            columns.give_all(0)  # so that rows with a key and those without stay in order
+        elif self._partitioner is not murmur2_partitioner:
             columns.choose(lambda key: self._partitioner(topic, key, count))
         loops = _Plain(columns) if records.speedups is None else _Compiled(columns, records.speedups)
         order, ends = loops.group(count)
-        at = 0
+        return EncodedRows(bytes(order), self._batches(topic, loops, order, ends, timestamp))
+
+    def _batches(
+        self, topic: str, loops: _Compiled | _Plain, order: Any, ends: list[int], timestamp: int
+    ) -> Iterator[EncodedBatch]:
+        at, count = 0, len(ends) - 1
         for partition, end in enumerate(ends):
             while at < end:
                 first, last = at, min(end, at + self._batch_records)
-                encoded, at = loops.encode(order, first, last, self._batch_bytes)
+                encoded, at, base, latest = loops.encode(order, first, last, self._batch_bytes)
+                if not loops.columns.has_timestamps:
+                    base = latest = timestamp
                 batch = make_batch(
-                    encoded, at - first, timestamp, timestamp, compression=self._compression, level=self._level,
+                    encoded, at - first, base, latest, compression=self._compression, level=self._level,
                     attributes=self._attributes,
                 )  # fmt: skip
                 yield EncodedBatch(topic, partition if partition < count else None, batch)
@@ -89,13 +118,43 @@ class ColumnEncoder:
         return self._partitions(topic, found["max"])
 
 
-class RowColumns:
-    """The columns of rows as binary arrays; None for those that are missing."""
+def greatest_partition(rows: pa.RecordBatch) -> int | None:
+    """Return the greatest number in the column `partition`, None without any."""
+    if "partition" not in rows.schema.names:
+        return None
+    import pyarrow.compute  # noqa: PLC0415 - an extra
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
-        """Raises KeyError without a column `value`, ValueError for a header without a key."""
+    greatest: int | None = pyarrow.compute.max(rows.column("partition")).as_py()
+    return greatest
+
+
+def are_few(rows: pa.RecordBatch, partitions: int) -> bool:
+    """Return whether rows are so few for so many partitions that it is cheaper to send them as records."""
+    return bool(rows.num_rows < _FEW_ROWS * partitions)
+
+
+def records_of(topic: str, rows: pa.RecordBatch, partition: int | None = None) -> Iterator[ProducerRecord]:
+    """Yield each row as a record, with or without a time stamp. Arguments and errors as `ColumnEncoder.encode`."""
+    columns = RowColumns(rows, NO_TIMESTAMP, partition)
+    for at, key, value, stamp, headers in columns.fields():
+        yield ProducerRecord(topic, value, key, at, None if stamp == NO_TIMESTAMP else stamp, headers)
+
+
+class RowColumns:
+    """The columns of rows as binary arrays; None for those that are missing.
+
+    timestamps: int64, milliseconds since 1970, without nulls.
+    """
+
+    def __init__(self, rows: pa.RecordBatch, timestamp: int, partition: int | None = None) -> None:
+        """timestamp: of rows without one. partition: of all rows, in place of the column.
+
+        Raises KeyError without a column `value`, ValueError for a header without a key.
+        """
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
+        if not isinstance(rows, pa.RecordBatch):
+            raise TypeError(f"rows are a pyarrow.RecordBatch, not {type(rows).__name__}: send a table's `to_batches()`")
         pair = pa.struct([("key", pa.binary()), ("value", pa.binary())])
         names = rows.schema.names
 
@@ -106,7 +165,10 @@ class RowColumns:
         self.keys = column("key", pa.binary())
         self.values = column("value", pa.binary())
         self.headers = column("headers", pa.list_(pair))
+        self.timestamps = _filled(column("timestamp", pa.timestamp("ms", tz="UTC")), timestamp)
         self.partitions = column("partition", pa.int32())
+        if partition is not None:
+            self.give_all(partition)
         if self.values is None:
             raise KeyError("value")
         if self.headers is not None:
@@ -114,12 +176,23 @@ class RowColumns:
             if found.null_count or found.field("key").null_count:
                 raise ValueError("a header has no key")
 
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether rows have time stamps of their own."""
+        return self.timestamps is not None
+
+    def give_all(self, partition: int) -> None:
+        """Give all rows a partition, in place of the column."""
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+
+        self.partitions = pa.repeat(pa.scalar(partition, pa.int32()), self.rows)
+
     def choose(self, partition_of: Callable[[bytes | None], int | None]) -> None:
         """Choose partitions for rows that have none by their keys."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
-        keys = self._pylist(self.keys)
-        given = self._pylist(self.partitions)
+        keys = _pylist(self.keys, self.rows)
+        given = _pylist(self.partitions, self.rows)
         chosen = [partition_of(key) if each is None else each for each, key in zip(given, keys, strict=True)]
         self.keys_choose = False
         self.partitions = pa.array(chosen, pa.int32())
@@ -127,25 +200,45 @@ class RowColumns:
     #: whether rows without a partition go to that of their key
     keys_choose = True
 
-    def _pylist(self, column: Any) -> list[Any]:
-        return [None] * self.rows if column is None else column.to_pylist()
+    def fields(self) -> Iterator[tuple[int | None, bytes | None, bytes | None, int, list[Header]]]:
+        """Yield partition, key, value, time stamp and headers of each row; the time stamp is -1 without a column."""
+        stamps = [NO_TIMESTAMP] * self.rows if self.timestamps is None else self.timestamps.to_pylist()
+        headers = (
+            [(each["key"].decode(errors="surrogateescape"), each["value"]) for each in row or ()]
+            for row in _pylist(self.headers, self.rows)
+        )
+        columns = (_pylist(each, self.rows) for each in (self.partitions, self.keys, self.values))
+        return zip(*columns, stamps, headers, strict=True)
 
     @cached_property
-    def objects(self) -> list[tuple[int | None, bytes | None, bytes | None, bytes]]:
-        """The partition, key, value and encoded headers of each row."""
-        headers = [
-            encode_headers([(each["key"].decode(errors="surrogateescape"), each["value"]) for each in row or ()])
-            for row in self._pylist(self.headers)
+    def objects(self) -> list[tuple[int | None, bytes | None, bytes | None, int, bytes]]:
+        """The partition, key, value, time stamp and encoded headers of each row."""
+        return [
+            (partition, key, value, stamp, encode_headers(headers))
+            for partition, key, value, stamp, headers in self.fields()
         ]
-        columns = (self._pylist(self.partitions), self._pylist(self.keys), self._pylist(self.values), headers)
-        return list(zip(*columns, strict=True))
+
+
+def _filled(stamps: Any, timestamp: int) -> Any:
+    """Return time stamps as int64, with `timestamp` where there is none: null, or -1 as in a batch."""
+    if stamps is None:
+        return None
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.compute  # noqa: PLC0415
+
+    found = pyarrow.compute.fill_null(stamps.cast(pa.int64()), NO_TIMESTAMP)
+    return pyarrow.compute.if_else(pyarrow.compute.equal(found, NO_TIMESTAMP), timestamp, found)
+
+
+def _pylist(column: Any, rows: int) -> list[Any]:
+    return [None] * rows if column is None else column.to_pylist()
 
 
 class _Compiled:
     """The loops in C."""
 
     def __init__(self, columns: RowColumns, loops: Any) -> None:
-        self._columns = columns
+        self.columns = columns
         self._loops = loops
         headers = columns.headers
         lists = None
@@ -160,16 +253,22 @@ class _Compiled:
             None if pairs is None else _buffers(pairs.field("key")),
             None if pairs is None else _buffers(pairs.field("value")),
         )  # fmt: skip
+        stamps = columns.timestamps
+        self._stamps = None
+        if stamps is not None and len(stamps):
+            self._stamps = memoryview(stamps.buffers()[1])[8 * stamps.offset : 8 * (stamps.offset + len(stamps))]
 
     def group(self, partitions: int) -> tuple[Any, list[int]]:
-        given = self._columns.partitions
+        given = self.columns.partitions
         numbers = None if given is None or not len(given) else (*given.buffers(), given.offset)
-        keys = self._keys if self._columns.keys_choose else None
-        found: tuple[Any, list[int]] = self._loops.group_rows(self._columns.rows, partitions, numbers, keys)
+        keys = self._keys if self.columns.keys_choose else None
+        found: tuple[Any, list[int]] = self._loops.group_rows(self.columns.rows, partitions, numbers, keys)
         return found
 
-    def encode(self, order: Any, first: int, stop: int, most_bytes: int) -> tuple[bytes, int]:
-        found: tuple[bytes, int] = self._loops.encode_rows(order, first, stop, most_bytes, self._records)
+    def encode(self, order: Any, first: int, stop: int, most_bytes: int) -> tuple[bytes, int, int, int]:
+        found: tuple[bytes, int, int, int] = self._loops.encode_rows(
+            order, first, stop, most_bytes, self._records, self._stamps
+        )
         return found
 
 
@@ -181,15 +280,15 @@ class _Plain:
     """The same in Python."""
 
     def __init__(self, columns: RowColumns) -> None:
-        self._columns = columns
+        self.columns = columns
 
     def group(self, partitions: int) -> tuple[Any, list[int]]:
         """Return the rows in the order of their groups, and the end of each: one for each partition, and the rest."""
         groups: list[list[int]] = [[] for _ in range(partitions + 1)]
-        for row, (given, key, _, _) in enumerate(self._columns.objects):
+        for row, (given, key, *_) in enumerate(self.columns.objects):
             if given is not None:
                 group = given
-            elif key is not None and self._columns.keys_choose:
+            elif key is not None and self.columns.keys_choose:
                 group = positive_murmur2(key) % partitions
             else:
                 group = partitions
@@ -200,18 +299,23 @@ class _Plain:
             ends.append(len(group_rows) + (ends[-1] if ends else 0))
         return order, ends
 
-    def encode(self, order: Any, first: int, stop: int, most_bytes: int) -> tuple[bytes, int]:
-        """Encode records of rows, at least one, until they take `most_bytes`. Returns them, and where to go on."""
+    def encode(self, order: Any, first: int, stop: int, most_bytes: int) -> tuple[bytes, int, int, int]:
+        """Encode records of rows, at least one, until they take `most_bytes`.
+
+        Returns them, where to go on, and the first and the latest time stamp.
+        """
         taken: list[tuple[bytes | None, bytes | None, int, bytes]] = []
-        size = 0
+        size, base = 0, self.columns.objects[order[first]][3]
         for row in order[first:stop]:
-            _, key, value, headers = self._columns.objects[row]
-            body = 2 + len(varint(len(taken))) + _sized(key) + _sized(value) + len(headers)
+            _, key, value, stamp, headers = self.columns.objects[row]
+            numbers = len(varint(len(taken))) + len(varint(stamp - base))
+            body = 1 + numbers + _sized(key) + _sized(value) + len(headers)
             size += len(varint(body)) + body
             if taken and size > most_bytes:
                 break
-            taken.append((key, value, 0, headers))
-        return records.encode_records(taken, 0), first + len(taken)
+            taken.append((key, value, stamp, headers))
+        latest = max([each[2] for each in taken])
+        return records.encode_records(taken, base), first + len(taken), base, latest
 
 
 def _sized(data: bytes | None) -> int:

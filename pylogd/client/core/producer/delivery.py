@@ -1,9 +1,18 @@
-"""The result of a record, as all faces have it."""
+"""The results of records, as all faces have them."""
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import TypeVar, overload
+
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.errors import PylogdError
+
+D = TypeVar("D", bound="Outcome")
 
 
 class Outcome:
@@ -56,3 +65,38 @@ class Outcome:
         """
         result = self.batch.result
         return -1 if result is None or result.base_offset < 0 else result.base_offset + self.index
+
+
+class Deliveries(Sequence[D]):
+    """The deliveries of rows that were sent as columns, in the order of the rows. Each is made when it is asked for."""
+
+    def __init__(self, deliver: Callable[[Batch, int], D], batches: Sequence[Batch], order: bytes) -> None:
+        """deliver: makes a delivery of a batch and an index in it. order: see `columns.EncodedRows`."""
+        self._deliver = deliver
+        self._batches = batches
+        self._ends = list(accumulate(batch.count for batch in batches))
+        self._order = order
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, row: int) -> D: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[D]: ...
+
+    def __getitem__(self, row: int | slice) -> D | list[D]:
+        if isinstance(row, slice):
+            return [self[each] for each in range(*row.indices(len(self)))]
+        position = self._positions[row]
+        at = bisect_right(self._ends, position)
+        return self._deliver(self._batches[at], position - (self._ends[at - 1] if at else 0))
+
+    @cached_property
+    def _positions(self) -> array[int]:
+        """Where each row is in the batches, one after the other."""
+        found = array("i", bytes(len(self._order)))
+        for position, row in enumerate(array("i", self._order)):
+            found[row] = position
+        return found

@@ -22,7 +22,10 @@ _log = logging.getLogger("pylogd.client.producer")
 
 
 class ProducerHooks:
-    """The interceptors, serializers and callbacks of one producer. `prepares`: whether `prepare` does anything."""
+    """The interceptors, serializers and callbacks of one producer.
+
+    prepares: whether `prepare` does anything. intercepts: whether it does for records that are not serialized.
+    """
 
     def __init__(self, options: ProducerOptions) -> None:
         """Take them from a producer's options."""
@@ -32,7 +35,8 @@ class ProducerHooks:
         self._on_send = overridden(interceptors, ProducerInterceptor, "on_send")
         self._on_acknowledgement = overridden(interceptors, ProducerInterceptor, "on_acknowledgement")
         self._on_close = overridden(interceptors, ProducerInterceptor, "close")
-        self.prepares = bool(self._serializer or self._on_send or self._on_acknowledgement)
+        self.intercepts = bool(self._on_send or self._on_acknowledgement)
+        self.prepares = bool(self._serializer) or self.intercepts
 
     def prepare(self, record: ProducerRecord, *, serialize: bool = True) -> ProducerRecord:
         """Return a record as it is to be sent. `serialize=False`: its key and value are bytes already.
@@ -82,6 +86,7 @@ class ProducerHooks:
                 listener(result if delivery is None else delivery)
             except Exception:
                 _log.exception("on_delivery failed for a record of %s", result.partition)
+        batch.listeners = []  # whose deliveries refer to the batch: else only the garbage collector frees both
 
     def close(self) -> None:
         """Tell the interceptors that the producer was closed."""

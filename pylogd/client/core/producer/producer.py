@@ -379,7 +379,7 @@ class ProducerCore:
 
         def answered(response: Any, now: float) -> None:
             with self._guard:
-                self._measure(call, batches)
+                self._measure(request)
                 self._ended(request)
                 if not self._stopped:
                     for error in complete(self.queue, by_partition, response, None, now):
@@ -387,13 +387,14 @@ class ProducerCore:
 
         def failed(error: PylogdError, now: float) -> None:
             with self._guard:
+                was_sent = request.call is not None and request.call.sent
                 self._ended(request)
                 if not self._stopped:
                     self._metadata.note(error)
                     for batch in batches:
-                        (self.queue.failed if call.sent else self.queue.unsent)(batch, error, now)
+                        (self.queue.failed if was_sent else self.queue.unsent)(batch, error, now)
 
-        call = Call(
+        call = request.call = Call(
             ProduceRequest, build, answered, failed, options.request_timeout, request.node, PURPOSE,
             highest=highest_version(ids, until), expect_reply=options.required_acks != 0,
         )  # fmt: skip
@@ -401,13 +402,16 @@ class ProducerCore:
         self.in_flight += 1
         return call
 
-    def _measure(self, call: Call, batches: Sequence[Batch]) -> None:
+    def _measure(self, request: BatchRequest) -> None:
         """Record a request that was answered, and how long its batches had waited before it."""
+        assert request.call is not None
+        sent_at, batches = request.call.sent_at, request.batches
         timeout = self.options.delivery_timeout  # from a batch's first record to its deadline
-        waited = [call.sent_at - (batch.deadline - timeout) for batch in batches if batch.error is None]
+        waited = [sent_at - (batch.deadline - timeout) for batch in batches if batch.error is None]
         self.meters.sent(sum(batch.count for batch in batches), waited)
 
     def _ended(self, request: BatchRequest) -> None:
+        request.call = None  # which refers to the request: else only the garbage collector frees them, and the batches
         self._in_flight[request.node] -= 1
         self.in_flight -= 1
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.call import Call
 from pylogd.client.core.errors import DeliveryFailed, DeliveryTimedOut, is_retriable
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
@@ -61,10 +62,11 @@ class PartitionQueue:
 
 @dataclass(slots=True)
 class BatchRequest:
-    """The batches of one request to a broker: at most one of each partition."""
+    """The batches of one request to a broker: at most one of each partition. call: until its outcome."""
 
     node: int
     batches: list[Batch]
+    call: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)

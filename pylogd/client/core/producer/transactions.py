@@ -285,13 +285,14 @@ class Transactions:
     ) -> Call:
         """Return a call of `message`, or of what that makes for a version, and of `done` if no code is an error."""
         self._in_flight = True
+        kind = api or type(message)
 
         def answered(response: Any, now: float) -> None:
             with self._guard:
                 self._in_flight = False
                 errors = [error_for(code) for code in codes(response) if code]
                 if errors:
-                    self._refused(call, errors, now)
+                    self._refused(kind, endpoint, errors, now)
                 else:
                     self._backoff.reset()
                     self._concurrent.reset()
@@ -307,11 +308,10 @@ class Transactions:
                     self._fail(error)
 
         build = message if api is not None else lambda _: message
-        call = Call(
-            api or type(message), build, answered, failed, self._request_timeout, endpoint,
-            "" if endpoint is None else PURPOSE, highest=highest,
+        return Call(
+            kind, build, answered, failed, self._request_timeout, endpoint, "" if endpoint is None else PURPOSE,
+            highest=highest,
         )  # fmt: skip
-        return call
 
     def _find_call(self, key_type: int, key: str) -> Call:
         def found(response: Any) -> None:
@@ -416,20 +416,18 @@ class Transactions:
     def _finalized_level(self) -> int:
         return 2 if self._features().get(requests.FEATURE, 0) >= 2 else 1
 
-    def _refused(self, call: Call, errors: list[ErrorCode], now: float) -> None:
-        """Do what the gravest of the error codes in an answer asks for."""
-        actions = {
-            code: action_for(code, call.api, self.state, confirmed=self._confirmed) for code in errors
-        }  # fmt: skip
+    def _refused(self, api: type[Any], endpoint: Endpoint | None, errors: list[ErrorCode], now: float) -> None:
+        """Do what the gravest of the error codes in the answer of an endpoint asks for."""
+        actions = {code: action_for(code, api, self.state, confirmed=self._confirmed) for code in errors}
         order = list(Action)
         code = max(actions, key=lambda code: order.index(actions[code]))
         action, error = actions[code], KafkaError(code)
         if action is Action.FIND:
-            self._forget(call.target)
+            self._forget(endpoint)
         if action in (Action.RETRY, Action.FIND):
             pauses = self._concurrent if code is ErrorCode.CONCURRENT_TRANSACTIONS else self._backoff
             self._not_before = now + pauses.next()
-        elif action is Action.ABORT and self.state is _State.ABORTING and call.api is EndTxnRequest:
+        elif action is Action.ABORT and self.state is _State.ABORTING and api is EndTxnRequest:
             self._renew = True
             self._ended()  # the coordinator knows nothing that could be aborted
         elif action is Action.ABORT:
