@@ -42,10 +42,16 @@ class RegistryApi:
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, str] | None = None) -> Any:
         """Return the answer to a GET, or to a POST of a body. path: quoted. Raises SchemaRegistryError."""
+        return self.send("GET" if body is None else "POST", path, body, query)
+
+    def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, str] | None = None
+    ) -> Any:
+        """Return the answer to a request of that HTTP method. path: quoted. Raises SchemaRegistryError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
         url = self._access.url + path + ("?" + urllib.parse.urlencode(query) if query else "")
-        request = urllib.request.Request(url, data, headers)
+        request = urllib.request.Request(url, data, headers, method=method)
         try:
             with self._access.open(request, self._timeout) as reply:
                 return json.loads(read_body(reply, _MOST_BYTES))

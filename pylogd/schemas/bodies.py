@@ -2,7 +2,8 @@
 
 A body that is too large is answered with 413 at once. What the client still sends is received and dropped for a while,
 so that it can read the answer, and then the connection is closed. A request that is not there in time, headers and
-body, ends its connection, however regularly its bytes come.
+body, ends its connection, however regularly its bytes come. Connections are bounded in number: one too many is answered
+with 503 and closed; if many are, further ones are closed without an answer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final
 
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
@@ -27,6 +30,9 @@ log = Logger()
 MOST_BODY_BYTES: Final = 1 << 20
 #: The largest sum of all bodies that are being received.
 MOST_BODIES_BYTES: Final = 64 << 20
+#: The most connections at a time, and the most of those that are being refused.
+MOST_CONNECTIONS: Final = 4000
+_MOST_REFUSED: Final = 100
 #: How much of a refused body is received and dropped before the connection is aborted.
 _MOST_DROPPED_BYTES: Final = 16 << 20
 _DROP_SECONDS: Final = 5.0
@@ -113,13 +119,73 @@ class BoundedRequest(Request):
         self._held = 0
 
 
+class _CountedChannel(DeadlineChannel):
+    """A connection that its site counts."""
+
+    _counted = False
+
+    def connectionMade(self) -> None:
+        """Count the connection."""
+        self._counted = True
+        self.factory.connections += 1
+        super().connectionMade()  # type: ignore[no-untyped-call]
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Count it no more."""
+        if self._counted:
+            self._counted = False
+            self.factory.connections -= 1
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+
+class _Refusal(Protocol):
+    """A connection that is one too many: it is told so, whatever it asks for, and closed."""
+
+    _BODY: Final = b"too many connections; try again later\n"
+
+    def __init__(self, site: BoundedSite) -> None:
+        self._site = site
+        self._closing: Any = None
+
+    def connectionMade(self) -> None:
+        """Answer, and close."""
+        self._site.refused += 1
+        transport: Any = self.transport
+        transport.write(
+            b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\n"
+            b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n\r\n%b" % (len(self._BODY), self._BODY)
+        )
+        self._closing = self._site.reactor.callLater(_DROP_SECONDS, transport.abortConnection)
+        transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Count it no more."""
+        self._site.refused -= 1
+        if self._closing.active():
+            self._closing.cancel()
+
+
 class BoundedSite(Site):
-    """The factory of connections with bounded requests. `held`: the bytes of all bodies that are held at present."""
+    """The factory of connections with bounded requests, which are bounded in number.
+
+    held: the bytes of all bodies that are held at present. connections: how many are open. refused: how many more are
+    open because they have to read that they are refused.
+    """
 
     noisy = False
-    protocol: Any = DeadlineChannel
+    protocol: Any = _CountedChannel
 
     def __init__(self, resource: Resource | None, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
         super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]
         self.displayTracebacks = False
         self.held = 0
+        self.connections = 0
+        self.refused = 0
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """Return what handles a new connection; None to close it at once."""
+        if self.connections < MOST_CONNECTIONS:
+            return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
+        if not self.refused:
+            log.warn("Refusing connections: there are {count} already", count=self.connections)
+        return _Refusal(self) if self.refused < _MOST_REFUSED else None

@@ -120,6 +120,12 @@ class InvalidSubject(RegistryError):
     status, code = 422, 42208
 
 
+class SchemaTooLarge(RegistryError):
+    """The topic does not accept so large a record (`max.message.bytes`)."""
+
+    status, code = 422, 42209
+
+
 class InvalidRuleSet(RegistryError):
     """The metadata or the rules of a schema have a wrong form."""
 

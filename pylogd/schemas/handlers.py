@@ -13,9 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
+from pylogd import __version__
 from pylogd.schemas.api_request import ApiRequest
 from pylogd.schemas.checking import SchemaChecker
 from pylogd.schemas.contexts import WILDCARD, context_named
+from pylogd.schemas.contracts import rule_types
 from pylogd.schemas.errors import (
     IncompatibleSchema,
     InvalidSchema,
@@ -63,8 +65,9 @@ class Route(NamedTuple):
 class Handlers:
     """The handlers, for one registry."""
 
-    def __init__(self, store: SchemaStore, checker: SchemaChecker) -> None:
-        self._store = store
+    def __init__(self, store: SchemaStore, checker: SchemaChecker, group: str = "") -> None:
+        """group: that in which registries elect their leader, which names them all."""
+        self._store, self._group = store, group
         self._checker = checker
         self._registry: Registry = store.registry
         self._reader = SchemaReader(self._registry, checker)
@@ -73,7 +76,10 @@ class Handlers:
         """Return the table of all routes."""
         reads: list[tuple[str, str, Handler]] = [
             ("GET", "/", lambda _: {}),
-            ("GET", "/contexts", lambda request: request.page(self._registry.contexts())),
+            ("POST", "/", lambda _: {}),
+            ("GET", "/v1/metadata/id", self._cluster_id),
+            ("GET", "/v1/metadata/version", lambda _: {"version": __version__}),
+            ("GET", "/contexts", self._contexts),
             ("GET", "/subjects", self._subjects),
             ("POST", _SUBJECT, self._look_up),
             ("GET", _SUBJECT + "/versions", self._versions),
@@ -117,6 +123,14 @@ class Handlers:
         subject = request.subject()
         return self._registry.settings(subject).alias or subject
 
+    async def _cluster_id(self, _: ApiRequest) -> dict[str, Any]:
+        clusters = {"kafka-cluster": await self._store.cluster_id(), "schema-registry-cluster": self._group}
+        return {"scope": {"path": [], "clusters": clusters}, "id": ""}
+
+    def _contexts(self, request: ApiRequest) -> Sequence[str]:
+        start = request.text("contextPrefix")
+        return request.page([context for context in self._registry.contexts() if context.startswith(start)])
+
     # Subjects and versions -----------------------------------------------------------------------------------------
 
     def _subjects(self, request: ApiRequest) -> Sequence[str]:
@@ -125,8 +139,12 @@ class Handlers:
         return request.page(self._registry.subjects(deleted=request.flag("deleted"), only=only, start=start))
 
     def _versions(self, request: ApiRequest) -> Sequence[int]:
-        subject, only = self._subject(request), request.flag("deletedOnly")
-        return request.page(self._registry.versions(subject, deleted=request.flag("deleted"), only=only))
+        subject, only, signed = self._subject(request), request.flag("deletedOnly"), request.flag("deletedAsNegative")
+        if not signed:
+            return request.page(self._registry.versions(subject, deleted=request.flag("deleted"), only=only))
+        live = set(self._registry.versions(subject)) if self._registry.has_subject(subject) else set()
+        found = self._registry.versions(subject, deleted=True)
+        return request.page([number if number in live else -number for number in found])
 
     def _found(self, request: ApiRequest, *, deleted: bool = False) -> Any:
         deleted = deleted or request.flag("deleted")
@@ -160,9 +178,13 @@ class Handlers:
         definitions = self._registry.definitions(subject, schema)
         return str(await self._checker.render(request.client, schema.kind, definitions, form))
 
-    async def _read(self, request: ApiRequest, subject: str) -> Schema:
-        normalize = request.flag("normalize")
-        return await self._reader.read(request.client, subject, request.document(), normalize=normalize)
+    async def _read(self, request: ApiRequest, subject: str, *, fill: bool = False) -> Schema:
+        """Return the schema of a request. fill: one without a text is that of the subject's last version."""
+        normalize, document = request.flag("normalize"), request.document()
+        last = self._registry.latest(subject) if fill and not document.get("schema") else None
+        if last is not None:
+            document = {**last.schema.members(), **{name: document.get(name) for name in ("metadata", "ruleSet")}}
+        return await self._reader.read(request.client, subject, document, normalize=normalize)
 
     async def _look_up(self, request: ApiRequest) -> dict[str, Any]:
         subject = self._subject(request)
@@ -179,12 +201,12 @@ class Handlers:
         subject, wanted = self._subject(request), request.number("id")
         if request.number("version") is not None:
             return None
-        found = self._registry.find(subject, await self._read(request, subject))
+        found = self._registry.registered(subject, await self._read(request, subject, fill=True))
         return None if found is None or wanted not in (None, found.id) else _made(found)
 
     async def _register(self, request: ApiRequest) -> dict[str, Any]:
         wanted, number, subject = request.number("id"), request.number("version"), self._subject(request)
-        schema = await self._read(request, subject)
+        schema = await self._read(request, subject, fill=True)
         passed: Comparison | None = None
 
         def work() -> tuple[dict[str, Any], list[TopicRecord]]:
@@ -221,8 +243,9 @@ class Handlers:
 
     def _schemas(self, request: ApiRequest) -> Sequence[dict[str, Any]]:
         start, deleted = request.start(WILDCARD), request.flag("deleted")
-        found = self._registry.listed(start=start, deleted=deleted, latest=request.flag("latestOnly"))
-        return documents(request.page(found))
+        aliases, kind = request.flag("aliases"), request.text("ruleType")
+        found = self._registry.listed(start=start, deleted=deleted, latest=request.flag("latestOnly"), aliases=aliases)
+        return documents(request.page([each for each in found if not kind or kind in rule_types(each.schema)]))
 
     async def _schema(self, request: ApiRequest) -> dict[str, Any]:
         subject = request.subject_of_id()

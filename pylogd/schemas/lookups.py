@@ -5,10 +5,12 @@ Must not know: HTTP, brokers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pylogd.schemas.contexts import DEFAULT, EVERY, WILDCARD, QualifiedSubject, beside, context_of, prefix
+from pylogd.schemas.contracts import completed
 from pylogd.schemas.errors import (
     ConfigNotFound,
     InvalidSchema,
@@ -47,14 +49,10 @@ class Lookups(RegistryState):
 
         start: what they begin with: `:.context:` for a context, `:*:` and a text for all contexts.
         """
-        every = start.startswith(WILDCARD)
-        begin = start.removeprefix(WILDCARD) if every else start
         found = []
         for name, versions in self._subjects.items():
-            text = QualifiedSubject.of(name).subject if every else name
-            outside = not every and not begin and context_of(name) != DEFAULT
             live = any(not version.deleted for version in versions.values())
-            if text.startswith(begin) and not outside and ((not live) if only else (live or deleted)):
+            if _begins(name, start) and ((not live) if only else (live or deleted)):
                 found.append(name)
         return sorted(found)
 
@@ -108,10 +106,20 @@ class Lookups(RegistryState):
                 return found
         raise SchemaNotFound("Schema not found")
 
-    def listed(self, *, start: str, deleted: bool, latest: bool) -> list[Version]:
-        """Return the versions of all subjects that begin with `start`. latest: only each subject's last."""
+    def listed(self, *, start: str, deleted: bool, latest: bool, aliases: bool = False) -> list[Version]:
+        """Return the versions of all subjects that begin with `start`. latest: only each subject's last.
+
+        aliases: of subjects, too, that another one that begins with `start` is an alias of.
+        """
+        subjects = self.subjects(deleted=deleted, start=start)
+        if aliases:
+            meant = {
+                each.alias for name, each in self._settings.items()
+                if each.alias is not None and name is not None and _begins(name, start)
+            }  # fmt: skip
+            subjects = sorted({*subjects, *(name for name in meant if self.has_subject(name, deleted=deleted))})
         found = []
-        for subject in self.subjects(deleted=deleted, start=start):
+        for subject in subjects:
             numbers = self.versions(subject, deleted=deleted)
             found += [self._subjects[subject][number] for number in (numbers[-1:] if latest else numbers)]
         return found
@@ -119,20 +127,26 @@ class Lookups(RegistryState):
     def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
         """Return the newest version of a subject that has this schema, or None.
 
-        A schema without metadata and rules is also found if it has those of the last version.
+        A schema is also found by what registering it would make of it: with inherited metadata and rules.
         """
-        for identity in dict.fromkeys((schema.identity, self.inheriting(subject, schema).identity)):
+        return self._first(subject, (schema, self.completing(subject, schema)), deleted=deleted)
+
+    def registered(self, subject: str, schema: Schema) -> Version | None:
+        """Return the version that registering a schema has made already, or None."""
+        whole = self.completing(subject, schema)
+        return self._first(subject, (whole,) if self.settings(subject).completes else (schema, whole), deleted=False)
+
+    def _first(self, subject: str, schemas: Sequence[Schema], *, deleted: bool) -> Version | None:
+        for identity in dict.fromkeys(each.identity for each in schemas):
             for _, version in sorted(self._subjects.get(subject, {}).items(), reverse=True):
                 if (deleted or not version.deleted) and version.schema.identity == identity:
                     return version
         return None
 
-    def inheriting(self, subject: str, schema: Schema) -> Schema:
-        """Return a schema with the metadata and rules of the subject's last version, if it has none itself."""
+    def completing(self, subject: str, schema: Schema, number: int | None = None) -> Schema:
+        """Return a schema with the metadata and rules that it is registered with. number: see `contracts.completed`."""
         last = self.latest(subject)
-        if schema.extras or last is None or not last.schema.extras:
-            return schema
-        return Schema(schema.text, schema.references, schema.kind, last.schema.extras)
+        return completed(schema, None if last is None else last.schema, self.settings(subject), number)
 
     # Schemas -------------------------------------------------------------------------------------------------------
 
@@ -242,16 +256,12 @@ class Lookups(RegistryState):
 
     def settings(self, subject: str | None = None) -> Settings:
         """Return the settings that hold for a subject: its own, then its context's, then the registry's."""
-        found = Settings()
-        for each in _scopes(subject):
-            found = found.over(self._settings.get(each, Settings()))
-        found = found.over(self._default)
+        scopes = [self._settings[each] for each in _scopes(subject) if each in self._settings]
+        found = replace(scopes[0], alias=None) if scopes else Settings()
+        for each in scopes[1:]:
+            found = found.over(each)
         own = self._settings.get(subject)
-        return (
-            found
-            if own is None or own.alias is None
-            else Settings(found.level, found.normalize, own.alias, found.group)
-        )
+        return replace(found.over(self._default), alias=None if own is None else own.alias)
 
     def own_settings(self, subject: str | None) -> Settings:
         """Return the settings of a subject alone, of the registry for None. Raises ConfigNotFound."""
@@ -272,6 +282,13 @@ class Lookups(RegistryState):
         if found is None and subject not in (None, EVERY):
             raise ModeNotFound(f"Subject '{subject}' does not have subject-level mode configured")
         return found or Mode.READWRITE
+
+
+def _begins(subject: str, start: str) -> bool:
+    """Return whether a subject begins with a text, which says the context as in `Lookups.subjects`."""
+    if start.startswith(WILDCARD):
+        return QualifiedSubject.of(subject).subject.startswith(start.removeprefix(WILDCARD))
+    return subject.startswith(start) and (bool(start) or context_of(subject) == DEFAULT)
 
 
 def _scopes(subject: str | None) -> list[str | None]:

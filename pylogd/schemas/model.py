@@ -110,13 +110,18 @@ class Schema:
         text = json.dumps([*self.identity[:2], [each.as_json() for each in self.references], self.extras])
         return str(UUID(bytes=hashlib.md5(text.encode(), usedforsecurity=False).digest()))
 
+    @property
+    def contract(self) -> dict[str, Any]:
+        """Its metadata and rules (`metadata`, `ruleSet`), those that it has."""
+        found: dict[str, Any] = json.loads(self.extras) if self.extras else {}
+        return found
+
     def members(self) -> dict[str, Any]:
         """Return the members that a schema has in the API and in the topic, without those of default value."""
         document: dict[str, Any] = {} if self.kind == AVRO else {"schemaType": self.kind}
         if self.references:
             document["references"] = [reference.as_json() for reference in self.references]
-        if self.extras:
-            document.update(json.loads(self.extras))
+        document.update(self.contract)
         document["schema"] = self.text
         return document
 
@@ -134,11 +139,23 @@ def _without_comments(text: str) -> str:
 
 def extras_of(document: Mapping[str, Any]) -> str:
     """Return the metadata and rules of a request or a record, as JSON. Raises InvalidRuleSet for other values."""
-    found = {name: document[name] for name in ("metadata", "ruleSet") if document.get(name)}
-    for name, value in found.items():
-        if not isinstance(value, dict):
-            raise InvalidRuleSet(f"{name} must be an object")
+    found = {name: contract_of(document, name) for name in ("metadata", "ruleSet") if document.get(name)}
     return json.dumps(found, sort_keys=True, separators=(",", ":")) if found else ""
+
+
+def contract_of(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return metadata or rules that a document has by a name. Raises InvalidRuleSet for what has another form."""
+    found = document[name]
+    if not isinstance(found, dict):
+        raise InvalidRuleSet(f"{name} must be an object")
+    for part, kind, items in _CONTRACT:
+        value = found.get(part)
+        if value is not None and not isinstance(value, kind):
+            raise InvalidRuleSet(f"{name}: {part} must be {'an object' if kind is dict else 'a list'}")
+        entries: list[Any] = value if isinstance(value, list) else []
+        if items is not None and not all(isinstance(each, items) for each in entries):
+            raise InvalidRuleSet(f"{name}: {part} must have {'objects' if items is dict else 'strings'}")
+    return found
 
 
 def references_of(document: Mapping[str, Any]) -> tuple[Reference, ...]:
@@ -147,6 +164,13 @@ def references_of(document: Mapping[str, Any]) -> tuple[Reference, ...]:
         Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
         for each in document.get("references") or ()
     )
+
+
+#: The parts of metadata and rules: name, type, and the type of the items of a list.
+_CONTRACT: Final[tuple[tuple[str, type, type | None], ...]] = (
+    ("tags", dict, None), ("properties", dict, None), ("sensitive", list, str),
+    ("migrationRules", list, dict), ("domainRules", list, dict), ("encodingRules", list, dict),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

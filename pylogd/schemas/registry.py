@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from pylogd.schemas.contexts import DEFAULT, context_of, prefix
+from pylogd.schemas.contracts import notes_version
 from pylogd.schemas.errors import (
     ConfigNotFound,
     ContextNotEmpty,
@@ -63,7 +64,7 @@ class Registry(Lookups):
         Raises NotCompared if another comparison is necessary, InvalidSchema for a version that is not the next one, and
         OperationNotPermitted if the mode forbids it.
         """
-        known = self.find(subject, schema)
+        known = self.registered(subject, schema)
         if known is not None and schema_id in (None, known.id) and number in (None, known.version):
             return known, []
         mode, context = self._check_writable(subject), context_of(subject)
@@ -77,7 +78,9 @@ class Registry(Lookups):
                 raise _wrong_mode(subject, "not in import mode")
             if number not in (None, following):
                 raise InvalidSchema("Version is not one more than previous version")
-            schema = self.inheriting(subject, schema)
+            schema = self.completing(subject, schema)
+            if number is not None or notes_version(schema):
+                schema = self.completing(subject, schema, following)
             needed = self.comparison(subject, schema)
             if needed is not None and needed != passed:
                 raise NotCompared(needed)

@@ -96,7 +96,7 @@ class SchemaRegistryService:
         bound: Any = self._port.getHost()
         self.address = (bound.host, bound.port)
         self._election = self._make_election()
-        handlers = Handlers(self._store, self._checker)
+        handlers = Handlers(self._store, self._checker, self._membership.group)
         site.resource = SchemaRegistryResource(handlers, self._authenticator, self._election, self._forwarder)
         self._election.start()
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from pylogd.schemas.errors import InvalidRequest
-from pylogd.schemas.model import Compatibility
+from pylogd.schemas.model import Compatibility, contract_of
 
 _TEXTS: Final = {"alias": "alias", "compatibilityGroup": "group"}
+_CONTRACTS: Final = {
+    "defaultMetadata": "default_metadata", "overrideMetadata": "override_metadata",
+    "defaultRuleSet": "default_rule_set", "overrideRuleSet": "override_rule_set",
+}  # fmt: skip
+#: What a narrower scope does not inherit, if it has settings of its own.
+_OWN: Final = ("alias", *_CONTRACTS.values())
 #: Settings of Confluent's registry that this one does not have.
-_MISSING: Final = (
-    "aliasForDeks", "compatibilityPolicy", "defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet",
-    "validateFields", "validateNewSchemas", "validateRules",
-)  # fmt: skip
+_MISSING: Final = ("aliasForDeks", "compatibilityPolicy", "validateFields", "validateNewSchemas", "validateRules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +26,34 @@ class Settings:
 
     alias: the subject that requests for this one are for. normalize: whether all schemas are registered normalized.
     group: the name of a property of metadata: versions are compatible with those that have the same value of it.
+    default_metadata and others: what schemas are registered with; see `contracts.completed`.
     """
 
     level: Compatibility | None = None
     normalize: bool | None = None
     alias: str | None = None
     group: str | None = None
+    default_metadata: Mapping[str, Any] | None = None
+    override_metadata: Mapping[str, Any] | None = None
+    default_rule_set: Mapping[str, Any] | None = None
+    override_rule_set: Mapping[str, Any] | None = None
+
+    @property
+    def completes(self) -> bool:
+        """Whether schemas are registered with metadata or rules of the settings."""
+        return any(getattr(self, name) for name in _CONTRACTS.values())
 
     def as_json(self, level: str) -> dict[str, Any]:
         """Return them as JSON, the compatibility level by the name `level`."""
-        document: dict[str, Any] = {name: getattr(self, mine) for name, mine in _TEXTS.items()}
+        document: dict[str, Any] = {name: getattr(self, mine) for name, mine in (_TEXTS | _CONTRACTS).items()}
         document |= {"normalize": self.normalize, level: None if self.level is None else self.level.value}
         return {name: value for name, value in document.items() if value is not None}
 
     def changed(self, document: Mapping[str, Any], level: str) -> Settings:
-        """Return them with the changes of a request or a record. Raises InvalidCompatibility or InvalidRequest."""
+        """Return them with the changes of a request or a record.
+
+        Raises InvalidCompatibility, InvalidRuleSet or InvalidRequest.
+        """
         found = self
         if document.get(level) is not None:
             found = replace(found, level=Compatibility.named(document[level]))
@@ -50,11 +66,15 @@ class Settings:
                 if not isinstance(document[name], str):
                     raise InvalidRequest(f"{name} must be a string")
                 found = replace(found, **{mine: document[name] or None})
+        for name, mine in _CONTRACTS.items():
+            if document.get(name) is not None:
+                changes: dict[str, Any] = {mine: contract_of(document, name) or None}
+                found = replace(found, **changes)
         return found
 
     def over(self, general: Settings) -> Settings:
-        """Return these settings, with those of `general` where none is set."""
-        names = [each.name for each in fields(self) if each.name != "alias"]
+        """Return these settings, with those of `general` where none is set that narrower scopes inherit."""
+        names = [each.name for each in fields(self) if each.name not in _OWN]
         return replace(self, **{name: getattr(general, name) for name in names if getattr(self, name) is None})
 
 

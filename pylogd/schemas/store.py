@@ -25,7 +25,7 @@ from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster, Consumer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.schemas.appending import FIRST, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
-from pylogd.schemas.errors import StoreTimedOut
+from pylogd.schemas.errors import SchemaTooLarge, StoreTimedOut
 from pylogd.schemas.model import TopicRecord
 from pylogd.schemas.registry import TAKEOVER, Registry
 
@@ -36,6 +36,8 @@ _RETRY_SECONDS = 1.0
 _REPLICAS = 3
 #: How long to wait for the record of another service that appended first, before taking over the topic.
 _FOREIGN_SECONDS = 1.0
+#: A record is larger than the topic, or the broker, accepts.
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class SchemaStore:
@@ -95,6 +97,14 @@ class SchemaStore:
         except PylogdError as error:
             raise StoreTimedOut(f"the schemas topic can't be read: {error}") from error
 
+    async def cluster_id(self) -> str | None:
+        """Return the id of the brokers' cluster, None if it has none. Raises StoreTimedOut."""
+        try:
+            found = await Admin(self._cluster).describe_cluster()
+            return found.cluster_id
+        except PylogdError as error:
+            raise StoreTimedOut(f"the cluster can't be described: {error}") from error
+
     def change(self, work: Callable[[], tuple[Any, list[TopicRecord]]]) -> defer.Deferred[Any]:
         """Write the records that `work` returns. The Deferred fires with its result once they are applied.
 
@@ -122,6 +132,8 @@ class SchemaStore:
             await self._catch_up(sequence)
             return False
         except PylogdError as error:
+            if isinstance(error, KafkaError) and error.code in _TOO_LARGE:
+                raise SchemaTooLarge("Write failed because schema is too large") from error
             raise StoreTimedOut(f"the change could not be written: {error}") from error
         await self._wait_for(offset + len(records))
         if (

@@ -1,4 +1,4 @@
-"""Why messages can't be put into a table's columns."""
+"""Why messages can't be put into a table's columns, or be read or written as JSON."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ class UnknownSchema(PylogdError):
 
 class Misfit(PylogdError, ValueError):
     """A message does not match its schema, or one of its values does not fit its column."""
+
+
+class NotDecoded(PylogdError):
+    """A message that can't be read by its schema."""
+
+
+class NotEncoded(PylogdError):
+    """A value that can't be written by a schema."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.schema_registry import Schema as ConfluentSchema
 from confluent_kafka.schema_registry import SchemaRegistryClient as ConfluentClient
@@ -22,7 +23,9 @@ from confluent_kafka.schema_registry.avro import AvroSerializer as ConfluentSeri
 from confluent_kafka.schema_registry.error import SchemaRegistryError as ConfluentError
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from pylogd.client import Consumer
+from pylogd import __version__
+from pylogd.cli.main import pylogd
+from pylogd.client import Admin, Consumer
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, NotAvro, SchemaRegistryClient, SchemaRegistryError
 from tests.integration.conftest import StartBroker
@@ -229,7 +232,8 @@ REFUSED: list[tuple[str, str, Any, int, int, str | None]] = [
     ("GET", "/schemas/ids/7/versions", None, 404, 40403, None),
     ("GET", "/schemas/ids/x", None, 404, 404, "HTTP 404 Not Found"),
     ("PUT", "/config", {"compatibility": "SIDEWAYS"}, 422, 42203, LEVELS),
-    ("PUT", "/config", {"overrideMetadata": {}}, 422, 422, None),
+    ("PUT", "/config", {"validateFields": True}, 422, 422, None),
+    ("PUT", "/config", {"overrideMetadata": {"tags": []}}, 422, 42210, None),
     ("GET", "/config/a", None, 404, 40408, "Subject 'a' does not have subject-level compatibility configured"),
     ("DELETE", "/config/a", None, 404, 40401, "Subject 'a' not found."),
     ("GET", "/mode/a", None, 404, 40409, "Subject 'a' does not have subject-level mode configured"),
@@ -321,6 +325,7 @@ def test_lists_in_pages_metadata_and_deleted_versions(registry: RegistryProcess)
     assert ask(f"{subjects}/s/versions") == (200, [2, 3])
     assert ask(f"{subjects}/s/versions?deleted=true") == (200, [1, 2, 3])
     assert ask(f"{subjects}/s/versions?deletedOnly=true") == (200, [1])
+    assert ask(f"{subjects}/s/versions?deletedAsNegative=true") == (200, [-1, 2, 3])
     assert ask(f"{subjects}/t/versions", "POST", {"schema": '"int"'})[0] == 200
     assert ask(f"{subjects}/t", "DELETE") == (200, [1])
     assert ask(f"{subjects}?deletedOnly=true") == (200, ["t"])
@@ -330,6 +335,34 @@ def test_lists_in_pages_metadata_and_deleted_versions(registry: RegistryProcess)
     assert ask(f"{url}/schemas/types") == (200, ["AVRO", "JSON", "PROTOBUF"])
     assert ask(f"{url}/config/a", "PUT", {"alias": "s", "normalize": True})[1] == {"alias": "s", "normalize": True}
     assert ask(f"{subjects}/a/versions") == (200, [2, 3]), "an alias of s"
+    assert ask(f"{url}/schemas?subjectPrefix=a") == (200, [])
+    assert [each["version"] for each in ask(f"{url}/schemas?subjectPrefix=a&aliases=true")[1]] == [2, 3]
+
+
+def test_metadata_and_rules_of_settings(registry: RegistryProcess) -> None:
+    url, versions = registry.url, f"{registry.url}/subjects/s/versions"
+    settings = {"defaultMetadata": {"properties": {"owner": "ada"}}}
+    assert ask(f"{url}/config/s", "PUT", settings) == (200, settings)
+    assert ask(f"{url}/config/s")[1] == {**settings, "compatibilityLevel": "BACKWARD"}
+    assert made(ask(versions, "POST", {"schema": '"int"'})) == (200, 1, 1)
+    rules = {"domainRules": [{"name": "positive", "kind": "CONDITION", "type": "CEL", "mode": "WRITE", "expr": "true"}]}
+    assert made(ask(versions, "POST", {"ruleSet": rules})) == (200, 2, 2), "the schema of the version before"
+    found = ask(f"{versions}/2")[1]
+    assert (found["schema"], found["metadata"], found["ruleSet"]) == ('"int"', settings["defaultMetadata"], rules)
+    assert [each["version"] for each in ask(f"{url}/schemas?ruleType=CEL")[1]] == [2]
+    assert ask(f"{url}/schemas?ruleType=ENCRYPT") == (200, [])
+
+
+def test_what_the_registry_is(registry: RegistryProcess, broker: BrokerProcess) -> None:
+    with Admin(broker.address) as admin:
+        clusters = {"kafka-cluster": admin.describe_cluster().cluster_id, "schema-registry-cluster": "schema-registry"}
+        assert ask(f"{registry.url}/v1/metadata/id") == (200, {"scope": {"path": [], "clusters": clusters}, "id": ""})
+        assert ask(f"{registry.url}/v1/metadata/version") == (200, {"version": __version__})
+        assert ask(f"{registry.url}/contexts?contextPrefix=.no") == (200, [])
+        admin.alter_configs("topic", "_schemas", {"max.message.bytes": "1000"})
+    large = {"type": "enum", "name": "E", "symbols": [f"S{number}" for number in range(1000)]}
+    found = ask(f"{registry.url}/subjects/e/versions", "POST", {"schema": json.dumps(large)})
+    assert found == (422, {"error_code": 42209, "message": "Write failed because schema is too large"})
 
 
 def test_the_command_line(registry: RegistryProcess, tmp_path: Path) -> None:
@@ -357,6 +390,36 @@ def test_the_command_line(registry: RegistryProcess, tmp_path: Path) -> None:
     assert json.loads("".join(run("show", "flights-value"))) == FLIGHT
     assert run("show", "--id", "2")[-3:] == ["message A {", "  int32 a = 1;", "}"]
     assert run("show", "nothing", code=1) == ["Error: Subject 'nothing' not found."]
+
+
+def test_the_command_line_deletes_and_changes_what_is_accepted(registry: RegistryProcess) -> None:
+    """Run the commands in this process, which is quicker."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = CliRunner(env={"PYLOGD_SCHEMA_REGISTRY": registry.url}).invoke(pylogd, ["schemas", *arguments])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    ask(f"{registry.url}/subjects/s/versions", "POST", {"schema": '"int"'})
+    ask(f"{registry.url}/subjects/s/versions", "POST", {"schema": '"long"'})
+    [own] = json.loads(run("config", "get", "s", "--json"))
+    assert own == {"subject": "s", "compatibilityLevel": "BACKWARD", "normalize": None, "inherited": True}
+    run("config", "set", "s", "--compatibility", "full", "--normalize")
+    [own] = json.loads(run("config", "get", "s", "--json"))
+    assert own == {"subject": "s", "compatibilityLevel": "FULL", "normalize": True, "inherited": False}
+    run("config", "reset", "s")
+    assert "nothing was changed" in run("config", "reset", "s")
+    assert run("mode", "get").split() == ["-", "READWRITE", "no"]
+    run("mode", "set", "s", "readonly")
+    assert run("mode", "get", "s").split() == ["s", "READONLY", "no"]
+    assert "mode" in run("delete", "s", "1", "--yes", code=1).lower()
+    run("mode", "reset", "s")
+    assert "not deleted" in run("delete", "s", "1", "--permanent", "--yes", code=1)
+    assert run("delete", "s", "1", "--yes").split() == ["s", "1"]
+    assert run("list", "--all").split()[:2] == ["s", "2"]
+    assert run("delete", "s", "1", "--permanent", "--yes").split() == ["s", "1"]
+    assert run("delete", "s", "--yes").split() == ["s", "2"]
+    assert "READONLY" in run("mode", "set", "s", "closed", code=2)
 
 
 def test_a_missing_broker_is_one_line_of_error(tmp_path: Path) -> None:

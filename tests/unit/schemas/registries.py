@@ -49,11 +49,15 @@ class Fixture:
             self.topic.append(record)
             self.registry.apply(record.key, record.value)
 
-    def register(self, subject: str, text: str, *references: Reference, kind: str = AVRO, **extras: object) -> int:
+    def register(
+        self, subject: str, text: str, *references: Reference, kind: str = AVRO, number: int | None = None,
+        **extras: object,
+    ) -> int:  # fmt: skip
+        """Return the id. number: the version that is asked for."""
         schema = read(self.registry, text, kind, references, **extras)
         passed = self.registry.comparison(subject, schema)
         assert passed is None or not compare(passed)
-        version, records = self.registry.register(subject, schema, passed=passed)
+        version, records = self.registry.register(subject, schema, number=number, passed=passed)
         self.write(records)
         return version.id
 

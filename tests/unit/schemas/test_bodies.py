@@ -1,14 +1,17 @@
-"""Requests to the schema registry whose bytes come slowly."""
+"""Requests to the schema registry and the console whose bytes come slowly, and too many connections."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 
+from pylogd.schemas import bodies
 from pylogd.schemas.bodies import BoundedSite
 
 
@@ -60,3 +63,35 @@ def test_each_request_has_its_own_time() -> None:
     assert not connection.transport.disconnecting
     connection.clock.advance(61)
     assert connection.transport.disconnecting
+
+
+def connect(site: Any) -> Any:
+    """Return the channel of a new connection to a site; None if it was closed at once."""
+    channel = site.buildProtocol(None)
+    if channel is not None:
+        channel.makeConnection(StringTransport())
+    return channel
+
+
+def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(bodies, "_MOST_REFUSED", 2)
+    clock: Any = Clock()
+    site: Any = BoundedSite(Echo(), clock, lambda *_: "")
+    site.log = lambda _request: None
+    good = [connect(site) for _ in range(3)]
+    refused = [connect(site) for _ in range(2)]
+    for one in refused:
+        assert one.transport.value().startswith(b"HTTP/1.1 503 ") and one.transport.disconnecting
+        assert one.transport.value().endswith(b"try again later\n")
+    assert connect(site) is None, "too many are being refused already"
+    clock.advance(5)
+    assert all(one.transport.disconnected for one in refused), "who does not close is not waited for"
+    for one in refused:
+        one.connectionLost(Failure(ConnectionDone()))
+    assert (site.connections, site.refused) == (3, 0)
+    good[0].connectionLost(Failure(ConnectionDone()))
+    after = connect(site)
+    after.dataReceived(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
+    assert after.transport.value().endswith(b"hi")
+    assert not any(one.transport.disconnecting for one in good[1:]), "others are not disturbed"

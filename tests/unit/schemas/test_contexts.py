@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import pytest
 
 from pylogd.schemas.contexts import EVERY
-from pylogd.schemas.errors import ContextNotEmpty, InvalidRequest, InvalidSchema, SchemaNotFound
+from pylogd.schemas.contracts import rule_types
+from pylogd.schemas.errors import ContextNotEmpty, InvalidRequest, InvalidRuleSet, InvalidSchema, SchemaNotFound
 from pylogd.schemas.model import JSON, Compatibility, Reference
 from pylogd.schemas.modes import Mode
 from pylogd.schemas.reading import given_schema
@@ -81,6 +82,79 @@ class TestMetadata:
             with pytest.raises(SchemaNotFound):
                 registry.versions_with("s", deleted=False, metadata={"owner": "bob"})
 
+    def test_metadata_and_rules_are_inherited_each_by_itself(self) -> None:
+        fixture = Fixture()
+        rules = {"domainRules": [{"name": "positive", "type": "CEL"}]}
+        fixture.register("s", '"int"', **self.OWNER)
+        fixture.register("s", '"int"', ruleSet=rules)
+        for registry in (fixture.registry, fixture.compacted()):
+            assert registry.version("s", "2").schema.contract == {**self.OWNER, "ruleSet": rules}
+            assert rule_types(registry.version("s", "2").schema) == {"CEL"}
+
+    def test_settings_have_defaults_and_overrides(self) -> None:
+        fixture = Fixture()
+        fixture.register("s", '"int"')
+        old, new, own = ({"name": "a", "type": kind} for kind in ("CEL", "CEL_FIELD", "ENCRYPT"))
+        settings = {
+            "defaultMetadata": {"properties": {"owner": "nobody", "tier": "3"}, "sensitive": ["ssn"]},
+            "overrideMetadata": {"properties": {"company": "acme"}, "sensitive": ["email"]},
+            "defaultRuleSet": {"domainRules": [old, {"name": "b", "type": "CEL"}]},
+            "overrideRuleSet": {"domainRules": [new], "migrationRules": [own]},
+        }
+        changed, records = fixture.registry.change_settings("s", settings)
+        assert changed.as_json("compatibility") == settings
+        fixture.write(records)
+        assert fixture.register("s", '"int"', **self.OWNER) == 2
+        assert fixture.register("s", '"int"', **self.OWNER) == 2, "it is found by what becomes of it"
+        fixture.register("other", '"int"')
+        for registry in (fixture.registry, fixture.compacted()):
+            assert registry.version("s", "2").schema.contract == {
+                "metadata": {
+                    "properties": {"owner": "ada", "tier": "3", "company": "acme"}, "sensitive": ["email", "ssn"],
+                },
+                "ruleSet": {"domainRules": [{"name": "b", "type": "CEL"}, new], "migrationRules": [own]},
+            }  # fmt: skip
+            assert registry.version("other", "1").schema.contract == {}
+            found = registry.find("s", read(registry, '"int"'))
+            assert found is not None
+            assert found.version == 1, "as it is"
+            again = registry.registered("s", read(registry, '"int"'))
+            assert again is not None
+            assert again.version == 2, "with what it would be registered with"
+        fixture.write(fixture.registry.change_settings("s", {name: {} for name in settings})[1])
+        assert not fixture.registry.settings("s").completes
+
+    def test_narrower_settings_replace_defaults(self) -> None:
+        fixture = Fixture()
+        fixture.write(fixture.registry.change_settings(None, {"defaultMetadata": self.OWNER["metadata"]})[1])
+        assert fixture.registry.settings("s").default_metadata == self.OWNER["metadata"]
+        fixture.set_level("s", "NONE")
+        assert fixture.registry.settings("s").default_metadata is None
+
+    def test_the_number_of_a_version_is_noted(self) -> None:
+        fixture = Fixture()
+        fixture.register("s", '"int"', number=1)
+        fixture.register("s", '"long"', number=2)
+        fixture.register("s", '"float"')
+        for number in (1, 2, 3):
+            noted = fixture.registry.version("s", str(number)).schema.contract["metadata"]["properties"]
+            assert noted == {"confluent:version": str(number)}
+        assert fixture.register("s", '"float"') == 3
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"metadata": {"properties": []}}, {"metadata": {"sensitive": [1]}}, {"ruleSet": {"domainRules": {}}},
+            {"ruleSet": {"migrationRules": ["x"]}},
+        ],
+    )  # fmt: skip
+    def test_wrong_forms_are_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(InvalidRuleSet):
+            read(Registry(), '"int"', **wrong)
+        [(name, value)] = wrong.items()
+        with pytest.raises(InvalidRuleSet):
+            Registry().change_settings(None, {f"default{name[0].upper()}{name[1:]}": value})
+
     def test_groups_of_compatibility(self) -> None:
         fixture = Fixture()
         fixture.write(fixture.registry.change_settings("s", {"compatibilityGroup": "major"})[1])
@@ -100,7 +174,7 @@ def test_another_type_of_schema_is_not_compatible() -> None:
 
 
 def test_settings_that_this_registry_does_not_have_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="overrideRuleSet"):
-        Registry().change_settings(None, {"overrideRuleSet": {}})
+    with pytest.raises(InvalidRequest, match="validateFields"):
+        Registry().change_settings(None, {"validateFields": True})
     with pytest.raises(InvalidRequest, match="normalize"):
         Registry().change_settings(None, {"normalize": "yes"})

@@ -1,0 +1,76 @@
+"""Metadata and rules of a schema, its "data contract": what it inherits and what settings add, as in Confluent's.
+
+Strategy: metadata and rules are taken separately: the schema's own, else those of the version before. They are put over
+the defaults of the settings, and the overrides of the settings over them. Must not know: the registry's state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pylogd.schemas.model import Schema
+from pylogd.schemas.settings import Settings
+
+Contract = Mapping[str, Any]
+#: The property of metadata that has the number of the version.
+VERSION: Final = "confluent:version"
+_RULES: Final = ("migrationRules", "domainRules", "encodingRules")
+
+
+def completed(schema: Schema, before: Schema | None, settings: Settings, version: int | None = None) -> Schema:
+    """Return a schema with its whole metadata and rules.
+
+    before: the subject's last version. version: the number to note in the metadata; None for one that is noted there
+    already, or is not noted.
+    """
+    own, last = schema.contract, {} if before is None else before.contract
+    metadata = _metadata(settings.default_metadata, own.get("metadata") or last.get("metadata"))
+    metadata = _metadata(metadata, settings.override_metadata)
+    rules = _rules(settings.default_rule_set, own.get("ruleSet") or last.get("ruleSet"))
+    rules = _rules(rules, settings.override_rule_set)
+    if version is not None:
+        properties = {**((metadata or {}).get("properties") or {}), VERSION: str(version)}
+        metadata = {**(metadata or {}), "properties": properties}
+    found = {name: value for name, value in (("metadata", metadata), ("ruleSet", rules)) if value}
+    extras = json.dumps(found, sort_keys=True, separators=(",", ":")) if found else ""
+    return schema if extras == schema.extras else Schema(schema.text, schema.references, schema.kind, extras)
+
+
+def notes_version(schema: Schema) -> bool:
+    """Return whether a schema's metadata has the number of its version."""
+    return VERSION in ((schema.contract.get("metadata") or {}).get("properties") or {})
+
+
+def rule_types(schema: Schema) -> set[str]:
+    """Return the types of a schema's rules, such as `CEL` and `ENCRYPT`."""
+    rules = schema.contract.get("ruleSet") or {}
+    return {str(rule.get("type")) for name in _RULES for rule in rules.get(name) or ()}
+
+
+def _metadata(general: Contract | None, special: Contract | None) -> Contract | None:
+    """Return metadata with what `special` adds and changes: tags and properties by their names."""
+    if not general or not special:
+        return special or general
+    merged: dict[str, Any] = {**general, **special}
+    for name in ("tags", "properties"):
+        if general.get(name) and special.get(name):
+            merged[name] = {**general[name], **special[name]}
+        elif general.get(name):
+            merged[name] = general[name]
+    sensitive = {*(general.get("sensitive") or ()), *(special.get("sensitive") or ())}
+    return {**merged, "sensitive": sorted(sensitive)} if sensitive else merged
+
+
+def _rules(general: Contract | None, special: Contract | None) -> Contract | None:
+    """Return rules of both, of those with the same name that of `special`."""
+    if not general or not special:
+        return special or general
+    merged: dict[str, Any] = {**general, **special}
+    for name in _RULES:
+        old, new = general.get(name) or [], special.get(name) or []
+        names = {rule.get("name") for rule in new}
+        if found := [*(rule for rule in old if rule.get("name") not in names), *new]:
+            merged[name] = found
+    return merged
