@@ -21,6 +21,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DataSourceRef,
     Threshold,
     ThresholdsMode,
+    VariableOption,
     VariableRefresh,
 )
 
@@ -61,6 +62,8 @@ def _one(title: str, unit: str, expression: str, legend: str, note: str = "") ->
     return Panel(title, unit, ((expression, legend),), note)
 
 
+#: The labels of what a client used of a quota of a broker.
+_OF: Final = "instance, quota, user, client_id, ip"
 _TOPICS: Final = "kafka_server_brokertopicmetrics_"
 _REPLICAS: Final = "kafka_server_replicamanager_"
 _CONTROLLER: Final = "kafka_controller_kafkacontroller_"
@@ -107,10 +110,14 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
         _one("Connections", "short", f"sum by (instance, listener) (pylogd_connections{{{_I}}})",
              "{{instance}} {{listener}}"),
         _one("Connections refused, cut off or closed", "cps", _rate("pylogd_events_total", "event"), "{{event}}"),
-        Panel("Quotas", "short", (
-            (_rate("pylogd_throttled_requests_total", "instance"), "requests/s muted, {{instance}}"),
-            (_rate("pylogd_throttle_seconds_total", "instance"), "seconds muted per second, {{instance}}"),
-        )),
+    ),
+    "Quotas": (
+        _one("Used of the quota", "percentunit",
+             f"topk(10, {_rate('pylogd_quota_used_total', _OF)} / sum by ({_OF}) (pylogd_quota_limit{{{_I}}}))",
+             "{{quota}} {{user}} {{client_id}} {{ip}} at {{instance}}",
+             "Who is near 100 % is slowed down, or soon will be: docs/quotas.md."),
+        _one("Requests that had to wait", "reqps", _rate("pylogd_throttled_requests_total", "quota"), "{{quota}}"),
+        _one("Time of waits, per second", "s", _rate("pylogd_throttle_seconds_total", "quota"), "{{quota}}"),
     ),
     "Brokers": (
         _one("Reactor lag, 99th percentile", "s", _quantile("pylogd_reactor_lag_seconds", "instance"), "{{instance}}",
@@ -151,6 +158,9 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
             (f"pylogd_log_cleaner_threads_working{{{_I}}}", "threads at work {{instance}}"),
             (f"pylogd_log_cleaner_given_up_logs{{{_I}}}", "logs given up {{instance}}"),
         )),
+        _one("Waits for compaction, largest share of a log", "percent",
+             f"kafka_log_logcleanermanager_max_dirty_percent{{{_I}}}", "{{instance}}",
+             "Above min.cleanable.dirty.ratio for long: the cleaner does not keep up (log.cleaner.threads)."),
     ),
     "Consumer groups": (
         _one("Lag in time", "s", f"topk(10, pylogd_group_lag_seconds{{{_I}}})", "{{group}}"),
@@ -193,14 +203,22 @@ def text() -> str:
     built = made.build()
     for number, panel_or_row in enumerate(built.panels or (), 1):
         panel_or_row.id_val = number
+    for variable in _templating(built):
+        variable.id_val = variable.name  # the SDK gives all of them one id, and Grafana keeps the last of an id
     return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
 
 
+def _templating(built: Any) -> Iterable[Any]:
+    return built.templating.list_val or ()
+
+
 def _variables() -> Iterable[Any]:
-    yield dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
+    default = VariableOption(selected=False, text="default", value="default")
+    yield dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus").current(default)
     instances: Any = {"query": "label_values(pylogd_ready, instance)", "refId": "instances"}
+    every = VariableOption(selected=True, text=["All"], value=["$__all"])
     yield (
-        dashboard.QueryVariable("instance").label("Broker").datasource(_SOURCE).query(instances)
+        dashboard.QueryVariable("instance").label("Broker").datasource(_SOURCE).query(instances).current(every)
         .multi(True).include_all(True).all_value(".*").refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
     )  # fmt: skip
 

@@ -23,7 +23,8 @@ import math
 import struct
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -47,6 +48,16 @@ T = TypeVar("T")
 _INT32: Final = struct.Struct(">i")
 _PERCENT: Final = 100.0
 _MOST_MS: Final = (1 << 31) - 1
+
+
+class _Owed(NamedTuple):
+    """For how many seconds a client has to wait, and which quota says so."""
+
+    seconds: float
+    kind: QuotaKind
+
+
+_SECONDS: Final = attrgetter("seconds")
 
 
 class ServedConnection(Connection, Protocol):
@@ -84,14 +95,19 @@ def _metered(api_key: int, handler: Handler, context: RequestContext, request: A
 
 
 def _charge(api_key: int, context: RequestContext, size: int, work: WorkTime | None, response: Any) -> Any:
-    quotas, user, client_id = context.broker.client_quotas, context.principal.name, context.client_id
-    owed = 0.0 if work is None else quotas.charge(QuotaKind.REQUEST, user, client_id, work.seconds * _PERCENT)
+    broker, user, client_id = context.broker, context.principal.name, context.client_id
+    owed = _charged(broker, QuotaKind.REQUEST, user, client_id, 0.0 if work is None else work.seconds * _PERCENT)
     if api_key == ProduceRequest.API_KEY:
-        owed = max(owed, quotas.charge(QuotaKind.PRODUCE, user, client_id, size))
+        owed = max(owed, _charged(broker, QuotaKind.PRODUCE, user, client_id, size), key=_SECONDS)
     elif api_key == FetchRequest.API_KEY:
         size = sum(len(data.records or b"") for topic in response.responses for data in topic.partitions)
-        owed = max(owed, quotas.charge(QuotaKind.FETCH, user, client_id, size))
-    return _throttle(api_key, context, response, owed) if owed > 0 else response
+        owed = max(owed, _charged(broker, QuotaKind.FETCH, user, client_id, size), key=_SECONDS)
+    return _throttle(api_key, context, response, owed) if owed.seconds > 0 else response
+
+
+def _charged(broker: BrokerParts, kind: QuotaKind, user: str, client_id: str | None, amount: float) -> _Owed:
+    """Charge a client, and return what it owes."""
+    return _Owed(broker.client_quotas.charge(kind, user, client_id, amount), kind)
 
 
 def metered_batch(
@@ -115,17 +131,18 @@ def metered_batch(
         return reply
     size = len(frame) + max(reply.end - at, 0)
     owed = max(
-        quotas.charge(QuotaKind.REQUEST, user, client_id, work.seconds * _PERCENT),
-        quotas.charge(QuotaKind.PRODUCE, user, client_id, size),
+        _charged(broker, QuotaKind.REQUEST, user, client_id, work.seconds * _PERCENT),
+        _charged(broker, QuotaKind.PRODUCE, user, client_id, size),
+        key=_SECONDS,
     )
-    if owed <= 0:
+    if owed.seconds <= 0:
         return reply
     return reply._replace(replies=with_throttle_time(reply.replies, _mute(connection, owed)))
 
 
-def _throttle(api_key: int, context: RequestContext, response: Any, seconds: float) -> Any:
+def _throttle(api_key: int, context: RequestContext, response: Any, owed: _Owed) -> Any:
     """Mute the connection, and return the response with the time for which it is."""
-    throttle_ms = _mute(context.connection, seconds)
+    throttle_ms = _mute(context.connection, owed)
     if isinstance(response, bytes):  # it is large, or its handler keeps it for others
         codec = response_codec(api_key, context.version)
         if codec.construct.regular[0][0].name == "throttle_time_ms":
@@ -138,12 +155,11 @@ def _throttle(api_key: int, context: RequestContext, response: Any, seconds: flo
     return response
 
 
-def _mute(connection: Connection, seconds: float) -> int:
+def _mute(connection: Connection, owed: _Owed) -> int:
     """Mute a connection. Return for how many milliseconds, rounded up."""
-    throttle_ms = min(math.ceil(seconds * 1000), _MOST_MS)
+    throttle_ms = min(math.ceil(owed.seconds * 1000), _MOST_MS)
     connection.mute(throttle_ms / 1000)
-    STATISTICS.throttled += 1
-    STATISTICS.throttled_seconds += throttle_ms / 1000
+    STATISTICS.count_throttle(owed.kind.value, throttle_ms / 1000)
     return throttle_ms
 
 
@@ -197,5 +213,5 @@ class MutationQuota:
         """Return the response, with the time that the client has to wait, for which its connection is muted."""
         if self._owed > 0:
             throttled: Any = response
-            throttled.throttle_time_ms = _mute(self._context.connection, self._owed)
+            throttled.throttle_time_ms = _mute(self._context.connection, _Owed(self._owed, QuotaKind.MUTATION))
         return response

@@ -39,7 +39,8 @@ class RequestStatistics:
     clients were told, by API key and error code. durations: of sampled requests in seconds, by API key, from when the
     handler was called until it answered, waits included. request_sizes, response_sizes: of sampled messages in bytes,
     without headers, by API key. cold_reads: how often records of a partition had to be looked
-    up on the disk for a fetch. throttled, throttled_seconds: how often clients were muted by quotas, and how long.
+    up on the disk for a fetch. throttled, throttled_seconds: how often clients were muted, and for how long, by the
+    name of the quota that had them wait longest.
     """
 
     __slots__ = (
@@ -49,8 +50,9 @@ class RequestStatistics:
 
     def __init__(self) -> None:
         self.requests = [0] * _KEYS
-        self.cold_reads = self.throttled = 0
-        self.throttled_seconds = 0.0
+        self.cold_reads = 0
+        self.throttled: Counter[str] = Counter()
+        self.throttled_seconds: dict[str, float] = {}
         self.errors: Counter[tuple[int, int]] = Counter()
         self.durations: dict[int, Histogram] = {}
         self.request_sizes: dict[int, Histogram] = {}
@@ -63,6 +65,11 @@ class RequestStatistics:
     def response_size(self, api_key: int, size: int) -> None:
         """Note the size of a sampled response."""
         self.response_sizes.setdefault(api_key, Histogram(SIZE_BOUNDS)).observe(size)
+
+    def count_throttle(self, quota: str, seconds: float) -> None:
+        """Note that a quota has a client wait."""
+        self.throttled[quota] += 1
+        self.throttled_seconds[quota] = self.throttled_seconds.get(quota, 0.0) + seconds
 
     def count_errors(self, api_key: int, response: Any) -> None:
         """Count the errors in an answer that is not encoded yet."""

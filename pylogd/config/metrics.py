@@ -52,7 +52,8 @@ METRICS_SETTINGS: Final = [
         _INT,
         50,
         "Client ids that have metrics of their own among those that clients push (KIP-714): the first so many. All "
-        "others are counted together. (Ours.)",
+        "others are counted together. Also the most users, client ids and addresses with a quota of one kind that "
+        "are shown. (Ours.)",
         _METRICS,
         minimum=0,
         maximum=1000,

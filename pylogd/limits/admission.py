@@ -15,14 +15,16 @@ class AdmissionRate:
     nothing for longer begins anew. So no time of `t` seconds has more than `limit * (t + window) + 1` of them.
 
     Times are in seconds of a monotonic clock. limit: how many a second; it may change from one call to the next.
+    used: how many were admitted.
     """
 
-    __slots__ = ("_since", "_used_until", "_window")
+    __slots__ = ("_since", "_used_until", "_window", "used")
 
     def __init__(self, window: float = 1.0) -> None:
         """window: in seconds."""
         self._window = window
         self._since = self._used_until = float("-inf")
+        self.used = 0
 
     def delay(self, limit: float, now: float) -> float:
         """Return in how many seconds the next event may be admitted; 0 if it may be admitted now."""
@@ -36,6 +38,7 @@ class AdmissionRate:
         if self.idle(now):
             self._since = self._used_until = now
         self._used_until += 1 / limit
+        self.used += 1
 
     def admit(self, limit: float, now: float) -> bool:
         """Count an event and return True; return False if the limit would be exceeded."""

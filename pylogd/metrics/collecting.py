@@ -43,8 +43,8 @@ class BrokerMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield each metric with its present values. The caller may pause after each."""
         for source in (
-            self._process, self._requests, self._connections, self._topics, self._partitions, self._cluster,
-            self._disks, self._logs, self._groups, self._clients,
+            self._process, self._requests, self._quotas, self._connections, self._topics, self._partitions,
+            self._cluster, self._disks, self._logs, self._groups, self._clients,
         ):  # fmt: skip
             for name, values in source():
                 yield from metrics(name, values)
@@ -80,8 +80,15 @@ class BrokerMetrics:
             yield f"pylogd_{name}_size_bytes", [((_api(key),), found) for key, found in sorted(sizes.items())]
         yield "pylogd_cold_reads", STATISTICS.cold_reads
         yield "pylogd_read_ahead_bytes", READ_AHEAD.total
-        yield "pylogd_throttled_requests", STATISTICS.throttled
-        yield "pylogd_throttle_seconds", STATISTICS.throttled_seconds
+
+    def _quotas(self) -> Found:
+        quotas, most = self._broker.client_quotas, self._broker.settings.integer("metrics.clients.max")
+        yield "pylogd_throttled_requests", [((name,), count) for name, count in STATISTICS.throttled.items()]
+        yield "pylogd_throttle_seconds", [((name,), sum_) for name, sum_ in STATISTICS.throttled_seconds.items()]
+        usage = [((one.kind.value, *map(_label, one.entity)), one) for one in quotas.usage(most)]
+        yield "pylogd_quota_used", [(labels, one.used) for labels, one in usage]
+        yield "pylogd_quota_limit", [(labels, one.limit) for labels, one in usage]
+        yield "pylogd_quota_entities", [((kind.value,), count) for kind, count in quotas.counted().items()]
 
     def _connections(self) -> Found:
         broker = self._broker
@@ -129,6 +136,7 @@ class BrokerMetrics:
         found = sorted(self._samplers.survey.directories.items())
         online = [((entry.path,), float(entry.failure is None)) for entry in logs.directories]
         yield "pylogd_log_dir_online", online
+        yield "pylogd_log_dir_full", [((entry.path,), float(entry.full)) for entry in logs.directories]
         yield "pylogd_log_dir_partitions", [((path,), sums.partitions) for path, sums in found]
         yield "pylogd_log_dir_segments", [((path,), sums.segments) for path, sums in found]
         yield "pylogd_log_dir_size_bytes", [((path,), sums.size) for path, sums in found]
@@ -145,6 +153,7 @@ class BrokerMetrics:
         yield "pylogd_log_cleaner_read_bytes", read
         yield "pylogd_log_cleaner_written_bytes", written
         yield "pylogd_log_cleaner_given_up_logs", broker.cleaners.given_up
+        yield "kafka_log_logcleanermanager_max_dirty_percent", broker.cleaners.most_dirty * 100
         if broker.block_cache is not None:
             yield "pylogd_block_cache_hit_bytes", broker.block_cache.counters.hit_bytes
             yield "pylogd_block_cache_miss_bytes", broker.block_cache.counters.miss_bytes
@@ -175,6 +184,10 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
     found = dict(counts.most_common(_MOST_SOFTWARE))
     rest = counts.total() - sum(found.values())
     return {**found, REST: rest} if rest else found
+
+
+def _label(name: str | None) -> str:
+    return name or ""
 
 
 def _api(api_key: int) -> str:

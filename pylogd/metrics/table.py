@@ -38,6 +38,8 @@ class Definition(NamedTuple):
 
 
 _GAUGE, _COUNTER, _HISTOGRAM = Kind
+#: Of whom a quota is. Labels that do not apply are empty.
+_CLIENT: Final = ("quota", "user", "client_id", "ip")
 _TOPIC: Final = "kafka_server_brokertopicmetrics_"
 _REPLICAS: Final = "kafka_server_replicamanager_"
 _CONTROLLER: Final = "kafka_controller_kafkacontroller_"
@@ -79,8 +81,17 @@ SECTIONS: Final[Mapping[str, tuple[Definition, ...]]] = MappingProxyType(
             Definition("pylogd_cold_reads", _COUNTER,
                        "Partitions of fetches whose records had to be looked up on the disk"),
             Definition("pylogd_read_ahead_bytes", _COUNTER, "Bytes read from the disk in order to be sent"),
-            Definition("pylogd_throttled_requests", _COUNTER, "Requests after which a quota muted their connection"),
-            Definition("pylogd_throttle_seconds", _COUNTER, "For how long quotas muted connections"),
+        ),
+        "Quotas": (
+            Definition("pylogd_throttled_requests", _COUNTER,
+                       "Requests after which a quota muted their connection", ("quota",)),
+            Definition("pylogd_throttle_seconds", _COUNTER, "For how long quotas muted connections", ("quota",)),
+            Definition("pylogd_quota_used", _COUNTER,
+                       "What clients have used of a quota, since they were last idle: bytes, percent of a thread's "
+                       "seconds, partitions, connections. Compare its rate with `pylogd_quota_limit`", _CLIENT),
+            Definition("pylogd_quota_limit", _GAUGE, "What the quota allows them in a second on this broker", _CLIENT),
+            Definition("pylogd_quota_entities", _GAUGE,
+                       "Users, client ids and addresses that used any of a quota lately", ("quota",)),
         ),
         "Topics": (
             Definition(_TOPIC + "messagesin", _COUNTER, "Records appended by clients", ("topic",)),
@@ -121,6 +132,8 @@ SECTIONS: Final[Mapping[str, tuple[Definition, ...]]] = MappingProxyType(
         ),
         "Disks": (
             Definition("pylogd_log_dir_online", _GAUGE, "Whether a data directory is in use", ("directory",)),
+            Definition("pylogd_log_dir_full", _GAUGE,
+                       "Whether its volume is full, so that nothing can be appended", ("directory",)),
             Definition("pylogd_log_dir_partitions", _GAUGE, "Partitions in a data directory", ("directory",)),
             Definition("pylogd_log_dir_segments", _GAUGE, "Segments in a data directory", ("directory",)),
             Definition("pylogd_log_dir_size_bytes", _GAUGE, "Size of the logs in a data directory", ("directory",)),
@@ -137,6 +150,8 @@ SECTIONS: Final[Mapping[str, tuple[Definition, ...]]] = MappingProxyType(
             Definition("pylogd_log_cleaner_written_bytes", _COUNTER, "Bytes that compactions have written"),
             Definition("pylogd_log_cleaner_given_up_logs", _GAUGE,
                        "Logs that are not compacted until the next start, since they are damaged"),
+            Definition("kafka_log_logcleanermanager_max_dirty_percent", _GAUGE,
+                       "The largest share of a compacted log's bytes that wait for compaction, at the last look"),
             Definition("pylogd_block_cache_hit_bytes", _COUNTER, "Bytes sent from the block cache"),
             Definition("pylogd_block_cache_miss_bytes", _COUNTER, "Bytes sent from files beside the block cache"),
         ),

@@ -14,9 +14,10 @@ Must not know: requests, connections.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 from twisted.logger import Logger
 
@@ -35,6 +36,18 @@ _SWEEP_AT: Final = 1000
 LONGEST_ID: Final = 255
 
 Counter = AdmissionRate | WindowedRate | TokenBucket
+
+
+class Usage(NamedTuple):
+    """What an entity has used of a quota. used: since it was last idle. limit: what it may use in a second.
+
+    Both in the unit of the quota; `request_percentage` is used in percent of a second.
+    """
+
+    kind: QuotaKind
+    entity: Entity
+    used: float
+    limit: float
 
 
 class _Quotas:
@@ -82,6 +95,13 @@ class _Quotas:
                 self._sweep(now)
             counter = self.counters[entity] = self._new()
         return counter
+
+    def usage(self, kind: QuotaKind) -> Iterator[Usage]:
+        """Yield what each entity has used that has a quota now."""
+        for entity, counter in self.counters.items():
+            limit = self.table.limit_of(entity)
+            if limit is not None:
+                yield Usage(kind, entity, counter.used, limit)
 
     def _sweep(self, now: float) -> None:
         self.counters = {entity: counter for entity, counter in self.counters.items() if not counter.idle(now)}
@@ -178,6 +198,15 @@ class ClientQuotas:
         counter = self._kinds[QuotaKind.CONNECTION].counter(Entity(ip=ip), now)
         assert isinstance(counter, AdmissionRate)
         return counter.admit(limit, now)
+
+    def usage(self, most: int) -> Iterator[Usage]:
+        """Yield what entities have used of their quotas: of each kind, `most` of those that used any lately."""
+        for kind, quotas in self._kinds.items():
+            yield from islice(quotas.usage(kind), most)
+
+    def counted(self) -> dict[QuotaKind, int]:
+        """Return for how many entities each kind is counted, of those kinds of which any quota is set."""
+        return {kind: len(quotas.counters) for kind, quotas in self._kinds.items() if quotas.table}
 
     def _changed(self, _: Iterable[Entity]) -> None:
         """Make the tables anew."""

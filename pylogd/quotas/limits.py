@@ -79,6 +79,15 @@ class QuotaTable:
                 return counted, limit
         return None if self.per_client_id is None else (Entity(client_id=client_id), self.per_client_id)
 
+    def limit_of(self, counted: Entity) -> float | None:
+        """Return the quota of an entity that is counted for, as `find` or `of_address` does; None for no limit."""
+        if counted.ip is not None:
+            return self.of_address(counted.ip)
+        for entity, of in levels(counted.user or "", counted.client_id or ""):
+            if of == counted and entity in self.limits:
+                return self.limits[entity]
+        return self.per_client_id if counted.user is None else None
+
     def of_address(self, ip: str) -> float | None:
         """Return the quota of an IP address, None if it has no limit."""
         found = self.limits.get(Entity(ip=ip))

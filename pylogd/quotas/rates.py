@@ -33,18 +33,20 @@ class Windows(NamedTuple):
 class WindowedRate:
     """The rate of a quantity over the last windows; windows without records count as empty.
 
-    Times are in seconds of a monotonic clock that never goes back from one call to the next.
+    Times are in seconds of a monotonic clock that never goes back from one call to the next. used: all that was
+    recorded since this object was made.
     """
 
-    __slots__ = ("_samples", "_total", "_windows")
+    __slots__ = ("_samples", "_total", "_windows", "used")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._samples: deque[list[float]] = deque()  # start, last record, sum
-        self._total = 0.0
+        self._total = self.used = 0.0
 
     def record(self, value: float, now: float) -> None:
         """Count `value`."""
+        self.used += value
         samples = self._samples
         if not samples or now - samples[-1][_START] >= self._windows.seconds:
             samples.append([now, now, value])
@@ -112,19 +114,21 @@ class TokenBucket:
     """Tokens that come at the rate of a quota, up to those of all windows, and that changes use up. It begins full.
 
     A change is accepted while there are tokens, even if it takes more than are left: the next one waits then.
+    used: all tokens that were taken.
     """
 
-    __slots__ = ("_at", "_tokens", "_windows")
+    __slots__ = ("_at", "_tokens", "_windows", "used")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._tokens = float("inf")
-        self._at = 0.0
+        self._at = self.used = 0.0
 
     def take(self, tokens: float, limit: float, now: float) -> None:
         """Use up tokens, also more than there are. limit: how many come in a second."""
         self._fill(limit, now)
         self._tokens -= tokens
+        self.used += tokens
 
     def owed(self, limit: float, now: float) -> float:
         """Return in how many seconds there are no tokens missing; 0 if none are."""

@@ -161,15 +161,19 @@ class IsrUpdater(Watcher):
             return
         self._writing = True
         done = self._alter([_change(partition) for partition in proposed])
-        done.addCallbacks(self._done, self._failed, callbackArgs=(proposed,), errbackArgs=(proposed,))
+        sizes = [len(partition.isr) for partition in proposed]
+        done.addCallbacks(self._done, self._failed, callbackArgs=(proposed, sizes), errbackArgs=(proposed,))
         done.addErrback(lambda failure: log.failure("Unexpected error after writing in-sync sets", failure))
 
-    def _done(self, results: Sequence[PartitionState | BaseException], proposed: list[Partition]) -> None:
+    def _done(
+        self, results: Sequence[PartitionState | BaseException], proposed: list[Partition], sizes: list[int]
+    ) -> None:
+        """Take the results of a write. sizes: those of the sets before it; partitions may have the new ones already."""
         self._writing = False
-        for partition, result in zip(proposed, results, strict=True):
+        for partition, result, size in zip(proposed, results, sizes, strict=True):
             if isinstance(result, PartitionState):
-                self.shrinks += len(result.isr) < len(partition.isr)
-                self.expands += len(result.isr) > len(partition.isr)
+                self.shrinks += len(result.isr) < size
+                self.expands += len(result.isr) > size
                 self._written(partition, result)
                 continue
             if not isinstance(result, TopicError):

@@ -121,14 +121,14 @@ def keep(file: Path, outcome: Outcome, order: Sequence[str]) -> list[Outcome]:
 def page(outcomes: list[Outcome], left_out: str) -> list[str]:
     """Return the lines of the page."""
     takes = waits()
-    changes = ", ".join(f"`{old}` is `{new}`" for old, new in CHANGED)
+    changes = ", ".join(f"`{old}` is `{new}`" for old, new, _ in CHANGED)
     lines = [
         "# Faults and the alerts that they fire",
         "",
         "Written by `make alerts`, apart from the notes at its end. Three brokers on ZooKeeper fail in turn under a "
         "real Prometheus with etc/broker-alerts.yml, which scrapes and evaluates each second. To be quick, `for` is "
-        f"{FASTER} times shorter in this run, {changes}; the fourth column adds the `for` of the file to the third. "
-        "Between two faults all alerts end.",
+        f"{FASTER} times shorter in this run, {changes}; the fourth column adds to the third what the file's `for` "
+        "and threshold are longer. Between two faults all alerts end.",
         "",
         outcomes[-1].circumstances if outcomes else "",
         "",

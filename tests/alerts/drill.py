@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -29,11 +30,12 @@ _MOSTLY: Final = 0.94  # of the volume, to be filled
 class MonitoredCluster(ChaosCluster):
     """Brokers with two data directories each and with metrics. metrics: their ports, by broker."""
 
-    def __init__(self, folder: Path, connect: str) -> None:
+    def __init__(self, folder: Path, connect: str, more: Mapping[str, str] = MappingProxyType({})) -> None:
+        """more: settings of all brokers."""
         self.metrics = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         settings = {
             "metrics.group.lag.interval.ms": "1000", "log.dir.failure.timeout.ms": "5000",
-            "offsets.topic.num.partitions": "1", "log.write.queues": "slow",
+            "offsets.topic.num.partitions": "1", "log.write.queues": "slow", **more,
         }  # fmt: skip
         super().__init__(folder, connect, len(NODES), None, True, settings)
 
@@ -69,7 +71,7 @@ class Traffic:
         self._thread.join(_SECONDS)
 
     def _run(self) -> None:
-        servers = {"bootstrap.servers": self._bootstrap, "log_level": 0}
+        servers = {"bootstrap.servers": self._bootstrap, "log_level": 0, "socket.timeout.ms": 5000}
         producer = Producer({**servers, "linger.ms": 5, "message.timeout.ms": 300_000})
         consumer = Consumer({**servers, "group.id": GROUP, "enable.auto.commit": False})
         consumer.assign([TopicPartition(COPIED, 0, 0)])

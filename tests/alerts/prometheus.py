@@ -20,8 +20,9 @@ from tests.conftest import CHECKOUT
 RULES: Final = CHECKOUT / "etc" / "broker-alerts.yml"
 #: How much shorter than in the file alerts wait (`for`).
 FASTER: Final = 30
-#: What else is changed, so that minutes become seconds: the text in the file, and what takes its place.
-CHANGED: Final = (("[5m]", "[20s]"), ("> 600", "> 15"))
+#: What else is changed, so that minutes become seconds: the text in the file, what takes its place, and how many
+#: seconds earlier that makes an expression true.
+CHANGED: Final = (("[5m]", "[20s]", 0), ("> 600", "> 15", 585))
 _SECONDS: Final = 60.0
 
 
@@ -35,18 +36,19 @@ class Alert(NamedTuple):
 
 
 def waits() -> dict[str, int]:
-    """Return for how many seconds each alert of the file has to be true until it fires."""
+    """Return how many seconds later each alert of the file fires than its shortened expression becomes true."""
     found = {}
     for block in RULES.read_text(encoding="utf-8").split("- alert: ")[1:]:
         minutes = re.search(r"\n\s+for: (\d+)m\n", block)
-        found[block.split("\n", 1)[0]] = 60 * int(minutes[1]) if minutes else 0
+        later = sum(seconds for old, _, seconds in CHANGED if old in block)
+        found[block.split("\n", 1)[0]] = later + (60 * int(minutes[1]) if minutes else 0)
     return found
 
 
 def shortened() -> str:
     """Return the rules with shorter times."""
     text = re.sub(r"for: (\d+)m", lambda found: f"for: {60 * int(found[1]) // FASTER}s", RULES.read_text("utf-8"))
-    for old, new in CHANGED:
+    for old, new, _ in CHANGED:
         assert old in text, old
         text = text.replace(old, new)
     return text
@@ -101,6 +103,11 @@ class Prometheus:
         self._process.terminate()
         self._process.wait(_SECONDS)
         self._log.close()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self._port}"
 
     def get(self, path: str) -> bytes:
         """Return the answer to a request."""

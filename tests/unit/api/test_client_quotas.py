@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.api import metering
 from pylogd.api.dispatch import Dispatcher
 from pylogd.api.metering import charge_connection
+from pylogd.api.statistics import RequestStatistics
 from pylogd.clock import timed
 from pylogd.errors import ErrorCode
 from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
+from pylogd.quotas.limits import QuotaKind
 from pylogd.security.peers import PeerClaim
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.fast.request_batch import with_throttle_time
@@ -228,6 +231,22 @@ class TestThrottling:
         client.parts.time.advance(11)
         assert client.produce(100).throttle_time_ms == 0
         assert client.muted == []
+
+    def test_waits_are_counted_by_the_quota_that_asks_for_the_longest(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        counted = RequestStatistics()
+        monkeypatch.setattr(metering, "STATISTICS", counted)
+        limit(client, producer_byte_rate=1000.0, consumer_byte_rate=1000.0)
+        owed = {QuotaKind.REQUEST: 1.0, QuotaKind.PRODUCE: 3.0, QuotaKind.FETCH: 0.5}
+        monkeypatch.setattr(client.parts.client_quotas, "charge", lambda kind, *_: owed[kind])
+        client.produce(100)
+        client.fetch()
+        owed[QuotaKind.REQUEST] = 5.0
+        client.produce(100)
+        assert counted.throttled == {"producer_byte_rate": 1, "request_percentage": 2}
+        assert counted.throttled_seconds == {"producer_byte_rate": 3.0, "request_percentage": 6.0}
+        assert client.muted == [3.0, 1.0, 5.0]
 
     def test_a_request_without_response_is_muted_too(self, client: Client) -> None:
         limit(client, producer_byte_rate=1000.0)

@@ -29,6 +29,14 @@ def test_the_file_is_current(generator: ModuleType) -> None:
     assert generator.FILE.read_text(encoding="utf-8") == generator.text(), "run tools/generate_dashboard.py"
 
 
+def test_variables_have_values_before_anybody_chooses(generator: ModuleType) -> None:
+    """Grafana shows an error and no panel if it finds no value, or two variables with the same id."""
+    variables = json.loads(generator.text())["templating"]["list"]
+    assert [one["id"] for one in variables] == [one["name"] for one in variables]
+    values = {one["name"]: one["current"]["value"] for one in variables}
+    assert values == {"datasource": "default", "instance": ["$__all"]}
+
+
 def test_panels_have_numbers_and_places_of_their_own(generator: ModuleType) -> None:
     panels = json.loads(generator.text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)

@@ -37,6 +37,13 @@ def test_alert_rules_use_metrics_that_there_are() -> None:
     assert used <= {one.sample_name for one in DEFINITIONS.values()}
 
 
+def test_the_page_has_a_section_for_each_alert_in_the_order_of_the_file() -> None:
+    text = (CHECKOUT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8"))
+    assert len(alerts) >= 14
+    assert re.findall(r"^### (Pylogd\w+)$", text, re.MULTILINE) == alerts
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is not installed")
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     shutil.copy(RULES, tmp_path)

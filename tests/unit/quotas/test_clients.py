@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 
 from pylogd.config import Settings
 from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
-from pylogd.quotas.clients import ClientQuotas, describe
+from pylogd.quotas.clients import ClientQuotas, Usage, describe
 from pylogd.quotas.limits import QuotaKind, QuotaTable, read_limit, write_limit
 
 NAMES = ["a", "b", "c"]
@@ -72,6 +72,7 @@ def oracle(limits: Mapping[Entity, float], user: str, client_id: str) -> float |
 def test_the_first_of_eight_levels_decides(limits: dict[Entity, float], user: str, client_id: str) -> None:
     found = QuotaTable(limits).find(user, client_id)
     assert (None if found is None else found[1]) == oracle(limits, user, client_id)
+    assert found is None or QuotaTable(limits).limit_of(found[0]) == found[1]
 
 
 @given(
@@ -238,6 +239,43 @@ def test_invented_client_ids_are_forgotten_after_the_windows() -> None:
     kept = case.quotas._kinds[QuotaKind.PRODUCE].counters
     assert Entity(client_id="busy") in kept
     assert len(kept) <= 3001
+
+
+def test_what_was_used_is_told_beside_the_present_limit_while_there_is_one() -> None:
+    case = Case(quota_producer_default=500)
+    case.configs.put(Entity("ann"), consumer_byte_rate=100, request_percentage=10)
+    case.configs.put(Entity(ip="::1"), connection_creation_rate=7)
+    case.configs.put(Entity(DEFAULT_NAME, DEFAULT_NAME), controller_mutation_rate=2)
+    case.produce(30)
+    case.produce(40)
+    case.quotas.charge(QuotaKind.FETCH, "ann", "app", 60)
+    case.quotas.charge(QuotaKind.FETCH, "bob", "app", 60)
+    case.quotas.change_topics("ann", None, 3, strict=True)
+    assert case.quotas.admit_connection("::1")
+    assert list(case.quotas.usage(10)) == [
+        Usage(QuotaKind.PRODUCE, Entity(client_id="app"), 70, 500),
+        Usage(QuotaKind.FETCH, Entity("ann"), 60, 100),
+        Usage(QuotaKind.MUTATION, Entity("ann", ""), 3, 2),
+        Usage(QuotaKind.CONNECTION, Entity(ip="::1"), 1, 7),
+    ]
+    assert case.quotas.counted() == {
+        QuotaKind.PRODUCE: 1, QuotaKind.FETCH: 1, QuotaKind.REQUEST: 0, QuotaKind.MUTATION: 1, QuotaKind.CONNECTION: 1,
+    }  # fmt: skip
+    case.configs.put(Entity("ann"), consumer_byte_rate=200)
+    assert Usage(QuotaKind.FETCH, Entity("ann"), 60, 200) in case.quotas.usage(10)
+    case.configs.put(Entity("ann"))
+    assert QuotaKind.FETCH not in {one.kind for one in case.quotas.usage(10)}
+    assert QuotaKind.FETCH not in case.quotas.counted()
+
+
+def test_of_each_kind_a_bounded_number_of_entities_is_told() -> None:
+    case = Case(quota_producer_default=500, quota_consumer_default=500)
+    for number in range(20):
+        case.produce(1, client_id=f"c{number}")
+        case.quotas.charge(QuotaKind.FETCH, "ann", f"c{number}", 1)
+    found = [one.kind for one in case.quotas.usage(3)]
+    assert found == [QuotaKind.PRODUCE] * 3 + [QuotaKind.FETCH] * 3
+    assert set(case.quotas.counted().values()) == {20}
 
 
 def test_a_stored_value_that_is_no_quota_is_left_out() -> None:

@@ -106,6 +106,31 @@ def test_lagging_followers_leave_the_in_sync_set(parts: Parts) -> None:
     assert case.asked[0][0][0].isr == (1, 2)
 
 
+@pytest.mark.parametrize("told_before", [False, True], ids=["answered", "told before the answer"])
+def test_written_sets_are_counted(parts: Parts, told_before: bool) -> None:
+    """Stores often tell of a change before they answer the write."""
+    case = Case(parts, (1, 2))
+
+    def write(isr: tuple[int, ...]) -> None:
+        assert case.asked[0][0][0].isr == isr
+        state = case.new_state(isr)
+        if told_before:
+            case.partition.apply(state, 0.0)
+        case.answer(state)
+
+    case.fetched(3, 0)
+    write((1, 2, 3))
+    parts.append("t")
+    parts.time.advance(11)
+    case.fetched(2, 1)
+    case.keeper.look()
+    parts.time.advance(0)
+    write((1, 2))
+    case.fetched(3, 1)
+    write((1, 2, 3))
+    assert (case.keeper.shrinks, case.keeper.expands) == (1, 2)
+
+
 def test_a_write_without_an_answer_is_asked_for_again_and_counts_meanwhile(parts: Parts) -> None:
     case = Case(parts, (1,))
     case.fetched(2, 0)
