@@ -5,14 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, http_endpoint, registry_settings
+from pylogd.cli.common import bootstrap_option, check_endpoint, registry_settings
 from pylogd.cli.common import security as client_security
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, print_line
+
+if TYPE_CHECKING:
+    from pylogd.console.configuration import Configuration
+    from pylogd.console.roles import Roles
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -21,7 +25,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 @click.command()
 @bootstrap_option
 @click.option("--config", type=_FILE, metavar="FILE",
-              help="Clusters and masking rules (TOML). Without it, the cluster of --bootstrap-server.")  # fmt: skip
+              help="Clusters, roles and masking rules (TOML), in place of --bootstrap-server.")  # fmt: skip
 @click.option("-l", "--listen", default="127.0.0.1:8088", show_default=True, metavar="HOST:PORT",
               help="HTTP address, as HOST:PORT or a Twisted endpoint string. Port 0 picks a free port.")  # fmt: skip
 @click.option("--interval", type=click.FloatRange(min=1.0), default=10.0, show_default=True, metavar="SECONDS",
@@ -63,24 +67,20 @@ def console(
         from pylogd.console.service import ConsoleOptions, ConsoleService
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[console]'") from error
-    from twisted.internet.endpoints import serverFromString
-
     from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
-    try:
-        serverFromString(reactor, http_endpoint(listen))
-    except ValueError as error:
-        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
+    endpoint = check_endpoint(reactor, listen)
     _check_access(listen, options)
-    clusters, masking = _clusters(bootstrap, config, registry)
+    chosen = _configuration(bootstrap, config, registry)
+    roles = _roles(chosen, options)
     output = begin_log(reactor, options["logfile"], options["log_format"])
-    login, tls, provider = _login(reactor, options), _tls(reactor, options), _provider(options)
-    chosen = ConsoleOptions(
-        http_endpoint(listen), options["interval"], options["allow_writes"], _is_secure(options),
-        _hosts(listen, options), masking, options["action_log"],
+    login, tls, provider = _login(reactor, options, roles), _tls(reactor, options), _provider(options)
+    settings = ConsoleOptions(
+        endpoint, options["interval"], options["allow_writes"], _is_secure(options), _hosts(listen, options),
+        chosen.masking, options["action_log"],
     )  # fmt: skip
-    service = ConsoleService(reactor, chosen, clusters, login=login, tls=tls, provider=provider)
+    service = ConsoleService(reactor, settings, chosen.clusters, login=login, tls=tls, provider=provider)
     shell = TunedShell(reactor, service, service.describe)
     shell.announce_to(print_line, output)
     ctx.exit(run_in_foreground(shell, reactor, "pylogd console", output.style))
@@ -121,19 +121,33 @@ def _hosts(listen: str, options: Mapping[str, Any]) -> frozenset[str] | None:
     return frozenset({*_LOCAL, own, *(name.lower() for name in options["hosts"])})
 
 
-def _clusters(bootstrap: str, config: Path | None, registry: str) -> tuple[Any, Any]:
-    """Return the clusters and the masking rules."""
+def _configuration(bootstrap: str, config: Path | None, registry: str) -> Configuration:
+    """Return what the file of --config says, or the options for one cluster without a file. Raises BadConfiguration."""
     from pylogd.console.clusters import ClusterOptions
-    from pylogd.console.configuration import read
+    from pylogd.console.configuration import Configuration, read
 
     if config is not None:
-        found = read(config)
-        return found.clusters, found.masking
-    return [ClusterOptions("cluster", bootstrap, client_security(), registry, registry_settings())], ()
+        return read(config)
+    return Configuration([ClusterOptions("cluster", bootstrap, client_security(), registry, registry_settings())])
 
 
-def _login(reactor: Any, options: Mapping[str, Any]) -> Any:
-    """Return who may use the console, by the options."""
+def _roles(chosen: Configuration, options: Mapping[str, Any]) -> Roles:
+    """Return the roles of the configuration, or one for everybody without any. Raises UsageError, BadConfiguration."""
+    from pylogd.console.configuration import BadConfiguration
+    from pylogd.console.roles import CERTIFICATE, CLAIM, EVERYTHING, OIDC, USER
+
+    if chosen.roles is None:
+        return EVERYTHING
+    if not _has_login(options):
+        raise click.UsageError("roles in --config need a login: --users, --tls-client-ca or --oidc")
+    for way, option in ((USER, "users"), (CERTIFICATE, "tls_client_ca"), (OIDC, "oidc"), (CLAIM, "oidc")):
+        if chosen.roles.uses(way) and options[option] is None:
+            raise BadConfiguration(f"roles name members as {way}:..., which needs --{option.replace('_', '-')}")
+    return chosen.roles
+
+
+def _login(reactor: Any, options: Mapping[str, Any], roles: Roles) -> Any:
+    """Return what finds out who somebody is, by the options."""
     from pylogd.console.login import Login
     from pylogd.security.sasl.passwords import UsersFile
 
@@ -141,8 +155,9 @@ def _login(reactor: Any, options: Mapping[str, Any]) -> Any:
     if users is not None and not _is_secure(options):
         note("passwords are sent in clear text: set --tls-certificate, or put a proxy with TLS in front")
     return Login(
-        reactor, users, certificates=options["tls_client_ca"] is not None, provider=options["oidc"] is not None
-    )
+        reactor, users, certificates=options["tls_client_ca"] is not None, provider=options["oidc"] is not None,
+        roles=roles,
+    )  # fmt: skip
 
 
 def _tls(reactor: Any, options: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from pylogd.console.roles import Role
 from pylogd.console.sessions import Session
 from pylogd.errors import PylogdError
 
@@ -37,7 +38,8 @@ def redirect(where: str) -> Answer:
 @dataclass(slots=True)
 class PageRequest:
     """A request. parts: of the path, as the route names them. options: of the query, form: of the body; the last value
-    of each name. user: who asks, "" without a login. token: for forms. request: Twisted's, for streams.
+    of each name. user: who asks, "" without a login; role: what they may do. token: for forms. request: Twisted's, for
+    streams.
     """
 
     path: str
@@ -45,6 +47,7 @@ class PageRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
+    role: Role = Role.NONE
     token: str = ""
     session: Session | None = None
     request: Any = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from pylogd.client.core.admin.calls import Calls, Question, refresh, send
+from pylogd.client.core.admin.calls import Calls, Question, send
 from pylogd.client.core.admin.offsets import LATEST, offsets_request
 from pylogd.client.core.group.commits import NAMES_UNTIL
 from pylogd.client.core.metadata import check
@@ -22,6 +22,7 @@ from pylogd.wire.messages import describe_groups, list_groups
 from pylogd.wire.messages import describe_log_dirs as log_dirs
 from pylogd.wire.messages import describe_topic_partitions as pages
 from pylogd.wire.messages import offset_fetch as fetch
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 #: Partitions or groups that one request is about.
 PARTITIONS: Final = 2000
@@ -55,7 +56,8 @@ async def topic_pages(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
         try:
             response: pages.DescribeTopicPartitionsResponse = await send(calls, request)
         except UnsupportedByBroker:
-            yield await _all_topics(calls)
+            async for page in _all_topics(calls):
+                yield page
             return
         yield [
             FoundTopic(
@@ -72,17 +74,30 @@ async def topic_pages(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
         cursor = pages.Cursor(response.next_cursor.topic_name, response.next_cursor.partition_index)
 
 
-async def _all_topics(calls: Calls) -> list[FoundTopic]:
-    """Return all topics by Metadata, in one answer: for brokers that know no pages."""
-    found = await refresh(calls, None)
-    calls.metadata.topics.clear()  # only this function's caller needs them
-    return [
-        FoundTopic(
-            topic.name, topic.topic_id, topic.internal,
-            [FoundPartition(one.index, one.leader, one.replicas, one.isr) for one in topic.partitions],
-        )
-        for topic in sorted(found, key=lambda one: one.name)
-    ]  # fmt: skip
+async def _all_topics(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
+    """Yield all topics of brokers that know no pages, older than Kafka 3.8: Metadata has no way to ask for some.
+
+    The client refuses an answer of more than 128 MiB, about two million partitions. It is handed on in pages, which let
+    go of it piece by piece, and the client keeps no copy. Raises PylogdError.
+    """
+    response: MetadataResponse = await calls.send(
+        Question(MetadataRequest, lambda version: calls.metadata.request(None, version))
+    )
+    response.topics.sort(key=lambda one: one.name or "", reverse=True)
+    while response.topics:
+        page: list[FoundTopic] = []
+        count = 0
+        while response.topics and count < PARTITIONS:
+            topic = response.topics.pop()
+            if topic.error_code:
+                continue
+            found = [
+                FoundPartition(one.partition_index, one.leader_id, tuple(one.replica_nodes), tuple(one.isr_nodes))
+                for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+            ]
+            page.append(FoundTopic(topic.name or "", bytes(topic.topic_id), topic.is_internal, found))
+            count += len(found)
+        yield page
 
 
 async def find_offsets_at(

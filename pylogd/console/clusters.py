@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.task import deferLater
 
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.console.decoding import Decoder
 from pylogd.console.figures import Figures
+from pylogd.console.mirrors import MirrorReader, Mirrors
+from pylogd.console.repeated import Repeated
 from pylogd.console.sampler import ClusterSampler
+from pylogd.console.tables import TableOptions, TableReader, TableState
+from pylogd.errors import PylogdError
+
+if TYPE_CHECKING:
+    from pylogd.console.audits import Audited
 
 _RETRY_SECONDS: Final = 8.0
 _REQUEST_SECONDS: Final = 15.0
+_SLOWLY: Final = 6
+
+
+class MissingExtra(PylogdError):
+    """The configuration needs packages that are not installed; the message names the extra."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """A cluster. name: in paths and on pages. registry: URL of its schema registry, "" for none, with settings of
-    `pylogd.schemas.access`. metrics: URLs of brokers' metrics pages. links: pages of other services, by their names.
+    `pylogd.schemas.access`. metrics: URLs of brokers' metrics pages; mirrors: those of a mirror's processes. audit: URL
+    of the audit service, "" for none. tables: by the names that pages show. links: pages of other services, by name.
     """
 
     name: str
@@ -28,14 +43,22 @@ class ClusterOptions:
     registry: str = ""
     registry_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     metrics: Sequence[str] = ()
+    mirrors: Sequence[str] = ()
+    audit: str = ""
+    tables: Mapping[str, TableOptions] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
 
 
 class WatchedCluster:
-    """A cluster with its connections and its sampler."""
+    """A cluster with its connections and its sampler.
+
+    mirrors, audit, tables: what is read of them; None for what the configuration does not name.
+    """
 
     def __init__(self, reactor: Any, options: ClusterOptions, now_ms: Callable[[], int], interval: float) -> None:
-        """interval: seconds between samples. Raises ValueError for settings of the registry that can't be used."""
+        """interval: seconds between samples, and between reads of mirrors. Raises MissingExtra, and ValueError for
+        settings of the registry that can't be used.
+        """
         self.options = options
         self._reactor = reactor
         self.cluster = Cluster(
@@ -45,6 +68,19 @@ class WatchedCluster:
         self.admin = Admin(self.cluster)
         self.decoder = Decoder(options.registry, options.registry_settings)
         self._figures = Figures(reactor, options.metrics) if options.metrics else None
+        self.mirrors: Repeated[Mirrors] | None = None
+        self.audit: Repeated[Audited] | None = None
+        self.tables: Repeated[Mapping[str, TableState]] | None = None
+        self._table_reader: TableReader | None = None
+        slowly = _SLOWLY * interval  # what changes slowly, and is large
+        if options.mirrors:
+            reader = MirrorReader(options.mirrors, now_ms)
+            self.mirrors = Repeated(reactor, "console-mirrors", reader.read, now_ms, interval)
+        if options.audit:
+            self.audit = Repeated(reactor, "console-audit", _audit_reader(options.audit), now_ms, slowly)
+        if options.tables:
+            self._table_reader = TableReader(options.tables)
+            self.tables = Repeated(reactor, "console-tables", self._table_reader.read, now_ms, slowly)
         self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, self._figures)
 
     @property
@@ -56,13 +92,36 @@ class WatchedCluster:
         """Return the time of the clock that samples are taken by."""
         return float(self._reactor.seconds())
 
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await deferLater(self._reactor, seconds, lambda: None)
+
     def start(self) -> None:
-        """Begin to sample."""
+        """Begin to sample, and to read the services."""
         self.sampler.start()
+        for reading in self._services():
+            reading.start()
 
     def stop(self) -> None:
-        """Stop sampling, and close the connections."""
+        """Stop sampling and reading, and close the connections."""
+        if self._table_reader is not None:
+            self._table_reader.stop()
+        for reading in self._services():
+            reading.stop()
         self.sampler.stop()
         if self._figures is not None:
             self._figures.stop()
         self.cluster.close()
+
+    def _services(self) -> list[Repeated[Any]]:
+        """Return what is read of other services."""
+        return [one for one in (self.mirrors, self.audit, self.tables) if one is not None]
+
+
+def _audit_reader(url: str) -> Callable[[], Audited]:
+    """Return what reads an audit service. Raises MissingExtra."""
+    try:
+        from pylogd.console.audits import AuditReader  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra(f"{error}: to show an audit, pip install 'pylogd-broker[audit]'") from error
+    return AuditReader(url).read

@@ -1,15 +1,26 @@
-"""Read the console's configuration file: clusters, and which values are masked.
+"""Read the console's configuration file: clusters, roles, and which values are masked.
 
 [clusters.main]
 bootstrap = "broker1:9092,broker2:9092"
 command-config = "client.properties"        # TLS and SASL, named as in Kafka; paths are relative to this file
 schema-registry = "http://localhost:8081"
 metrics = ["http://broker1:9640/metrics"]   # of each broker
-links = {"Audit" = "http://localhost:8090/"}
+mirrors = ["http://mirror1:8091/metrics"]   # of each process of the mirrors that read or write this cluster
+audit = "http://localhost:8090/"            # the audit service
+links = {"Grafana" = "https://grafana.example.com/"}
+
+[clusters.main.tables.flights]              # a table that topics of this cluster are loaded into
+location = "delta:/data/flights"            # as for `pylogd load --table`
+properties = {}                             # of its catalog or storage
 
 [[masking]]
 topics = "payments.*"                       # pattern of shells
 fields = ["card.number", "iban"]            # of JSON, Avro and Protobuf values; without it the whole value
+
+[roles]                                     # `roles` has what members may be
+admin = ["user:ada"]
+operator = ["claim:groups=platform"]
+others = "viewer"                           # whoever logs in and is not named; "none" if it is not there
 """
 
 from __future__ import annotations
@@ -23,12 +34,20 @@ from pylogd.client.core.metadata import parse_bootstrap
 from pylogd.client.properties import parse_properties, security_from
 from pylogd.console.clusters import ClusterOptions
 from pylogd.console.masking import MaskingRule
+from pylogd.console.roles import Role, Roles
+from pylogd.console.tables import TableOptions
 from pylogd.errors import PylogdError
+from pylogd.tables.errors import TableError
+from pylogd.tables.opening import parse_table
 
 _CLUSTER: Final = {
-    "bootstrap": str, "command-config": str, "schema-registry": str, "metrics": list, "links": dict,
+    "bootstrap": str, "command-config": str, "schema-registry": str, "metrics": list, "mirrors": list, "audit": str,
+    "tables": dict, "links": dict,
 }  # fmt: skip
+_TABLE: Final = {"location": str, "properties": dict}
 _RULE: Final = {"topics": str, "fields": list}
+_ROLES: Final = {"viewer": Role.VIEWER, "operator": Role.OPERATOR, "admin": Role.ADMIN}
+_OTHERS: Final = {"none": Role.NONE, "viewer": Role.VIEWER}
 
 
 class BadConfiguration(PylogdError):
@@ -36,27 +55,34 @@ class BadConfiguration(PylogdError):
 
 
 class Configuration(NamedTuple):
-    """What a file says."""
+    """What a file says. roles: None if it has none."""
 
     clusters: Sequence[ClusterOptions]
-    masking: Sequence[MaskingRule]
+    masking: Sequence[MaskingRule] = ()
+    roles: Roles | None = None
 
 
-def read(path: Path) -> Configuration:
-    """Read a file, and the property files that it names. Raises BadConfiguration."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the document of a TOML file. Raises BadConfiguration."""
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise BadConfiguration(f"can't read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadConfiguration(f"{path}: {error}") from None
-    _check(document, {"clusters": dict, "masking": list}, str(path))
+
+
+def read(path: Path) -> Configuration:
+    """Return what a file says, with the property files that it names. Raises BadConfiguration."""
+    document = read_toml(path)
+    _check(document, {"clusters": dict, "masking": list, "roles": dict}, str(path))
     clusters = document.get("clusters", {})
     if not clusters:
         raise BadConfiguration(f"{path}: name at least one cluster, in a table [clusters.NAME]")
     return Configuration(
         [_cluster(name, table, path) for name, table in clusters.items()],
         [_rule(table, path) for table in document.get("masking", [])],
+        _roles(document["roles"], f"{path}: roles") if "roles" in document else None,
     )
 
 
@@ -86,15 +112,39 @@ def _cluster(name: str, table: Any, path: Path) -> ClusterOptions:
     registry = {key: value for key, value in properties.items() if key.startswith("schema.registry.")}
     return ClusterOptions(
         name, table["bootstrap"], security, table.get("schema-registry", ""), registry,
-        tuple(map(str, table.get("metrics", ()))),
+        tuple(map(str, table.get("metrics", ()))), tuple(_link(one, where) for one in table.get("mirrors", ())),
+        _link(table["audit"], where) if "audit" in table else "",
+        {str(key): _table(value, f"{where}.tables.{key}") for key, value in table.get("tables", {}).items()},
         {str(key): _link(value, where) for key, value in table.get("links", {}).items()},
     )  # fmt: skip
 
 
 def _link(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
-        raise BadConfiguration(f"{where}: links begin with http:// or https://")
+        raise BadConfiguration(f"{where}: links, mirrors and the audit begin with http:// or https://")
     return value
+
+
+def _table(table: Any, where: str) -> TableOptions:
+    _check(table, _TABLE, where)
+    if not table.get("location"):
+        raise BadConfiguration(f'{where}: write its location, such as "delta:/data/flights"')
+    try:
+        parse_table(table["location"])
+    except TableError as error:
+        raise BadConfiguration(f"{where}: {error}") from None
+    return TableOptions(table["location"], {key: str(value) for key, value in table.get("properties", {}).items()})
+
+
+def _roles(table: Any, where: str) -> Roles:
+    _check(table, {**dict.fromkeys(_ROLES, list), "others": str}, where)
+    others = table.get("others", "none")
+    if others not in _OTHERS:
+        raise BadConfiguration(f"{where}: others has to be one of {', '.join(_OTHERS)}")
+    try:
+        return Roles({role: map(str, table.get(name, ())) for name, role in _ROLES.items()}, _OTHERS[others])
+    except ValueError as error:
+        raise BadConfiguration(f"{where}: {error}") from None
 
 
 def _rule(table: Any, path: Path) -> MaskingRule:

@@ -1,30 +1,35 @@
 """Decode keys and values for people: by the schema registry, as JSON, as text, or as bytes.
 
-Strategy: a message that begins with a zero byte and a schema's id is decoded by that schema: Avro by fastavro, JSON
-after the id. All of it runs in a thread: schemas are fetched from the registry at their first use, and are kept. What
-can't be decoded is shown as bytes, with the reason.
+Strategy: a message that begins with a zero byte and a schema's id is decoded by that schema: Avro, JSON Schema or
+Protobuf, by the code of `pylogd consume --decode`. All of it runs in threads: schemas are fetched from the registry at
+their first use, and are kept. What can't be decoded is shown as bytes, with the reason; a schema that could not be had
+is asked for again after a while, so that a registry that is down does not hold up each message.
 """
 
 from __future__ import annotations
 
 import json
 import string
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from pylogd.errors import PylogdError
-from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError, path_of
+from pylogd.typed.errors import NotDecoded
+from pylogd.typed.json_codec import Codec, schema_id_of
 
-_HEAD: Final = 5
 _MOST_JSON: Final = 1 << 20
-_MOST_SCHEMAS: Final = 10_000
+_MOST_FAILURES: Final = 1000
 _SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 10.0
 _PRINTABLE: Final = frozenset(string.printable)
+#: Types of schemas -> kinds of `Decoded`, and what people call them.
+_KINDS: Final = {"AVRO": ("avro", "Avro"), "PROTOBUF": ("protobuf", "Protobuf"), "JSON": ("json", "JSON")}
 
 
 class Decoded(NamedTuple):
-    """A key or a value. kind: how it was decoded: `json`, `avro`, `text`, `bytes` or `null`. value: JSON-like, text, or
-    hexadecimal digits. note: why it could not be decoded better, and which schema it has.
+    """A key or a value. kind: how it was decoded: `json`, `avro`, `protobuf`, `text`, `bytes` or `null`. value:
+    JSON-like, text, or hexadecimal digits. note: why it could not be decoded better, and which schema it has.
     """
 
     kind: str
@@ -33,7 +38,7 @@ class Decoded(NamedTuple):
 
     def text(self) -> str:
         """Return it as people read it."""
-        if self.kind in ("json", "avro"):
+        if self.kind in ("json", "avro", "protobuf"):
             return json.dumps(self.value, ensure_ascii=False, indent=1, default=str)
         return "null" if self.value is None else str(self.value)
 
@@ -41,45 +46,45 @@ class Decoded(NamedTuple):
 class Decoder:
     """Decodes messages. May be used from several threads."""
 
-    def __init__(self, registry: str = "", settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, registry: str = "", settings: Mapping[str, str] | None = None,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         """registry: the URL of a schema registry, "" for none. Raises ValueError for settings that it can't use."""
-        self._api = RegistryApi(registry, _SECONDS, settings) if registry else None
-        self._kinds: dict[int, str] = {}
-        self._avro: Any = None
-        self._registry, self._settings = registry, settings
+        self._codec = Codec(registry, settings or {}, _SECONDS, lambda _: None) if registry else None
+        self._seconds = seconds
+        self._failed: dict[int, tuple[float, str]] = {}  # schemas that could not be had: until when, and why
 
     def decode(self, data: bytes | None) -> Decoded:
-        """Decode a key or a value. May wait for the registry."""
+        """Return a key or a value decoded. May wait for the registry."""
         if data is None:
             return Decoded("null", None)
-        if self._api is not None and len(data) > _HEAD and data[0] == 0:
-            schema_id = int.from_bytes(data[1:_HEAD], "big")
-            try:
-                return self._by_schema(schema_id, data)
-            except (PylogdError, ImportError, ValueError, RecursionError) as error:
-                return plain(data)._replace(note=f"schema {schema_id}: {str(error)[:200]}")
-        return plain(data)
+        if self._codec is None:
+            return plain(data)
+        try:
+            schema_id = schema_id_of(data)
+        except NotDecoded:
+            return plain(data)
+        try:
+            kind, title = self._kind(self._codec, schema_id)
+            return Decoded(kind, self._codec.decode(data), f"{title} schema {schema_id}")
+        except (PylogdError, ImportError, ValueError, RecursionError) as error:
+            return plain(data)._replace(note=f"schema {schema_id}: {str(error)[:200]}")
 
-    def _by_schema(self, schema_id: int, data: bytes) -> Decoded:
-        kind = self._kinds.get(schema_id)
-        if kind is None:
-            assert self._api is not None
-            found = self._api.ask(path_of("schemas", "ids", schema_id))
-            kind = str(found.get("schemaType", "AVRO"))
-            if len(self._kinds) < _MOST_SCHEMAS:
-                self._kinds[schema_id] = kind
-        if kind == "JSON":
-            return Decoded("json", json.loads(data[_HEAD:]), f"JSON schema {schema_id}")
-        if kind != "AVRO":
-            raise SchemaRegistryError(f"values of the type {kind} are not decoded")
-        return Decoded("avro", self._by_avro(data), f"Avro schema {schema_id}")
-
-    def _by_avro(self, data: bytes) -> Any:
-        if self._avro is None:
-            from pylogd.schemas.avro import AvroDeserializer, SchemaRegistryClient  # noqa: PLC0415 - fastavro, an extra
-
-            self._avro = AvroDeserializer(SchemaRegistryClient(self._registry, _SECONDS, self._settings))
-        return self._avro(data)
+    def _kind(self, codec: Codec, schema_id: int) -> tuple[str, str]:
+        """Return the kind of a schema for `Decoded`, and what people call it. Raises PylogdError."""
+        until, why = self._failed.get(schema_id, (0.0, ""))
+        if self._seconds() < until:
+            raise NotDecoded(why)
+        try:
+            return _KINDS[codec.kind(schema_id)]
+        except (PylogdError, ImportError) as error:
+            if len(self._failed) >= _MOST_FAILURES:
+                self._failed.clear()
+            self._failed[schema_id] = self._seconds() + _AGAIN_SECONDS, str(error)
+            raise
+        except KeyError as error:
+            raise NotDecoded(f"schemas of the type {error} are not decoded") from None
 
 
 def plain(data: bytes) -> Decoded:

@@ -27,7 +27,7 @@ _CLASSIC: Final = "classic"
 
 
 class GroupSampler:
-    """See the module."""
+    """Adds groups to samples of a cluster."""
 
     def __init__(self, calls: Calls, clock: IReactorTime) -> None:
         self._calls = calls
@@ -35,7 +35,11 @@ class GroupSampler:
         self._series: dict[str, LagSeries] = {}
 
     async def sample(self, sample: Sample, gaps: Gaps) -> None:
-        """Add the groups to a sample, whose topics have their log ends."""
+        """Ask all brokers for their groups, and add these to a sample with states, members, offsets and lag.
+
+        The log ends of the sample's topics have to be known before, for the lag. Brokers that do not answer are noted
+        in `gaps`; their groups are missing.
+        """
 
         async def ask(node: int) -> None:
             try:

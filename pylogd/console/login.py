@@ -15,6 +15,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from pylogd.console.answers import Refused
+from pylogd.console.roles import CERTIFICATE, EVERYTHING, USER, Identity, Role, Roles
 from pylogd.security.sasl.conversation import MechanismUnavailable
 from pylogd.security.sasl.passwords import UsersFile
 from pylogd.threads import ThreadPool
@@ -27,16 +28,21 @@ _DELAY_SECONDS: Final = 1.0
 
 
 class Login:
-    """See the module. Without users, certificates and provider everybody may use the console, without a name."""
+    """Finds out who somebody is, and which role they have.
+
+    Without users, certificates and provider everybody may use the console, without a name.
+    """
 
     def __init__(
-        self, reactor: Any, users: UsersFile | None = None, *, certificates: bool = False, provider: bool = False
-    ) -> None:
+        self, reactor: Any, users: UsersFile | None = None, *, certificates: bool = False, provider: bool = False,
+        roles: Roles = EVERYTHING,
+    ) -> None:  # fmt: skip
         """certificates: whether TLS requires one of browsers. provider: whether there is an OpenID provider."""
         self._reactor = reactor
         self._users = users
         self._certificates = certificates
         self.provider = provider
+        self._roles = roles
         self._pool = ThreadPool(reactor, _THREADS, "console-login")
         self._waiting = 0
 
@@ -50,6 +56,12 @@ class Login:
         """Whether users may log in with a password."""
         return self._users is not None
 
+    def role_of(self, identity: Identity | None) -> Role:
+        """Return the role of somebody; identity: None for whoever has not logged in."""
+        if identity is None:
+            return Role.NONE if self.needed else Role.ADMIN
+        return self._roles.of(identity)
+
     async def start(self) -> None:
         """Read the users. Raises MechanismUnavailable."""
         if self._users is not None:
@@ -59,14 +71,15 @@ class Login:
         """End the threads."""
         self._pool.stop()
 
-    def by_certificate(self, request: Any) -> str:
-        """Return the common name of the browser's certificate, "" without one."""
+    def by_certificate(self, request: Any) -> Identity | None:
+        """Return the owner of the browser's certificate, by its common name; None without one."""
         if not self._certificates:
-            return ""
+            return None
         certificate = getattr(request.transport, "getPeerCertificate", lambda: None)()
-        return "" if certificate is None else str(certificate.get_subject().CN or "")
+        name = "" if certificate is None else str(certificate.get_subject().CN or "")
+        return Identity(name, CERTIFICATE) if name else None
 
-    async def by_header(self, header: str, host: str) -> str:
+    async def by_header(self, header: str, host: str) -> Identity:
         """Return the user of a request with credentials (RFC 7617), as scripts send them. Raises Refused."""
         kind, _, credentials = header.strip().partition(" ")
         if kind.lower() != "basic" or self._users is None:
@@ -77,8 +90,8 @@ class Login:
             raise Refused(401, "The credentials can't be decoded.") from None
         return await self.check(name, password, host)
 
-    async def check(self, name: str, password: str, host: str) -> str:
-        """Return the name of a user whose password is right. Raises Refused."""
+    async def check(self, name: str, password: str, host: str) -> Identity:
+        """Return the user of a name and a password that is right. Raises Refused."""
         if self._users is None or self._waiting >= _MOST_WAITING:
             raise Refused(503, "Passwords can't be checked at present; try again later.")
         self._waiting += 1
@@ -93,4 +106,4 @@ class Login:
             log.warn("Refused a login from {host}: wrong password, or unknown user {name}", host=host, name=name[:100])
             await deferLater(self._reactor, _DELAY_SECONDS, lambda: None)
             raise Refused(401, "The user or the password is wrong.")
-        return name
+        return Identity(name, USER)

@@ -45,7 +45,11 @@ class Masking:
 
 
 def _masked(value: Any, path: Sequence[str]) -> Any:
-    """Return a copy in which the field is masked, in all elements of lists on the way."""
+    """Return a copy of a decoded value in which one field is replaced by `MASK`.
+
+    path: the names that lead to the field. A list on the way stands for each of its elements. A value without the field
+    is returned as it is.
+    """
     if isinstance(value, list):
         return [_masked(one, path) for one in value]
     if not isinstance(value, dict) or path[0] not in value:

@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import tomllib
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -26,7 +25,8 @@ from twisted.logger import Logger
 
 from pylogd.clock import wall_ms
 from pylogd.console.answers import Answer, PageRequest, Refused, redirect
-from pylogd.console.configuration import BadConfiguration
+from pylogd.console.configuration import BadConfiguration, read_toml
+from pylogd.console.roles import OIDC, Identity, claims_of
 from pylogd.console.web import Route, route
 from pylogd.errors import PylogdError
 from pylogd.security.sasl.access_tokens import IssuerKeys, SignedTokens, TokenRules, unverified_claims
@@ -60,13 +60,8 @@ class ProviderOptions:
 
 
 def read_options(path: Path) -> ProviderOptions:
-    """Read them from a TOML file. Raises BadConfiguration."""
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise BadConfiguration(f"can't read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfiguration(f"{path}: {error}") from None
+    """Return the options of a TOML file. Raises BadConfiguration."""
+    table = read_toml(path)
     for name, value in table.items():
         if name not in (*_REQUIRED, *_OPTIONAL) or not isinstance(value, str):
             raise BadConfiguration(f"{path}: write texts named {', '.join((*_REQUIRED, *_OPTIONAL))}; {name} is wrong")
@@ -105,7 +100,7 @@ class Provider:
         where = str(self._discovered()["authorization_endpoint"])
         return where + ("&" if "?" in where else "?") + urllib.parse.urlencode(query)
 
-    def user(self, code: str, nonce: str, verifier: str) -> str:
+    def user(self, code: str, nonce: str, verifier: str) -> Identity:
         """Return the user for whom a code stands. Raises ProviderFailed, AuthenticationFailed, MechanismUnavailable."""
         options = self.options
         form = {
@@ -120,9 +115,10 @@ class Provider:
             raise ProviderFailed("the provider sent no id token")
         assert self._tokens is not None
         owner = self._tokens.check(token)
-        if not hmac.compare_digest(str(unverified_claims(token).get("nonce", "")), nonce):
+        claims = unverified_claims(token)  # `check` has verified them
+        if not hmac.compare_digest(str(claims.get("nonce", "")), nonce):
             raise AuthenticationFailed("the id token is for another login (nonce)")
-        return owner.principal.name
+        return Identity(owner.principal.name, OIDC, claims_of(claims))
 
     def _discovered(self) -> Mapping[str, Any]:
         if self._document is None:
@@ -152,7 +148,7 @@ class Provider:
 class OpenIdLogin:
     """The pages of a login at a provider."""
 
-    def __init__(self, reactor: Any, provider: Provider, log_in: Callable[[PageRequest, str], Answer]) -> None:
+    def __init__(self, reactor: Any, provider: Provider, log_in: Callable[[PageRequest, Identity], Answer]) -> None:
         """log_in: opens a session for a user."""
         self._provider = provider
         self._log_in = log_in
@@ -170,7 +166,7 @@ class OpenIdLogin:
         self._pool.stop()
 
     async def begin(self, asked: PageRequest) -> Answer:
-        """Send the browser to the provider."""
+        """Return an answer that sends the browser to the provider. Raises Refused, ProviderFailed."""
         if asked.session is None:
             raise Refused(400, "This login needs a browser with cookies.")
         pending = {name: secrets.token_urlsafe(32) for name in ("state", "nonce", "verifier")}
@@ -181,7 +177,7 @@ class OpenIdLogin:
         return redirect(where)
 
     async def end(self, asked: PageRequest) -> Answer:
-        """Log the user in that the provider sent back."""
+        """Return an answer with a session of the user whom the provider sent back. Raises Refused, ProviderFailed."""
         session, options = asked.session, asked.options
         pending = {} if session is None else session.pending
         if session is None or not pending or not hmac.compare_digest(pending["state"], options.get("state", "")):

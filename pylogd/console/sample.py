@@ -142,7 +142,7 @@ class BrokerState:
 
 @dataclass(slots=True)
 class Sample:
-    """See the module.
+    """What is known of a cluster at one time.
 
     number: 0 before the first one. at_ms: when it was complete, since 1970; seconds: how long it took. error: why the
     last attempt failed, None if it did not. by_topic: the groups that have committed offsets of a topic.
@@ -161,6 +161,12 @@ class Sample:
     reasons: Sequence[Reason] = ()
     partitions: int = 0
     gaps: Sequence[str] = ()
+
+    @property
+    def missing(self) -> list[int]:
+        """The ids of brokers that have replicas and are not there."""
+        return sorted({node for topic in self.topics.values() for nodes in set(topic.replicas) for node in nodes}
+                      - self.brokers.keys())  # fmt: skip
 
     @property
     def verdict(self) -> Verdict:

@@ -3,7 +3,8 @@
 Strategy: one sample after another, each in bounded pieces (`asking`), with the reactor free between them. The next one
 begins after `interval` seconds, or after twice the time that the last one took (at most a minute): a large cluster is
 asked less often, so that the console uses no more than a third of a processor for it. Brokers are asked side by side.
-Begins of logs, sizes and directories change slowly and are asked for with every `_SLOW_EVERY`th sample.
+Begins of logs and sizes change slowly and are asked for with every `_SLOW_EVERY`th sample; the free space of data
+directories with each.
 
 Rules: a broker that fails is not asked again in the same sample; what it would have told is unknown, and noted as a
 gap. A sample that fails as a whole leaves the last one, with the reason.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -45,7 +46,11 @@ _LONGEST_PAUSE: Final = 60.0
 
 
 class ClusterSampler:
-    """See the module. last: the last sample. listeners: called after each one."""
+    """Takes samples of a cluster, one after another.
+
+    last: the last complete sample; an empty one, with the number 0, before the first. listeners: functions that are
+    called after each sample, also after one that failed.
+    """
 
     def __init__(
         self,
@@ -119,6 +124,7 @@ class ClusterSampler:
             await self._ask_sizes(sample, gaps)
         else:
             await in_steps(_keep_slow(before, sample), self._clock)
+            await together(self._ask_sizes_of(node, state, sample, gaps, ()) for node, state in sample.brokers.items())
         await self._ask_begins(sample, gaps)
         await self._ask_ends(sample, gaps)
         await self._groups.sample(sample, gaps)
@@ -194,7 +200,11 @@ class ClusterSampler:
         self, sample: Sample, gaps: Gaps, timestamp: int, take: Callable[[TopicState, int, int], None],
         wanted: Callable[[TopicState], bool] = lambda _topic: True,
     ) -> None:  # fmt: skip
-        """Ask all leaders for an offset of each of their partitions in the topics that are wanted."""
+        """Ask the leaders of partitions for their offsets at a time stamp, and hand each to `take`.
+
+        take: called with the topic, the partition and its offset. wanted: says which topics are asked for. Partitions
+        whose leader does not answer are left as they are, and noted in `gaps`.
+        """
 
         async def ask(node: int) -> None:
             led = (
@@ -220,12 +230,17 @@ class ClusterSampler:
     async def _ask_sizes(self, sample: Sample, gaps: Gaps) -> None:
         for topic in sample.topics.values():
             topic.sizes = array("q", [UNKNOWN]) * len(topic)
-        await together(self._ask_sizes_of(node, state, sample, gaps) for node, state in sample.brokers.items())
+        await together(
+            self._ask_sizes_of(node, state, sample, gaps, sample.topics.values())
+            for node, state in sample.brokers.items()
+        )
 
-    async def _ask_sizes_of(self, node: int, state: BrokerState, sample: Sample, gaps: Gaps) -> None:
+    async def _ask_sizes_of(
+        self, node: int, state: BrokerState, sample: Sample, gaps: Gaps, topics: Iterable[TopicState]
+    ) -> None:
+        """Ask a broker for its directories with their free space, and for the sizes of some topics' partitions."""
         hosted = (
-            (name, [index for index, nodes in enumerate(topic.replicas) if node in nodes])
-            for name, topic in sample.topics.items()
+            (topic.name, [index for index, nodes in enumerate(topic.replicas) if node in nodes]) for topic in topics
         )
         found: dict[str, Directory] = {}
         try:
@@ -318,4 +333,4 @@ def _keep_slow(before: Sample, sample: Sample) -> Iterator[None]:
         yield
     for node, state in sample.brokers.items():
         if node in before.brokers:
-            state.directories, state.size = before.brokers[node].directories, before.brokers[node].size
+            state.size = before.brokers[node].size

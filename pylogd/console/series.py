@@ -20,7 +20,10 @@ UNKNOWN: Final = -1
 
 
 class TopicSeries:
-    """See the module. rates: records per second at the last samples. Times are seconds of one monotonic clock."""
+    """The log ends of a topic at the last samples.
+
+    rates: records per second between samples. Times are seconds of one monotonic clock.
+    """
 
     __slots__ = ("_ends", "_last", "_times", "rates")
 
@@ -78,6 +81,15 @@ class TopicSeries:
         if len(self._ends) > _MOST:
             older = len(self._ends) // 2
             del self._times[1:older:2], self._ends[1:older:2]
+
+    def rate_of(self, partition: int) -> float | None:
+        """Return the records per second of a partition between the last two samples; None if that is not known."""
+        if len(self._ends) < 2:
+            return None
+        (before, now), passed = self._ends[-2:], self._times[-1] - self._times[-2]
+        if partition >= len(now) or UNKNOWN in (before[partition], now[partition]) or passed <= 0:
+            return None
+        return (now[partition] - before[partition]) / passed
 
     def seconds_behind(self, partition: int, offset: int, now: float) -> float:
         """Return how long ago the record at `offset` was appended; 0 if there is none yet.

@@ -28,6 +28,7 @@ from pylogd.console.pages.brokers import Brokers
 from pylogd.console.pages.groups import Groups
 from pylogd.console.pages.messages import MessagePages
 from pylogd.console.pages.overview import Overview
+from pylogd.console.pages.services import ServicePages
 from pylogd.console.pages.topics import Topics
 from pylogd.console.reading import Messages
 from pylogd.console.sessions import Sessions
@@ -134,7 +135,7 @@ class ConsoleService:
             root.add(self._openid.routes())
         parts = (
             access, Overview(view, self._events), Topics(view), Groups(view), Brokers(view),
-            MessagePages(view, self._messages, self._tails), self._administered,
+            MessagePages(view, self._messages, self._tails), self._administered, ServicePages(view),
             ActionPages(view, self._actions, actions(self._messages, self._masking)),
         )  # fmt: skip
         for part in parts:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from pylogd.console.roles import Role
+
 IDLE_SECONDS: Final = 8 * 3600.0
 _MOST: Final = 5000
 
@@ -22,6 +24,7 @@ class Session:
     """A session. user: "" before the login. wanted: where to go after it. pending: the state of a login under way."""
 
     user: str
+    role: Role
     used: float
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     wanted: str = "/"
@@ -53,10 +56,10 @@ class Sessions:
         self._known.move_to_end(session_id)
         return session
 
-    def open(self, user: str) -> tuple[str, Session]:
-        """Return a new session and its id."""
+    def open(self, user: str, role: Role) -> tuple[str, Session]:
+        """Return the id of a new session, and the session."""
         session_id = secrets.token_urlsafe(32)
-        session = self._known[session_id] = Session(user, self._seconds())
+        session = self._known[session_id] = Session(user, role, self._seconds())
         while len(self._known) > _MOST:
             self._known.popitem(last=False)
         return session_id, session

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pylogd.console.answers import Answer, PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
 from pylogd.console.rendering import Renderer
+from pylogd.console.roles import Role
 from pylogd.console.static_files import StaticFile
 
 SECTIONS: Final = (
@@ -18,7 +19,7 @@ _OLD_SECONDS: Final = 120
 
 
 class View:
-    """See the module."""
+    """Renders pages of all clusters in one layout."""
 
     def __init__(
         self,
@@ -48,13 +49,16 @@ class View:
         sample = None if cluster is None else cluster.sampler.last
         layout = {
             "asked": asked, "user": asked.user, "token": asked.token, "cluster": cluster, "sample": sample,
-            "section": section, "allow_writes": self.allow_writes,
+            "section": section, "role": asked.role.name.lower(),
+            "allow_writes": self.allow_writes and asked.role >= Role.OPERATOR,
+            "administers": self.allow_writes and asked.role >= Role.ADMIN,
         }  # fmt: skip
         return Answer(self._renderer.render(template, {**self._common(), **layout, **values}))
 
     def error(self, status: int, text: str) -> Answer:
         """Return a page that says why a request can't be answered."""
-        layout = {"user": "", "token": "", "cluster": None, "sample": None, "section": "", "allow_writes": False}
+        layout = {"user": "", "token": "", "cluster": None, "sample": None, "section": "", "allow_writes": False,
+                  "administers": False, "role": ""}  # fmt: skip
         body = self._renderer.render("error.html", {**self._common(), **layout, "status": status, "text": text})
         return Answer(body, status=status)
 

@@ -25,6 +25,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from pylogd.console.answers import Answer, PageRequest, Refused, redirect
 from pylogd.console.login import Login
+from pylogd.console.roles import Identity, Role
 from pylogd.console.sessions import Session, Sessions
 from pylogd.console.view import View
 from pylogd.errors import PylogdError
@@ -50,20 +51,20 @@ Handler = Callable[[PageRequest], "Answer | Awaitable[Answer | None] | None"]
 class Route(NamedTuple):
     """What answers a path. pattern: of the whole path, with a name for each part. public: without a login.
 
-    changes: whether it changes a cluster.
+    role: the lowest one that may ask. What needs more than a viewer changes clusters.
     """
 
     method: str
     pattern: re.Pattern[str]
     handler: Handler
     public: bool = False
-    changes: bool = False
+    role: Role = Role.VIEWER
 
 
-def route(method: str, path: str, handler: Handler, *, public: bool = False, changes: bool = False) -> Route:
+def route(method: str, path: str, handler: Handler, *, public: bool = False, role: Role = Role.VIEWER) -> Route:
     """Return a route for a path with parts in braces, such as `/c/{cluster}/topics`."""
     pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)
-    return Route(method, re.compile(pattern), handler, public, changes)
+    return Route(method, re.compile(pattern), handler, public, role)
 
 
 class ConsoleResource(Resource):
@@ -120,10 +121,12 @@ class ConsoleResource(Resource):
         if method == "POST":
             asked.form = _fields(request.content.read().decode("utf-8", "replace") if request.content else "")
         session = await self._identify(request, asked, found)
-        if found.changes and not self._allow_writes:
+        if found.role > Role.VIEWER and not self._allow_writes:
             raise Refused(403, "This console is read-only: start it with --allow-writes to change clusters.")
         if not found.public and self._login.needed and not asked.user:
             return self._to_login(request, session, asked)
+        if not found.public:
+            _check_role(asked, found.role)
         result = found.handler(asked)
         return await result if isinstance(result, Awaitable) else result
 
@@ -138,7 +141,8 @@ class ConsoleResource(Resource):
         """Find out who asks, and check that a POST comes from a page of the console. Raises Refused."""
         header = request.getHeader("authorization")
         if header is not None:
-            asked.user = await self._login.by_header(header, _host(request))
+            identity = await self._login.by_header(header, _host(request))
+            asked.user, asked.role = identity.user, self._login.role_of(identity)
             return None  # no browser sends this by itself: no other site can have it sent
         session = self._sessions.find(self._session_id(request))
         if asked.request.method == b"POST":
@@ -147,9 +151,9 @@ class ConsoleResource(Resource):
             if session is None or not session.is_mine(asked.form.get("csrf", "")):
                 raise Refused(403, "The form is not valid any more: go back, reload the page and send it again.")
         certified = self._login.by_certificate(request)
-        if session is None or (certified and session.user != certified):
+        if session is None or (certified is not None and session.user != certified.user):
             session = self._new_session(request, certified)
-        asked.user, asked.token = session.user, session.token
+        asked.user, asked.token, asked.role = session.user, session.token, session.role
         asked.session = session
         return session
 
@@ -157,20 +161,24 @@ class ConsoleResource(Resource):
         found: bytes | None = request.getCookie(self._cookie.encode())
         return "" if found is None else found.decode("ascii", "replace")
 
-    def _new_session(self, request: Request, user: str) -> Session:
-        session_id, session = self._sessions.open(user)
+    def _new_session(self, request: Request, identity: Identity | None) -> Session:
+        user = "" if identity is None else identity.user
+        session_id, session = self._sessions.open(user, self._login.role_of(identity))
         self._set_cookie(request, session_id)
         return session
 
-    def log_in(self, asked: PageRequest, user: str) -> Answer:
-        """Open a session for a user, and go where the user wanted to."""
+    def log_in(self, asked: PageRequest, identity: Identity) -> Answer:
+        """Open a session for a user. Return an answer that leads to where the user wanted to go."""
         wanted = asked.session.wanted if asked.session is not None else "/"
-        self._new_session(asked.request, user)
-        log.info("{user} logged in from {host}", user=user, host=_host(asked.request))
+        role = self._new_session(asked.request, identity).role
+        log.info(
+            "{user} logged in from {host}, with the role {role}",
+            user=identity.user, host=_host(asked.request), role=role.name.lower(),
+        )  # fmt: skip
         return redirect(wanted if re.match(r"/(?![/\\])", wanted) else "/")
 
     def log_out(self, asked: PageRequest) -> Answer:
-        """End the session."""
+        """End the session. Return an answer that leads to the login, or to the start without one."""
         self._sessions.close(self._session_id(asked.request))
         return redirect("/login" if self._login.needed else "/")
 
@@ -224,6 +232,20 @@ class ConsoleResource(Resource):
         if request.method != b"HEAD":
             request.write(answer.body)
         request.finish()
+
+
+def _check_role(asked: PageRequest, needed: Role) -> None:
+    """Raise Refused if somebody's role is lower than the one that is needed."""
+    if asked.role >= needed:
+        return
+    log.warn(
+        "Refused {path} to {user}, who has the role {role}: it needs the role {needed}",
+        path=asked.path, user=asked.user, role=asked.role.name.lower(), needed=needed.name.lower(),
+    )  # fmt: skip
+    if asked.role is Role.NONE:
+        raise Refused(403, f"{asked.user} has no role in this console: see [roles] in its configuration.")
+    raise Refused(403, f"This needs the role {needed.name.lower()}; {asked.user} has the role "
+                       f"{asked.role.name.lower()}.")  # fmt: skip
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Time every page of a console on a recorded cluster: `python -m tests.console [--results FILE]`.
 
 12,000 topics, 200,000 partitions and 10,000 groups are served by `tests.console.recorded`, with which the console
-shares the machine. Each page is asked for again and again while samples are taken. Exit status 1 if a page takes a
-second or more, or the console more than 300 MB.
+shares the machine; a mirror, an audit and a table by `tests.console.services`. Each page is asked for again and again
+while samples are taken. Exit status 1 if a page takes a second or more, or the console more than 300 MB.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ from typing import Final, NamedTuple
 
 from pylogd.local.broker import pylogd_command
 from pylogd.local.launch import bound
+from tests.console.recorded import PARTITIONS, TOPICS, Record
+from tests.console.services import make_table, served, write_configuration
 from tests.pages import circumstances, write_page
 
 MOST_SECONDS: Final = 1.0
@@ -122,6 +125,12 @@ def pages(base: str) -> list[tuple[str, str]]:
         ("members of a group", f"{base}/groups/reader-04711/members"),
         ("brokers", f"{base}/brokers"),
         ("a broker", f"{base}/brokers/1"),
+        ("mirrors", f"{base}/mirrors"),
+        ("a route of a mirror", f"{base}/mirrors/route-042"),
+        ("audit", f"{base}/audit"),
+        ("audit, filtered", f"{base}/audit?topic=audited-07&q=incomplete"),
+        ("tables", f"{base}/tables"),
+        ("a table", f"{base}/tables/lake"),
     ]
 
 
@@ -146,6 +155,7 @@ def report(found: Sequence[Timed], peak: float, took: float, share: float, sizes
         "",
         "Written by `make console`. A recorded cluster is served over real sockets by a process that answers",
         f"like three brokers: {sizes}.",
+        "A mirror has 100 routes, an audit 18,000 windows, and a table the largest topic.",
         f"Each page was asked for {_ROUNDS} times, in turns, while samples were taken.",
         "",
         circumstances(),
@@ -167,8 +177,14 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(".cache/console"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    with running([sys.executable, "-m", "tests.console.recorded"], options.folder / "recorded.log") as (_, bootstrap):
-        command = [*pylogd_command(), "console", "-b", bootstrap, "--listen", "127.0.0.1:0"]
+    recorded = [sys.executable, "-m", "tests.console.recorded"]
+    with (
+        tempfile.TemporaryDirectory() as folder, served() as url,
+        running(recorded, options.folder / "recorded.log") as (_, bootstrap),
+    ):  # fmt: skip
+        table = make_table(Path(folder), Record(TOPICS, PARTITIONS, 0).topics)
+        config = write_configuration(Path(folder) / "console.toml", bootstrap, url, table)
+        command = [*pylogd_command(), "console", "--config", str(config), "--listen", "127.0.0.1:0"]
         with running(command, options.folder / "console.log") as (console, line):
             base = line.rpartition(" ")[2] + "/c/cluster"
             begun = time.monotonic()

@@ -22,13 +22,15 @@ from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.security.sasl.passwords import add_user
 from tests.console.__main__ import running, wait_for_sample_of
 from tests.console.browsing import ESCAPE, NARROW, WIDE, Browser
+from tests.console.services import make_table, served
 from tests.pages import circumstances, write_page
 
 PAGES: Final = (
     "", "/topics", "/topics/orders", "/topics/orders/messages", "/topics/orders/messages/tail",
     "/topics/orders/settings", "/groups", "/groups/billing", "/groups/billing/members", "/brokers", "/brokers/{node}",
     "/admin", "/reassignments", "/quotas", "/users", "/acls", "/create-topic", "/topics/orders/produce",
-    "/topics/orders/delete", "/groups/billing/reset", "/set-user",
+    "/topics/orders/delete", "/groups/billing/reset", "/set-user", "/brokers/{node}/maintenance", "/mirrors",
+    "/mirrors/route-042", "/audit", "/tables", "/tables/lake", "/schemas",
 )  # fmt: skip
 _USER, _PASSWORD = "ada", "correct horse"
 _RECORDS: Final = 3000
@@ -87,12 +89,15 @@ def kafka_broker(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def console_of(bootstrap: str, folder: Path) -> Iterator[str]:
-    """Run a console with a login, masking and writes; yield where it answers."""
+def console_of(bootstrap: str, folder: Path, url: str) -> Iterator[str]:
+    """Run a console with a login, masking, writes and services at `url`; yield where it answers."""
     add_user(folder / "users", _USER, _PASSWORD)
     file = folder / "console.toml"
+    table = make_table(folder, {"orders": 6})
     file.write_text(
-        f'[clusters.main]\nbootstrap = "{bootstrap}"\n\n[[masking]]\ntopics = "orders"\nfields = ["customer.card"]\n'
+        f'[clusters.main]\nbootstrap = "{bootstrap}"\nmirrors = ["{url}/metrics"]\naudit = "{url}/"\n'
+        f'[clusters.main.tables.lake]\nlocation = "{table}"\n\n'
+        '[[masking]]\ntopics = "orders"\nfields = ["customer.card"]\n'
     )
     command = [
         *pylogd_command(), "console", "--config", str(file), "--listen", "127.0.0.1:0", "--interval", "1",
@@ -252,6 +257,8 @@ def keep_pictures(browser: Browser, folder: Path) -> None:
         ("group-dark", "/groups/billing", WIDE, True),
         ("messages", "/topics/orders/messages?from=oldest&count=5", WIDE, False),
         ("topics-narrow", "/topics", NARROW, False),
+        ("audit", "/audit#windows", WIDE, False), ("table", "/tables/lake", WIDE, False),
+        ("mirrors-narrow", "/mirrors", NARROW, True),
     )  # fmt: skip
     for name, page, size, dark in pictures:
         browser.look(size, dark=dark)
@@ -323,7 +330,7 @@ def main() -> int:
         folder = Path(name)
         with broker(folder) as bootstrap:
             fill(bootstrap)
-            with console_of(bootstrap, folder) as base:
+            with served() as url, console_of(bootstrap, folder, url) as base:
                 found = use(bootstrap, base, options.pictures)
             log = (folder / "console.log").read_text()
     if "#critical" in log:

@@ -16,6 +16,7 @@ from pylogd.console.answers import PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
 from pylogd.console.pages.administration import entity_text
 from pylogd.console.pages.topics import find_topic
+from pylogd.console.roles import Role
 from pylogd.errors import KafkaError
 
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -31,6 +32,7 @@ class OnCluster:
 
     section = "admin"
     secret = False
+    role: Role = Role.OPERATOR
     heading = ""
     after = "/admin"
 
@@ -58,7 +60,7 @@ class MoveReplicas(OnCluster):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Plan as few moves as balance needs."""
+        """Return the fewest moves after which the chosen brokers have about as many replicas each. Raises Refused."""
         topic = find_topic(cluster, asked.form.get("topic", "").strip())
         alive = cluster.sampler.last.brokers
         nodes = [int(word) for word in asked.form.get("brokers", "").split(",") if word.strip().isdecimal()]
@@ -100,7 +102,7 @@ class Throttle(OnCluster):
         return [Field("rate", "Bytes a second", "number", hint="for each broker; empty removes the throttle")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show the topics that move."""
+        """Return what is changed: the rate of each broker, and the topics whose replicas move, which are throttled."""
         rate = number(asked.form, "rate", 1, 2**62) if asked.form.get("rate", "").strip() else None
         topics = sorted({place.topic for place in await cluster.admin.reassignments()})
 
@@ -124,7 +126,7 @@ class CancelMoves(OnCluster):
         return []
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show the moves."""
+        """Return the moves that end, each with the replicas that the partition goes back to."""
         moves = await cluster.admin.reassignments()
 
         async def run() -> str:
@@ -145,6 +147,7 @@ class SetQuota(OnCluster):
     """Set or remove a quota."""
 
     path, name, heading, after = "/set-quota", "set quota", "Set a quota", "/quotas"
+    role = Role.ADMIN
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -157,7 +160,7 @@ class SetQuota(OnCluster):
         ]  # fmt: skip
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Have the cluster check it."""
+        """Return the quota before and after. The cluster has checked the new one. Raises Refused, PylogdError."""
         form = asked.form
         entity = QuotaEntity(*(_entity(form.get(part, "")) for part in ("user", "client_id", "ip")))
         quota = form.get("quota", "")
@@ -195,13 +198,14 @@ class RemoveUser(OnCluster):
     """Remove a user's credentials."""
 
     path, name, heading, after = "/remove-user", "remove user", "Remove a user", "/users"
+    role = Role.ADMIN
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
         return [Field("user", "User", required=True)]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show the credentials."""
+        """Return the credentials that the user loses. Raises Refused if there are none."""
         user = asked.form.get("user", "").strip()
         found = await cluster.admin.list_users([user]) if user else []
         if not found:
@@ -220,6 +224,7 @@ class AddAcl(OnCluster):
     """Add an access control list."""
 
     path, name, heading, after = "/add-acl", "add ACL", "Add an ACL", "/acls"
+    role = Role.ADMIN
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -234,7 +239,7 @@ class AddAcl(OnCluster):
         ]  # fmt: skip
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show the ACL."""
+        """Return the access control list that is added. Raises Refused."""
         acl = _acl(asked.form)
 
         async def run() -> str:
@@ -251,6 +256,7 @@ class RemoveAcl(OnCluster):
     """Remove access control lists."""
 
     path, name, heading, after = "/remove-acl", "remove ACLs", "Remove ACLs", "/acls"
+    role = Role.ADMIN
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -261,7 +267,7 @@ class RemoveAcl(OnCluster):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show what the filter selects."""
+        """Return the access control lists that match what was entered. Raises Refused."""
         principal, name = (asked.form.get(part, "").strip() or None for part in ("principal", "name"))
         resource = asked.form.get("resource", "ANY")
         if resource not in RESOURCES or (principal is None and name is None):

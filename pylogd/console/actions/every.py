@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pylogd.console.actions.brokers import Maintenance
 from pylogd.console.actions.cluster import AddAcl, CancelMoves, MoveReplicas, RemoveAcl, RemoveUser, SetQuota, Throttle
 from pylogd.console.actions.groups import DeleteGroup, ResetOffsets
 from pylogd.console.actions.messages import Produce, Replay
@@ -17,5 +18,5 @@ def actions(messages: Messages, masking: Masking) -> list[Action]:
     return [
         CreateTopic(), AddPartitions(), ChangeSettings(), DeleteTopic(), Produce(), Replay(messages, masking),
         ResetOffsets(), DeleteGroup(), MoveReplicas(), Throttle(), CancelMoves(), SetQuota(), SetUser(), RemoveUser(),
-        AddAcl(), RemoveAcl(),
+        AddAcl(), RemoveAcl(), Maintenance(),
     ]  # fmt: skip

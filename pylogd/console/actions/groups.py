@@ -7,12 +7,13 @@ from typing import Final
 
 from pylogd.client.core.model import OffsetSpec, TopicPartition
 from pylogd.clock import wall_ms
-from pylogd.console.actions.steps import Field, Plan, command, number
+from pylogd.console.actions.steps import Field, Plan, check_name, command, name_field, number
 from pylogd.console.answers import PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
 from pylogd.console.pages.groups import find_group
 from pylogd.console.reading import parse_time
 from pylogd.console.rendering import path
+from pylogd.console.roles import Role
 
 _PLACES: Final = ("earliest", "latest", "offset", "shift", "time")
 
@@ -22,6 +23,7 @@ class OnGroup:
 
     section = "groups"
     secret = False
+    role: Role = Role.OPERATOR
 
     def back(self, asked: PageRequest) -> str:
         """Return the group's page."""
@@ -50,7 +52,7 @@ class ResetOffsets(OnGroup):
         ]  # fmt: skip
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Ask where the offsets would be."""
+        """Return the offsets that change, before and after. Raises Refused, PylogdError."""
         form = asked.form
         group_id = asked.parts["group"]
         group = find_group(cluster, group_id)
@@ -118,6 +120,7 @@ class DeleteGroup(OnGroup):
 
     path = "/groups/{group}/delete"
     name = "delete group"
+    role = Role.ADMIN
 
     def title(self, asked: PageRequest) -> str:
         """Return the heading."""
@@ -130,13 +133,12 @@ class DeleteGroup(OnGroup):
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
         find_group(cluster, asked.parts["group"])
-        return [Field("typed", "Write the group's name", hint="to show that you mean this one", required=True)]
+        return [name_field("group")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show what will be lost."""
+        """Return the committed offsets that are lost. Raises Refused."""
         group = find_group(cluster, asked.parts["group"])
-        if asked.form.get("typed", "").strip() != group.group_id:
-            raise Refused(422, "This is not the group's name.")
+        check_name(asked, "group", group.group_id)
 
         async def run() -> str:
             await cluster.admin.delete_group(group.group_id)

@@ -21,7 +21,7 @@ log = Logger()
 
 
 class ActionLog:
-    """See the module."""
+    """The log of one console."""
 
     def __init__(self, reactor: Any, path: Path | None, now_ms: Callable[[], int]) -> None:
         """path: of the file, None for none."""

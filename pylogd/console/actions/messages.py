@@ -37,7 +37,7 @@ class Produce(OnTopic):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show the message."""
+        """Return the message that is written, and where to. Raises Refused."""
         form, name = asked.form, asked.parts["topic"]
         topic = find_topic(cluster, name)
         chosen = form.get("partition", "").strip()
@@ -87,7 +87,7 @@ class Replay(OnTopic):
         ]  # fmt: skip
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Read the message."""
+        """Return the message that is written again, masked as on other pages, and where to. Raises Refused."""
         source, target = find_topic(cluster, asked.parts["topic"]), asked.form.get("target", "").strip()
         place = TopicPartition(source.name, number(asked.form, "partition", 0, len(source) - 1))
         offset = number(asked.form, "offset", 0, 2**62)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pylogd.console.actions.log import ActionLog
 from pylogd.console.answers import Answer, PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
+from pylogd.console.roles import Role
 from pylogd.console.view import View
 from pylogd.console.web import Route, route
 from pylogd.errors import PylogdError
@@ -59,6 +60,8 @@ class Action(Protocol):
     path: str
     name: str
     section: str
+    #: the lowest role that may do it
+    role: Role
     #: whether the form has secrets, which must not be in another page: it is carried out without showing the plan
     secret: bool
 
@@ -92,8 +95,8 @@ class ActionPages:
         found = []
         for action in self.actions:
             where = "/c/{cluster}" + action.path
-            found.append(route("GET", where, partial(self._form, action), changes=True))
-            found.append(route("POST", where, partial(self._post, action), changes=True))
+            found.append(route("GET", where, partial(self._form, action), role=action.role))
+            found.append(route("POST", where, partial(self._post, action), role=action.role))
         return found
 
     def _form(self, action: Action, asked: PageRequest, problem: str = "", status: int = 200) -> Answer:
@@ -143,6 +146,17 @@ def number(form: Mapping[str, str], name: str, lowest: int, highest: int = 2**31
     if not digits.isdecimal() or len(digits) > 18 or not lowest <= int(text) <= highest:
         raise Refused(422, f"Write a number from {lowest} to {highest} for {name.replace('_', ' ')}.")
     return int(text)
+
+
+def name_field(kind: str) -> Field:
+    """Return the input in which somebody writes the name of what is to be deleted. kind: `topic` or `group`."""
+    return Field("typed", f"Write the {kind}'s name", hint="to show that you mean this one", required=True)
+
+
+def check_name(asked: PageRequest, kind: str, name: str) -> None:
+    """Raise Refused unless the name was written into the input of `name_field`."""
+    if asked.form.get("typed", "").strip() != name:
+        raise Refused(422, f"This is not the {kind}'s name.")
 
 
 def pairs(text: str, what: str) -> list[tuple[str, str]]:

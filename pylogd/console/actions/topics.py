@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from pylogd.console.actions.steps import Field, Plan, command, number, pairs
+from pylogd.console.actions.steps import Field, Plan, check_name, command, name_field, number, pairs
 from pylogd.console.answers import PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
 from pylogd.console.pages.topics import find_topic
 from pylogd.console.rendering import path
+from pylogd.console.roles import Role
 
 _MOST_PARTITIONS: Final = 100_000
 
@@ -18,6 +19,7 @@ class OnTopic:
 
     section = "topics"
     secret = False
+    role: Role = Role.OPERATOR
 
     def back(self, asked: PageRequest) -> str:
         """Return the topic's page."""
@@ -31,6 +33,7 @@ class CreateTopic:
     name = "create topic"
     section = "topics"
     secret = False
+    role: Role = Role.OPERATOR
 
     def title(self, asked: PageRequest) -> str:
         """Return the heading."""
@@ -50,7 +53,7 @@ class CreateTopic:
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Have the cluster check it."""
+        """Return the partitions, replicas and settings. The cluster has checked them. Raises Refused, PylogdError."""
         form = asked.form
         name = form.get("topic", "").strip()
         if not name:
@@ -93,7 +96,7 @@ class AddPartitions(OnTopic):
         return [Field("partitions", "New number of partitions", "number", str(len(topic) + 1), hint, True)]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Have the cluster check it."""
+        """Return the number of partitions before and after. The cluster has checked it. Raises Refused, PylogdError."""
         name = asked.parts["topic"]
         before = len(find_topic(cluster, name))
         count = number(asked.form, "partitions", before + 1, _MOST_PARTITIONS)
@@ -130,7 +133,7 @@ class ChangeSettings(OnTopic):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Have the cluster check it."""
+        """Return each setting before and after. The cluster has checked it. Raises Refused, PylogdError."""
         name = asked.parts["topic"]
         changes: dict[str, str | None] = dict(pairs(asked.form.get("settings", ""), "settings"))
         changes |= dict.fromkeys(asked.form.get("defaults", "").split())
@@ -157,6 +160,7 @@ class DeleteTopic(OnTopic):
 
     path = "/topics/{topic}/delete"
     name = "delete topic"
+    role = Role.ADMIN
 
     def title(self, asked: PageRequest) -> str:
         """Return the heading."""
@@ -165,13 +169,12 @@ class DeleteTopic(OnTopic):
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
         find_topic(cluster, asked.parts["topic"])
-        return [Field("typed", "Write the topic's name", hint="to show that you mean this one", required=True)]
+        return [name_field("topic")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Show what will be lost."""
+        """Return what is lost: partitions, records, bytes, and the groups that read it. Raises Refused."""
         topic = find_topic(cluster, asked.parts["topic"])
-        if asked.form.get("typed", "").strip() != topic.name:
-            raise Refused(422, "This is not the topic's name.")
+        check_name(asked, "topic", topic.name)
 
         async def run() -> str:
             await cluster.admin.delete_topic(topic.name)

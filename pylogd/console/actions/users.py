@@ -9,6 +9,7 @@ from pylogd.console.actions.cluster import OnCluster
 from pylogd.console.actions.steps import Field, Plan, command
 from pylogd.console.answers import PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
+from pylogd.console.roles import Role
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS
 
 _BOTH: Final = "both"
@@ -20,6 +21,7 @@ class SetUser(OnCluster):
 
     path, name, heading, after = "/set-user", "set user", "Add a user or change a password", "/users"
     secret = True
+    role = Role.ADMIN
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -30,7 +32,7 @@ class SetUser(OnCluster):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Check what was entered."""
+        """Return what is done, without the password. Raises Refused."""
         user, password = asked.form.get("user", "").strip(), asked.form.get("password", "")
         chosen = asked.form.get("mechanism", _BOTH)
         if not user or len(password) < _FEWEST:

@@ -6,18 +6,19 @@ from collections.abc import Callable
 
 from pylogd.console.answers import Answer, PageRequest, Refused, redirect
 from pylogd.console.login import Login
+from pylogd.console.roles import Identity
 from pylogd.console.view import View
 from pylogd.console.web import Route, route
 
 
 class Access:
-    """See the module. log_in: opens a session for a user. log_out: ends it."""
+    """The pages that need no login. log_in: opens a session for a user. log_out: ends it."""
 
     def __init__(
         self,
         view: View,
         login: Login,
-        log_in: Callable[[PageRequest, str], Answer],
+        log_in: Callable[[PageRequest, Identity], Answer],
         log_out: Callable[[PageRequest], Answer],
     ) -> None:
         self._view = view
@@ -43,13 +44,13 @@ class Access:
         return Answer(found.body, found.kind, headers=[("Cache-Control", "public, max-age=31536000, immutable")])
 
     def form(self, asked: PageRequest) -> Answer:
-        """Show how to log in."""
+        """Return the form for a password, and the links to other ways to log in."""
         if asked.user or not self._login.needed:
             return redirect("/")
         return self._view.page("login.html", asked, login=self._login, problem="")
 
     async def check(self, asked: PageRequest) -> Answer:
-        """Log a user in by password."""
+        """Return an answer with a session of the user whose password was sent, or the form with what is wrong."""
         host = str(getattr(asked.request.getClientAddress(), "host", ""))
         try:
             user = await self._login.check(asked.form.get("user", ""), asked.form.get("password", ""), host)

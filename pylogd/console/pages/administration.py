@@ -17,6 +17,7 @@ from pylogd.console.clusters import WatchedCluster
 from pylogd.console.listing import Column, Listing
 from pylogd.console.pages.topics import find_topic
 from pylogd.console.rendering import path, size
+from pylogd.console.roles import Role
 from pylogd.console.view import View
 from pylogd.console.web import Route, route
 from pylogd.errors import PylogdError
@@ -31,14 +32,15 @@ Row = Sequence[str]
 
 
 class Link(NamedTuple):
-    """A link to an action. where: below the cluster's path."""
+    """A link to an action. where: below the cluster's path. role: the lowest one that may do it."""
 
     text: str
     where: str
+    role: Role = Role.VIEWER
 
 
 class Administration:
-    """See the module."""
+    """The pages of the administration, each of which asks the cluster or its registry when it is opened."""
 
     def __init__(self, reactor: Any, view: View) -> None:
         self._view = view
@@ -62,11 +64,11 @@ class Administration:
         ]
 
     def index(self, asked: PageRequest) -> Answer:
-        """Show what there is."""
+        """Return the page with links to all others."""
         return self._view.page("admin.html", asked, self._view.cluster(asked), "admin")
 
     async def reassignments(self, asked: PageRequest) -> Answer:
-        """Show the moves of replicas that are under way, and how far they are."""
+        """Return a page with the moves of replicas that are under way, and how much of each is copied."""
         cluster = self._view.cluster(asked)
 
         async def rows() -> Sequence[Row]:
@@ -84,7 +86,7 @@ class Administration:
         return await self._table(asked, "Reassignments", columns, rows, links, live=True)
 
     async def quotas(self, asked: PageRequest) -> Answer:
-        """Show the quotas."""
+        """Return a page with all quotas: of whom, which, and how much."""
         cluster = self._view.cluster(asked)
 
         async def rows() -> Sequence[Row]:
@@ -95,22 +97,25 @@ class Administration:
                 for name, value in values.items()
             )
 
-        links = [Link("Set a quota", "/set-quota")]
+        links = [Link("Set a quota", "/set-quota", Role.ADMIN)]
         return await self._table(asked, "Quotas", ("Of", "Quota", "Value"), rows, links)
 
     async def users(self, asked: PageRequest) -> Answer:
-        """Show the users with SCRAM credentials."""
+        """Return a page with the users that have SCRAM credentials, by mechanism."""
         cluster = self._view.cluster(asked)
 
         async def rows() -> Sequence[Row]:
             found = await cluster.admin.list_users()
             return [(one.user, one.mechanism, f"{one.iterations:,}") for one in found]
 
-        links = [Link("Add a user or change a password", "/set-user"), Link("Remove a user", "/remove-user")]
+        links = [
+            Link("Add a user or change a password", "/set-user", Role.ADMIN),
+            Link("Remove a user", "/remove-user", Role.ADMIN),
+        ]
         return await self._table(asked, "Users", ("User", "Mechanism", "Iterations"), rows, links)
 
     async def acls(self, asked: PageRequest) -> Answer:
-        """Show the access control lists."""
+        """Return a page with all access control lists."""
         cluster = self._view.cluster(asked)
 
         async def rows() -> Sequence[Row]:
@@ -120,12 +125,12 @@ class Administration:
                 for one in sorted(found)
             ]
 
-        links = [Link("Add an ACL", "/add-acl"), Link("Remove ACLs", "/remove-acl")]
+        links = [Link("Add an ACL", "/add-acl", Role.ADMIN), Link("Remove ACLs", "/remove-acl", Role.ADMIN)]
         columns = ("Principal", "Permission", "Operation", "Resource", "Pattern", "Host")
         return await self._table(asked, "ACLs", columns, rows, links)
 
     async def topic_settings(self, asked: PageRequest) -> Answer:
-        """Show the settings of a topic: those that differ from the defaults, or all."""
+        """Return a page with the settings that a topic sets itself, or with `all=1` those of all origins."""
         cluster = self._view.cluster(asked)
         name = find_topic(cluster, asked.parts["topic"]).name
         everything = asked.options.get("all") == "1"
@@ -146,7 +151,7 @@ class Administration:
         )  # fmt: skip
 
     async def schemas(self, asked: PageRequest) -> Answer:
-        """Show the subjects of the schema registry."""
+        """Return a page with the subjects of the schema registry."""
         cluster = self._view.cluster(asked)
 
         async def rows() -> Sequence[Row]:
@@ -156,7 +161,7 @@ class Administration:
         return await self._table(asked, "Schemas", ("Subject",), rows, [], first=where)
 
     async def schema(self, asked: PageRequest) -> Answer:
-        """Show the versions of a subject."""
+        """Return a page with the newest versions of a subject, at most 100, with their ids, types and texts."""
         cluster, subject = self._view.cluster(asked), asked.parts["subject"]
 
         async def rows() -> Sequence[Row]:

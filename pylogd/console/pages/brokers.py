@@ -9,7 +9,7 @@ from pylogd.errors import PylogdError
 
 
 class Brokers:
-    """See the module."""
+    """The pages of brokers."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -22,11 +22,13 @@ class Brokers:
         ]
 
     def brokers(self, asked: PageRequest) -> Answer:
-        """Show the brokers."""
+        """Return a page with all live brokers of the last sample."""
         return self._view.page("brokers.html", asked, self._view.cluster(asked), "brokers")
 
     async def broker(self, asked: PageRequest) -> Answer:
-        """Show a broker, its directories, and the settings that differ from their defaults, as it tells them now."""
+        """Return a page with a broker's share of the cluster, and its settings as it tells them now: those that differ
+        from their defaults, or with `all=1` all. Raises Refused for a broker that is not in the last sample.
+        """
         cluster = self._view.cluster(asked)
         node = asked.parts["node"]
         state = cluster.sampler.last.brokers.get(int(node)) if node.isdecimal() else None

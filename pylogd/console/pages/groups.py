@@ -47,7 +47,7 @@ _OFFSET_COLUMNS: Final = {
 
 
 class Groups:
-    """See the module."""
+    """The pages of groups."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -61,14 +61,14 @@ class Groups:
         ]
 
     def groups(self, asked: PageRequest) -> Answer:
-        """Show the groups, those that are furthest behind first."""
+        """Return a page with the groups, filtered and sorted as asked; by default those furthest behind come first."""
         cluster = self._view.cluster(asked)
         groups = cluster.sampler.last.groups.values()
         listing = Listing(groups, COLUMNS, lambda one: one.group_id, asked.options, "seconds")
         return self._view.page("groups.html", asked, cluster, "groups", listing=listing)
 
     def group(self, asked: PageRequest) -> Answer:
-        """Show a group."""
+        """Return a page with a group's state, its lag over time, and its offset and lag in each partition."""
         cluster = self._view.cluster(asked)
         group = find_group(cluster, asked.parts["group"])
         listing = Listing(
@@ -83,7 +83,7 @@ class Groups:
         return self._view.page("group.html", asked, cluster, "groups", group=group, listing=listing, chart=chart)
 
     async def members(self, asked: PageRequest) -> Answer:
-        """Show the members of a group, which its coordinator is asked for now: samples only count them."""
+        """Return a page with the members of a group. Its coordinator is asked for them now: samples only count them."""
         cluster = self._view.cluster(asked)
         group = find_group(cluster, asked.parts["group"])
         described: GroupDescription | None = None

@@ -19,7 +19,7 @@ _FIELDS: Final = ("partition", "from", "count", "text", "field", "header")
 
 
 class MessagePages:
-    """See the module."""
+    """The pages of a topic's messages."""
 
     def __init__(self, view: View, messages: Messages, tails: Tails) -> None:
         self._view = view
@@ -37,7 +37,7 @@ class MessagePages:
         ]
 
     async def messages(self, asked: PageRequest) -> Answer:
-        """Show messages."""
+        """Return a page with the messages that pass the filters of the request, and the form for another search."""
         cluster = self._view.cluster(asked)
         topic = find_topic(cluster, asked.parts["topic"])
         wanted = Wanted.of(topic.name, asked.options)
@@ -48,7 +48,7 @@ class MessagePages:
         )  # fmt: skip
 
     async def export(self, asked: PageRequest) -> Answer:
-        """Return messages as JSON, one a line."""
+        """Return the messages that pass the filters as a file, a JSON object a line."""
         cluster = self._view.cluster(asked)
         topic = find_topic(cluster, asked.parts["topic"])
         wanted = Wanted.of(topic.name, asked.options, MOST_EXPORTED)
@@ -61,7 +61,7 @@ class MessagePages:
         )  # fmt: skip
 
     def tail(self, asked: PageRequest) -> Answer:
-        """Show messages as they are written."""
+        """Return a page on which the browser follows the topic, by `events`."""
         cluster = self._view.cluster(asked)
         topic = find_topic(cluster, asked.parts["topic"])
         wanted = Wanted.of(topic.name, asked.options)._replace(start="end")
@@ -71,7 +71,7 @@ class MessagePages:
         )  # fmt: skip
 
     def events(self, asked: PageRequest) -> None:
-        """Send each new message as an event."""
+        """Keep the connection, and send an event with each new message."""
         cluster = self._view.cluster(asked)
         topic = find_topic(cluster, asked.parts["topic"])
         wanted = Wanted.of(topic.name, asked.options)

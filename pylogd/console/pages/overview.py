@@ -15,7 +15,7 @@ _TOP: Final = 10
 
 
 class Overview:
-    """See the module."""
+    """The page with all clusters, and the overview of each."""
 
     def __init__(self, view: View, events: EventStreams) -> None:
         self._view = view
@@ -30,13 +30,13 @@ class Overview:
         ]
 
     def home(self, asked: PageRequest) -> Answer:
-        """Show all clusters, or go to the only one."""
+        """Return a page with all clusters; of a single one, an answer that leads to it."""
         if len(self._view.clusters) == 1:
             return redirect(path("c", next(iter(self._view.clusters))))
         return self._view.page("home.html", asked)
 
     def overview(self, asked: PageRequest) -> Answer:
-        """Show a cluster: the verdict with its reasons, and what is busiest or furthest behind."""
+        """Return a page with a cluster's verdict and reasons, its busiest topics, and the groups furthest behind."""
         cluster = self._view.cluster(asked)
         sample = cluster.sampler.last
         busiest = heapq.nlargest(
@@ -48,5 +48,5 @@ class Overview:
         return self._view.page("overview.html", asked, cluster, "overview", busiest=busiest, behind=behind)
 
     def events(self, asked: PageRequest) -> None:
-        """Send an event for each new sample."""
+        """Keep the connection, and send an event for each new sample."""
         self._events.open(asked.request, self._view.cluster(asked).sampler)

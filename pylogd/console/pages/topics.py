@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pylogd.console.answers import Answer, PageRequest, Refused
@@ -34,6 +35,7 @@ class PartitionRow(NamedTuple):
     begin: int | None
     end: int | None
     size: int | None
+    rate: float | None
 
 
 _PARTITION_COLUMNS: Final = {
@@ -43,7 +45,10 @@ _PARTITION_COLUMNS: Final = {
     "begin": Column("Begin", lambda one: one.begin, largest=True),
     "end": Column("End", lambda one: one.end, largest=True),
     "size": Column("Size", lambda one: one.size, largest=True),
+    "rate": Column("Rate", lambda one: one.rate, largest=True),
 }
+#: A partition with so many times the mean rate is said to be busier than the others.
+_HOT: Final = 3.0
 
 
 class GroupOnTopic(NamedTuple):
@@ -67,7 +72,7 @@ _GROUP_COLUMNS: Final = {
 
 
 class Topics:
-    """See the module."""
+    """The pages of topics."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -80,7 +85,7 @@ class Topics:
         ]
 
     def topics(self, asked: PageRequest) -> Answer:
-        """Show the topics; those for the brokers' own use only if asked for."""
+        """Return a page with the topics, filtered and sorted as asked; with `internal=1` also those of the brokers."""
         cluster = self._view.cluster(asked)
         internal = asked.options.get("internal") == "1"
         shown = [one for one in cluster.sampler.last.topics.values() if internal or not one.internal]
@@ -88,23 +93,25 @@ class Topics:
         return self._view.page("topics.html", asked, cluster, "topics", listing=listing, internal=internal)
 
     def topic(self, asked: PageRequest) -> Answer:
-        """Show a topic."""
+        """Return a page with a topic's figures, its rate over time, the groups that read it, and its partitions."""
         cluster = self._view.cluster(asked)
         topic = find_topic(cluster, asked.parts["topic"])
         sample = cluster.sampler.last
-        rows = Listing(_partitions(topic), _PARTITION_COLUMNS, lambda one: str(one.number), asked.options)
+        partitions = _partitions(topic)
+        rows = Listing(partitions, _PARTITION_COLUMNS, lambda one: str(one.number), asked.options)
         now = cluster.seconds()
         groups = [_on_topic(sample, group_id, topic, now) for group_id in sample.by_topic.get(topic.name, ())]
         readers = Listing(groups, _GROUP_COLUMNS, lambda one: one.group_id, _of(asked, "g"), "lag")
         chart: dict[str, Any] = {"times": cluster.sampler.times(len(topic.series.rates)), "unit": "records/s",
                                  "values": [round(rate, 2) for rate in topic.series.rates]}  # fmt: skip
         return self._view.page(
-            "topic.html", asked, cluster, "topics", topic=topic, listing=rows, readers=readers, chart=chart
-        )
+            "topic.html", asked, cluster, "topics", topic=topic, listing=rows, readers=readers, chart=chart,
+            hot=_hot(partitions),
+        )  # fmt: skip
 
 
 def find_topic(cluster: WatchedCluster, name: str) -> TopicState:
-    """Return a topic of the last sample. Raises Refused."""
+    """Return a topic of the last sample. Raises Refused if it has none of the name."""
     found = cluster.sampler.last.topics.get(name)
     if found is None:
         raise Refused(404, f"There is no topic {name!r} in the last sample.")
@@ -121,10 +128,19 @@ def _partitions(topic: TopicState) -> list[PartitionRow]:
     return [
         PartitionRow(
             index, leader, topic.replicas[index], topic.isr[index], _at(topic.begins, index), _at(ends, index),
-            _at(topic.sizes, index),
+            _at(topic.sizes, index), topic.series.rate_of(index),
         )
         for index, leader in enumerate(topic.leaders)
     ]  # fmt: skip
+
+
+def _hot(partitions: Sequence[PartitionRow]) -> PartitionRow | None:
+    """Return the busiest partition if it has far more than its share of the records; None if none has."""
+    rates = [one.rate or 0.0 for one in partitions]
+    busiest = max(partitions, key=lambda one: one.rate or 0.0, default=None)
+    if busiest is None or busiest.rate is None or busiest.rate <= 0:
+        return None
+    return busiest if busiest.rate >= _HOT * sum(rates) / len(rates) else None
 
 
 def _at(numbers: Any, index: int) -> int | None:

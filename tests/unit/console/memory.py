@@ -74,6 +74,9 @@ class MemoryCluster:
         self.admin = Operations(calls, 10.0)
         self.sampler = ClusterSampler(calls, clock, lambda: NOW_MS + int(clock.seconds() * 1000))
         self.seconds = clock.seconds
+        self.mirrors: Any = None
+        self.audit: Any = None
+        self.tables: Any = None
 
 
 class Response(NamedTuple):

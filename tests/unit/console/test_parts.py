@@ -20,7 +20,9 @@ from pylogd.console.masking import MASK, Masking, MaskingRule
 from pylogd.console.oidc import read_options
 from pylogd.console.reading import Message, Wanted, parse_time
 from pylogd.console.rendering import duration, rate, size, sparkline
+from pylogd.console.roles import Identity, Role
 from pylogd.console.sessions import Sessions
+from pylogd.console.tables import TableOptions
 from tests.docs.kinds import blocks_of_kind
 
 RULES = Masking([MaskingRule("pay.*", ("card.number", "iban")), MaskingRule("secret")])
@@ -121,7 +123,7 @@ def test_numbers_for_people() -> None:
 def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pylogd.console.sessions._MOST", 3)
     sessions = Sessions(lambda: 0.0)
-    ids = [sessions.open(str(number))[0] for number in range(4)]
+    ids = [sessions.open(str(number), Role.VIEWER)[0] for number in range(4)]
     assert sessions.find(ids[0]) is None and sessions.find(ids[3]) is not None
     found = sessions.find(ids[1])
     assert found is not None and found.is_mine(found.token) and not found.is_mine("")
@@ -152,13 +154,20 @@ def test_a_configuration(tmp_path: Path) -> None:
     path.write_text(
         '[clusters.main]\nbootstrap = "a:1,b:2"\ncommand-config = "client.properties"\n'
         'schema-registry = "http://r:1"\nmetrics = ["http://a:9/metrics"]\nlinks = {"Audit" = "https://x/"}\n'
+        'mirrors = ["http://m/metrics"]\naudit = "http://audit/"\n'
+        '[clusters.main.tables.flights]\nlocation = "delta:/data"\nproperties = {region = "eu"}\n'
         '[clusters.other]\nbootstrap = "c"\n[[masking]]\ntopics = "pay.*"\nfields = ["iban"]\n'
+        '[roles]\nadmin = ["user:ada"]\nothers = "viewer"\n'
     )
     found = configuration.read(path)
     main, other = found.clusters
     assert (main.name, other.name) == ("main", "other") and main.security is not None and main.security.uses_tls
     assert main.registry_settings == {"schema.registry.basic.auth.user.info": "a:b"}
     assert found.masking == [MaskingRule("pay.*", ("iban",))]
+    assert (list(main.mirrors), main.audit) == (["http://m/metrics"], "http://audit/")
+    assert main.tables == {"flights": TableOptions("delta:/data", {"region": "eu"})} and not other.tables
+    assert found.roles is not None
+    assert [found.roles.of(Identity(name, "user")) for name in ("ada", "eve")] == [Role.ADMIN, Role.VIEWER]
 
 
 def test_the_page_s_files_are_read(tmp_path: Path) -> None:
@@ -178,6 +187,10 @@ def test_the_page_s_files_are_read(tmp_path: Path) -> None:
         ('[clusters.a]\nbootstrap = 1\n', "has to be a str"), ("[", "console.toml"),
         ('[clusters.a]\nbootstrap = "b"\ncommand-config = "none"\n', "can't read"),
         ('[clusters.a]\nbootstrap = "b"\n[[masking]]\nfields = ["x"]\n', "needs `topics`"),
+        ('[clusters.a]\nbootstrap = "b"\n[roles]\nadmin = ["ada"]\n', "no member of a role"),
+        ('[clusters.a]\nbootstrap = "b"\n[roles]\nothers = "admin"\n', "one of none, viewer"),
+        ('[clusters.a]\nbootstrap = "b"\n[clusters.a.tables.t]\nlocation = "delta:"\n', "names no table"),
+        ('[clusters.a]\nbootstrap = "b"\naudit = "file:///etc"\n', "begin with http"),
     ],
 )  # fmt: skip
 def test_errors_of_a_configuration(tmp_path: Path, text: str, why: str) -> None:

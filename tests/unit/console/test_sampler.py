@@ -109,6 +109,25 @@ def test_an_older_broker_is_asked_by_what_it_knows() -> None:
     assert group.members is None and group.lag is not None
 
 
+def test_topics_of_an_older_broker_are_handed_on_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pylogd.console.asking.PARTITIONS", 50)
+    console = MemoryConsole(topics=40, partitions=600)
+    console.calls.unknown = {DescribeTopicPartitionsRequest}
+    sizes = []
+    add = console.sampler._add
+
+    def noted(page: Any, *arguments: Any) -> Any:
+        sizes.append(sum(len(topic.partitions) for topic in page))
+        return add(page, *arguments)
+
+    monkeypatch.setattr(console.sampler, "_add", noted)
+    console.sample()
+    assert console.sampler.last.partitions == 600 and len(console.sampler.last.topics) == 40
+    largest = max(console.calls.record.topics.values())
+    assert len(sizes) > 3 and max(sizes) < 50 + largest
+    assert not console.calls.metadata.topics, "the client keeps no copy"
+
+
 def test_the_next_sample_waits_longer_where_one_takes_long() -> None:
     console = MemoryConsole(topics=2, partitions=2, groups=0)
     sampler = console.sampler

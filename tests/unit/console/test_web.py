@@ -9,6 +9,7 @@ import pytest
 
 from pylogd.console import events
 from pylogd.console.login import Login
+from pylogd.console.roles import EVERYTHING, Identity, Role, Roles
 from pylogd.console.sample import TopicState
 from pylogd.console.series import TopicSeries
 from tests.unit.console.memory import MemoryConsole, parse
@@ -16,7 +17,7 @@ from tests.unit.console.memory import MemoryConsole, parse
 PAGES = (
     "", "/topics", "/topics?sort=size&reverse=1&page=2", "/topics?q=stream-0001", "/topics/{topic}", "/groups",
     "/groups?sort=state", "/groups/reader-00003", "/groups/reader-00003/members", "/brokers", "/brokers/1",
-    "/brokers/1?all=1", "/admin",
+    "/brokers/1?all=1", "/admin", "/mirrors", "/audit", "/tables",
 )  # fmt: skip
 
 
@@ -141,7 +142,7 @@ class Users:
 class ClockedLogin(Login):
     """Checks passwords on the caller's thread."""
 
-    async def check(self, name: str, password: str, host: str) -> str:
+    async def check(self, name: str, password: str, host: str) -> Identity:
         self._pool = Direct()  # type: ignore[assignment]
         return await super().check(name, password, host)
 
@@ -156,10 +157,11 @@ class Direct:
         """Nothing runs."""
 
 
-def with_login() -> MemoryConsole:
+def with_login(roles: Roles = EVERYTHING, *, allow_writes: bool = False) -> MemoryConsole:
     users: Any = Users()
     clock: Any = None
-    console = MemoryConsole(login=(login := ClockedLogin(clock, users)))
+    login = ClockedLogin(clock, users, roles=roles)
+    console = MemoryConsole(login=login, allow_writes=allow_writes)
     login._reactor = console.clock
     console.sample()
     return console
@@ -210,6 +212,45 @@ def test_scripts_may_send_their_credentials() -> None:
     assert console.ask("/c/cluster", authorization="Bearer x").status == 401
     assert console.ask("/c/cluster", authorization="Basic !").status == 401
     assert console.ask("/c/cluster/events", accept="text/event-stream").status == 401
+
+
+@pytest.mark.parametrize(
+    ("role", "statuses"),
+    [(Role.NONE, (403, 403, 403)), (Role.VIEWER, (200, 403, 403)), (Role.OPERATOR, (200, 200, 403)),
+     (Role.ADMIN, (200, 200, 200))],
+)  # fmt: skip
+def test_roles(role: Role, statuses: tuple[int, int, int]) -> None:
+    console = with_login(Roles({role: ["user:ada"]} if role else {}), allow_writes=True)
+    ada = "Basic YWRhOnNlY3JldA=="
+    topic = next(iter(console.calls.record.topics))
+    paths = (f"/c/cluster/topics/{topic}", "/c/cluster/create-topic", f"/c/cluster/topics/{topic}/delete")
+    assert tuple(console.ask(path, authorization=ada).status for path in paths) == statuses
+    posted = [console.ask(path, {"confirm": "yes", "typed": "x"}, authorization=ada).status for path in paths[1:]]
+    assert [status == 403 for status in posted] == [role < Role.OPERATOR, role < Role.ADMIN]
+    page = console.ask(paths[0], authorization=ada).body
+    assert ("/produce" in page, "/delete" in page) == (role >= Role.OPERATOR, role is Role.ADMIN)
+
+
+def test_a_session_has_the_role_of_its_login() -> None:
+    console = with_login(Roles({Role.OPERATOR: ["user:ada"]}, Role.VIEWER), allow_writes=True)
+    page = console.ask("/login")
+    done = console.ask("/login", {"csrf": page.token, "user": "ada", "password": "secret"}, cookie=page.cookie)
+    body = console.ask("/c/cluster/topics", cookie=done.cookie).body
+    assert "(operator)" in body and "Create a topic" in body
+    refused = console.ask("/c/cluster/set-quota", cookie=done.cookie)
+    assert refused.status == 403 and "needs the role admin" in refused.body
+
+
+def test_who_has_which_role() -> None:
+    roles = Roles(
+        {Role.VIEWER: ["user:eve", "user:ada"], Role.OPERATOR: ["claim:groups=platform"], Role.ADMIN: ["user:ada"]}
+    )
+    assert roles.of(Identity("ada", "user")) is Role.ADMIN, "the highest one"
+    assert roles.of(Identity("ada", "oidc")) is Role.NONE, "who logged in elsewhere is somebody else"
+    assert roles.of(Identity("x", "oidc", frozenset({"groups=platform", "a=b"}))) is Role.OPERATOR
+    for name in ("ada", "user:", "claim:groups", "password:ada"):
+        with pytest.raises(ValueError, match="no member of a role"):
+            Roles({Role.ADMIN: [name]})
 
 
 def test_each_sample_is_an_event() -> None:

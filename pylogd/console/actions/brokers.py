@@ -1,0 +1,145 @@
+"""Take a broker out of service for a while, and back: what `pylogd brokers maintenance` does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from pylogd.client.core.admin.maintenance import CORDONED, EVERY_DIRECTORY, leads_again, led_by_others
+from pylogd.client.core.admin.replica_plan import Placement
+from pylogd.client.core.model import TopicPartition
+from pylogd.console.actions.steps import Field, Plan, command
+from pylogd.console.answers import PageRequest, Refused
+from pylogd.console.clusters import WatchedCluster
+from pylogd.console.rendering import path
+from pylogd.console.roles import Role
+from pylogd.console.sample import Sample
+from pylogd.errors import ErrorCode, KafkaError
+
+_BEGIN, _END = "begin", "end"
+_LOOK_SECONDS: Final = 0.5
+_PATIENCE: Final = 15.0
+#: What a broker says if an election has nothing to do.
+_AS_WANTED: Final = (ErrorCode.ELECTION_NOT_NEEDED,)
+
+
+class Maintenance:
+    """Begin or end the maintenance of a broker."""
+
+    path = "/brokers/{node}/maintenance"
+    name = "broker maintenance"
+    section = "brokers"
+    role = Role.OPERATOR
+    secret = False
+
+    def title(self, asked: PageRequest) -> str:
+        """Return the heading."""
+        return f"Maintenance of broker {asked.parts['node']}"
+
+    def back(self, asked: PageRequest) -> str:
+        """Return the broker's page."""
+        return path("brokers", asked.parts["node"])
+
+    def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
+        """Return the form."""
+        node = _node(cluster, asked)
+        cordoned = any(one.cordoned for one in cluster.sampler.last.brokers[node].directories)
+        hint = "begin: it leads nothing and gets no new replicas, then it can be restarted; end: it leads again"
+        return [Field("do", "Maintenance", "choice", _END if cordoned else _BEGIN, hint, choices=(_BEGIN, _END))]
+
+    async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
+        """Return which partitions others will lead, or it again, by the last sample. The broker checks the rest."""
+        node, do = _node(cluster, asked), asked.form.get("do", "")
+        if do not in (_BEGIN, _END):
+            raise Refused(422, "Choose to begin or to end the maintenance.")
+        sample = cluster.sampler.last
+        current = {
+            TopicPartition(name, index): replicas
+            for name, topic in sample.topics.items()
+            for index, replicas in enumerate(topic.replicas)
+        }
+        targets = (led_by_others if do == _BEGIN else leads_again)(current, node)
+        cordon = {CORDONED: EVERY_DIRECTORY if do == _BEGIN else ""}
+        await cluster.admin.alter_configs("broker", str(node), cordon, validate_only=True)
+
+        async def run() -> str:
+            await cluster.admin.alter_configs("broker", str(node), cordon)
+            await _reorder(cluster, targets)
+            failed = await _elect(cluster, {*targets, *_leads(sample, node)} if do == _BEGIN else targets)
+            if do == _END:
+                return f"Broker {node} may get new replicas, and leads {len(targets)} more partitions."
+            if failed:
+                raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _still(node, failed))
+            return f"Broker {node} gets no new replicas, and others lead what it led: it can be restarted."
+
+        rows = [(f"broker {node}: new replicas", "as they come", "none" if do == _BEGIN else "as they come")]
+        rows += [
+            (str(place), f"{_leader(sample, place)} leads", f"{nodes[0]} leads")
+            for place, nodes in sorted(targets.items())
+        ]  # fmt: skip
+        line = command(cluster, "brokers", "maintenance", "enable" if do == _BEGIN else "disable", node)
+        warning = _warning(sample, node) if do == _BEGIN else ""
+        return Plan(line, run, ("What", "Now", "Then"), rows, warning)
+
+
+def _node(cluster: WatchedCluster, asked: PageRequest) -> int:
+    """Return the broker's id. Raises Refused if it is not live."""
+    text = asked.parts["node"]
+    node = int(text) if text.isdecimal() and len(text) < 10 else -1
+    if node not in cluster.sampler.last.brokers:
+        raise Refused(404, f"There is no broker {text} in the last sample.")
+    return node
+
+
+def _leader(sample: Sample, place: TopicPartition) -> str:
+    leader = sample.topics[place.topic].leaders[place.partition]
+    return str(leader) if leader >= 0 else "nobody"
+
+
+def _warning(sample: Sample, node: int) -> str:
+    """Return what can't be used while a broker is down: partitions of which no other replica is in sync."""
+    alone = [
+        f"{name}-{index}"
+        for name, topic in sample.topics.items()
+        for index, isr in enumerate(topic.isr)
+        if isr == (node,)
+    ]
+    if not alone:
+        return ""
+    some = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
+    return f"{len(alone)} partitions have no other replica in sync, and can't be used while it is down: {some}."
+
+
+def _leads(sample: Sample, node: int) -> list[TopicPartition]:
+    """Return the partitions that a broker leads and another one could."""
+    return [
+        TopicPartition(name, index)
+        for name, topic in sample.topics.items()
+        for index, leader in enumerate(topic.leaders)
+        if leader == node and len(topic.isr[index]) > 1
+    ]
+
+
+async def _reorder(cluster: WatchedCluster, targets: Placement) -> None:
+    """Give partitions their replicas in another order, and wait until that is done. Raises PylogdError."""
+    if not targets:
+        return
+    for error in (await cluster.admin.reassign({**targets})).values():
+        if error is not None:
+            raise error
+    end = cluster.seconds() + _PATIENCE
+    while targets.keys() & (await cluster.admin.reassignments()).keys() and cluster.seconds() < end:
+        await cluster.pause(_LOOK_SECONDS)
+
+
+async def _elect(cluster: WatchedCluster, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, KafkaError]:
+    """Elect the preferred leaders. Return the partitions that have another one still, with the reason."""
+    if not targets:
+        return {}
+    outcome = await cluster.admin.elect_leaders(targets)
+    return {at: error for at, error in outcome.items() if error is not None and error.code not in _AS_WANTED}
+
+
+def _still(node: int, failed: Mapping[TopicPartition, KafkaError]) -> str:
+    place, error = min(failed.items(), key=lambda one: one[0])
+    return f"broker {node} still leads {len(failed)} partitions; {place}: {error}"

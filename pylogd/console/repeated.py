@@ -1,0 +1,67 @@
+"""Read other services and tables again and again in the background, and keep what was read last.
+
+Strategy: each has a thread of its own, and is read anew so many seconds after the last read has ended: one that hangs
+holds up neither pages nor samples, and is not asked twice at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.errors import PylogdError
+from pylogd.threads import ThreadPool
+
+log = Logger()
+T = TypeVar("T")
+
+
+class Repeated(Generic[T]):
+    """Reads something repeatedly.
+
+    last: what was read last, None before the first time. at_ms: when, since 1970. problem: why the last attempt failed;
+    "" if it did not.
+    """
+
+    def __init__(
+        self, reactor: Any, name: str, read: Callable[[], T], now_ms: Callable[[], int], interval: float
+    ) -> None:  # fmt: skip
+        """name: of the thread. read: called in it; raises PylogdError, OSError or ValueError. interval: in seconds."""
+        self._reactor = reactor
+        self._read = read
+        self._now_ms = now_ms
+        self._interval = interval
+        self._pool = ThreadPool(reactor, 1, name)
+        self._timer: IDelayedCall | None = None
+        self._stopped = False
+        self.last: T | None = None
+        self.at_ms = 0
+        self.problem = ""
+
+    def start(self) -> None:
+        """Read now, and go on."""
+        self._timer = None
+        self._pool.defer(self._read).addCallbacks(self._took, self._failed).addBoth(self._again)
+
+    def stop(self) -> None:
+        """End reading, once a read that is under way has ended."""
+        self._stopped = True
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._pool.stop()
+
+    def _took(self, found: T) -> None:
+        self.last, self.at_ms, self.problem = found, self._now_ms(), ""
+
+    def _failed(self, failure: Failure) -> None:
+        if not failure.check(PylogdError, OSError, ValueError):
+            log.failure("Unexpected error while a service was read", failure)
+        self.problem = failure.getErrorMessage()
+
+    def _again(self, _: object) -> None:
+        if not self._stopped:
+            self._timer = self._reactor.callLater(self._interval, self.start)

@@ -1,0 +1,88 @@
+"""Who may do what: the roles of users, by how they logged in.
+
+A viewer reads; an operator also changes topics, groups, messages and the placement of replicas; an administrator also
+deletes, and sets quotas, users and ACLs. A configuration names the members of each role:
+
+| in the file | means |
+| --- | --- |
+| `user:ada` | who logged in as `ada` with a password of the users file |
+| `certificate:katherine` | who showed a certificate with this common name |
+| `oidc:grace@example.com` | whom the OpenID provider names so (`user_claim`) |
+| `claim:groups=platform` | whose id token has this text in the claim `groups`, alone or in a list |
+
+Rules: a name counts only for the way of logging in that it is written with, since `ada` at the provider need not be the
+`ada` of the users file. Whoever has several roles has the highest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+
+class Role(IntEnum):
+    """What somebody may do; each role includes those before it."""
+
+    NONE = 0
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+
+USER: Final = "user"
+CERTIFICATE: Final = "certificate"
+OIDC: Final = "oidc"
+CLAIM: Final = "claim"
+WAYS: Final = (USER, CERTIFICATE, OIDC, CLAIM)
+
+
+class Identity(NamedTuple):
+    """Who somebody is. way: how that was shown, one of `WAYS`. claims: of an id token, as `name=value`."""
+
+    user: str
+    way: str
+    claims: frozenset[str] = frozenset()
+
+
+class Roles:
+    """The roles of a configuration."""
+
+    def __init__(self, members: Mapping[Role, Iterable[str]], others: Role = Role.NONE) -> None:
+        """members: by role, as in the table of the module. others: the role of whoever is named nowhere.
+
+        Raises ValueError for a member that is not written as in the table.
+        """
+        self._role_of: dict[str, Role] = {}
+        self._others = others
+        for role, names in members.items():
+            for name in names:
+                way, _, rest = name.partition(":")
+                if way not in WAYS or not rest or (way == CLAIM and not all(rest.partition("="))):
+                    raise ValueError(
+                        f"{name!r} is no member of a role: write user:NAME, certificate:NAME, oidc:NAME or "
+                        "claim:CLAIM=VALUE"
+                    )
+                self._role_of[name] = max(role, self._role_of.get(name, Role.NONE))
+
+    def of(self, identity: Identity) -> Role:
+        """Return the highest role of somebody."""
+        names = [f"{identity.way}:{identity.user}", *(f"{CLAIM}:{claim}" for claim in identity.claims)]
+        return max((self._role_of[name] for name in names if name in self._role_of), default=self._others)
+
+    def uses(self, way: str) -> bool:
+        """Return whether a member is written with this way of logging in."""
+        return any(name.startswith(way + ":") for name in self._role_of)
+
+
+#: Without roles in the configuration, all who may use the console may do everything.
+EVERYTHING: Final = Roles({}, Role.ADMIN)
+
+
+def claims_of(document: Mapping[str, Any]) -> frozenset[str]:
+    """Return the claims of an id token that are texts, or lists of texts, as `name=value`."""
+    found: set[str] = set()
+    for name, value in document.items():
+        texts = value if isinstance(value, list) else [value]
+        found.update(f"{name}={text}" for text in texts if isinstance(text, str))
+    return frozenset(found)

@@ -1,0 +1,55 @@
+"""The child process of the console that reads tables: `python -m pylogd.console.table_child`. See `tables`.
+
+On standard input comes a JSON object: by the name of a table its location and its properties. On standard output goes
+one: by name, `tables.as_document` of what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pylogd.console.tables import Snapshot, TableState, as_document
+from pylogd.tables.errors import TableError
+from pylogd.tables.opening import open_table
+
+if TYPE_CHECKING:
+    from pylogd.tables.interface import Committed
+
+_MOST_COMMITS: Final = 50
+_LONGEST_PROBLEM: Final = 500
+
+
+def read(name: str, location: str, properties: Mapping[str, str]) -> TableState:
+    """Return a table as it is now."""
+    try:
+        table = open_table(location, properties)
+        if not table.exists:
+            return TableState(name, location, "", table.format)
+        count = 0
+        last: deque[Snapshot] = deque(maxlen=_MOST_COMMITS)
+        for one in table.history():
+            count += 1
+            last.append(_snapshot(one))
+        return TableState(
+            name, location, "", table.format, True, dict(table.position.offsets), tuple(reversed(last)), count
+        )
+    except (TableError, OSError, ValueError) as error:
+        return TableState(name, location, str(error)[:_LONGEST_PROBLEM])
+
+
+def _snapshot(one: Committed) -> Snapshot:
+    return Snapshot(one.number, one.kind, one.at_ms, one.rows, one.quarantined, one.files, one.bytes, one.replaced)
+
+
+def main() -> None:
+    """Read the tables that standard input names."""
+    asked = json.load(sys.stdin)
+    json.dump({name: as_document(read(name, *options)) for name, options in asked.items()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
