@@ -15,7 +15,8 @@ from pylogd.cli.cordoning import set_cordoned
 from pylogd.cli.output import confirmed, note, output_option, print_json, print_records
 from pylogd.cli.reassign import check_outcome, follow, labelled_brokers, plan_document, throttle_moves, unthrottle
 from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.admin.replica_plan import Placement, lead_evenly, plan
+from pylogd.client.core.admin.maintenance import leads_again, led_by_others
+from pylogd.client.core.admin.replica_plan import Placement, plan
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
 
@@ -188,7 +189,7 @@ def enable(broker: int, bootstrap: str) -> None:
     with connect(bootstrap) as connected, Admin(connected) as admin:
         _check_live(admin, broker)
         set_cordoned(admin, broker, (), True)
-        targets = _led_by_others(admin.list_topics(internal=True), broker)
+        targets = led_by_others(_replicas_of_all(admin), broker)
         _move(admin, targets, None, False)
         rest = _still_leading(admin, broker)
     if rest:
@@ -205,25 +206,17 @@ def disable(broker: int, bootstrap: str) -> None:
     with connect(bootstrap) as connected, Admin(connected) as admin:
         _check_live(admin, broker)
         set_cordoned(admin, broker, (), False)
-        current = {
-            TopicPartition(topic.name, one.index): one.replicas
-            for topic in admin.list_topics(internal=True)
-            for one in topic.partitions
-        }
-        even = lead_evenly(current)
-        targets = {at: nodes for at, nodes in even.items() if nodes[0] == broker and nodes != current[at]}
+        targets = leads_again(_replicas_of_all(admin), broker)
         _move(admin, targets, None, False)
         if targets:
             admin.elect_leaders(targets)
     note(f"broker {broker} is the preferred leader of {len(targets)} more partitions, and may get new replicas")
 
 
-def _led_by_others(topics: Sequence[Topic], broker: int) -> Placement:
-    """Return the same replicas for the partitions that prefer a broker as their leader, in an order with it as last."""
-    current = {TopicPartition(topic.name, one.index): one.replicas for topic in topics for one in topic.partitions}
-    others = {at: [node for node in nodes if node != broker] for at, nodes in current.items() if set(nodes) != {broker}}
-    even = lead_evenly(others)
-    return {at: (*even[at], broker) for at in others if current[at][0] == broker}
+def _replicas_of_all(admin: Admin) -> Placement:
+    """Return the replicas of all partitions."""
+    topics = admin.list_topics(internal=True)
+    return {TopicPartition(topic.name, one.index): one.replicas for topic in topics for one in topic.partitions}
 
 
 def _check_live(admin: Admin, broker: int) -> None:

@@ -96,20 +96,29 @@ def hide(name: str, value: str) -> str:
 
 
 def default_path() -> Path:
-    """Return the path of the client file: that of PYLOGD_CLIENT_FILE, or the usual one."""
+    """Return the path of the client file: that of PYLOGD_CLIENT_FILE, or the usual one.
+
+    Raises ClientFileError if the user has no home directory, as users of systemd's DynamicUser.
+    """
     named = os.environ.get(FILE_VARIABLE)
     if named:
         return Path(named)
     from platformdirs import user_config_path
 
-    return user_config_path("pylogd") / "client.toml"
+    try:
+        return user_config_path("pylogd") / "client.toml"
+    except RuntimeError as error:
+        raise ClientFileError(f"no place for a client file: {error}; set {FILE_VARIABLE}") from error
 
 
 def read_client_file(path: Path | None = None) -> ClientFile:
     """Read a client file, by default that at `default_path`. One that does not exist has no profiles, unless
     PYLOGD_CLIENT_FILE names it. Raises ClientFileError.
     """
-    where = path or default_path()
+    try:
+        where = path or default_path()
+    except ClientFileError:
+        return ClientFile(Path("client.toml"))  # without a home directory there is none
     try:
         text = where.read_text("utf-8")
     except FileNotFoundError:

@@ -14,7 +14,7 @@ import click
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, output_option, print_document, print_line
 from pylogd.client import Admin
-from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Reason, judge, verdict_of
+from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Reason, judge, stuck_partitions, verdict_of
 from pylogd.client.core.model import LogDir
 from pylogd.errors import PylogdError
 
@@ -25,7 +25,8 @@ def _look(bootstrap: str) -> Facts:
     """Ask a cluster. Raises PylogdError."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
-        partitions = Partitions(admin.list_topics(internal=True))
+        topics = admin.list_topics(internal=True)
+        partitions = Partitions(topics)
         facts = Facts([one.node_id for one in found.brokers], found.controller, partitions)
         directories: list[LogDir] = []
         silent = []
@@ -39,6 +40,7 @@ def _look(bootstrap: str) -> Facts:
             for entry in admin.describe_configs("topic", name, ["min.insync.replicas"]):
                 least[name] = int(entry.value or 1)
     facts.directories, facts.silent, facts.least = directories, silent, least
+    facts.stuck = stuck_partitions(topics, directories)
     return facts
 
 

@@ -49,9 +49,7 @@ def bootstrap_option(function: Function, *, timeout: str = "--timeout") -> Funct
         click.option(timeout, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
                      expose_value=False, callback=_keep_timeout, help="How long to wait for an answer, and for a "
                      "broker that can't be reached  [default: 30 for an answer, 0 to reach one]"),
-        click.option("--profile", metavar="NAME", expose_value=False, is_eager=True, callback=_read_profile,
-                     shell_complete=_profile_names,
-                     help="Profile of the client file; see `pylogd profiles`. Also from PYLOGD_PROFILE."),
+        profile_option,
         click.option("-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT[,...]",
                      envvar="PYLOGD_BOOTSTRAP_SERVER", default=DEFAULT_BOOTSTRAP, show_default=True,
                      callback=_check_addresses, help="Brokers to connect to first. Also from "
@@ -59,6 +57,15 @@ def bootstrap_option(function: Function, *, timeout: str = "--timeout") -> Funct
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+def profile_option(function: Function) -> Function:
+    """Add the option that names a profile of the client file, which `profile_of` returns."""
+    return click.option(
+        "--profile", metavar="NAME", expose_value=False, is_eager=True, callback=_read_profile,
+        shell_complete=_profile_names,
+        help="Profile of the client file; see `pylogd profiles`. Also from PYLOGD_PROFILE.",
+    )(function)  # fmt: skip
 
 
 def _profile_names(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -217,6 +224,18 @@ def http_endpoint(listen: str) -> str:
     if not port.isdigit() or not host or "=" in host:
         return listen
     return f"tcp:{port}:interface={host.strip('[]').replace(':', chr(92) + ':')}"
+
+
+def check_endpoint(reactor: Any, listen: str) -> str:
+    """Return the Twisted server endpoint of `listen`, HOST:PORT or an endpoint already. Raises BadParameter."""
+    from twisted.internet.endpoints import serverFromString
+
+    endpoint = http_endpoint(listen)
+    try:
+        serverFromString(reactor, endpoint)
+    except ValueError as error:
+        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
+    return endpoint
 
 
 def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> dict[str, str]:

@@ -147,7 +147,7 @@ def _check_for_group(partitions: Sequence[int], start: str, bound: str | None) -
     if start not in ("beginning", "end"):
         raise click.UsageError(
             "a group starts at its committed offsets; --from can be beginning or end, for a group without any. "
-            "To move a group, use pylogd groups reset-offsets"
+            "To move a group, use pylogd groups seek"
         )
 
 

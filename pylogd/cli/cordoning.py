@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from pylogd.client import Admin
-from pylogd.config.storage import ALL_DIRECTORIES
+from pylogd.client.core.admin.maintenance import CORDONED, cordon_value
 
 
 def set_cordoned(admin: Admin, broker: int, directories: Sequence[str], cordoned: bool) -> str:
@@ -22,8 +22,6 @@ def set_cordoned(admin: Admin, broker: int, directories: Sequence[str], cordoned
         raise click.ClickException(
             f"broker {broker} has no data directory {', '.join(unknown)}: it has {', '.join(sorted(found))}"
         )
-    found.update(dict.fromkeys(chosen, cordoned))
-    paths = sorted(path for path, holds in found.items() if holds)
-    value = ALL_DIRECTORIES if cordoned and not directories else ",".join(paths)
-    admin.alter_configs("broker", str(broker), {"cordoned.log.dirs": value})
+    value = cordon_value(found, chosen if directories else (), cordoned)
+    admin.alter_configs("broker", str(broker), {CORDONED: value})
     return ", ".join(chosen) if directories else "all data directories"

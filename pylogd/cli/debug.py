@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import platform
 import re
@@ -28,7 +29,9 @@ from pylogd.cli.group_lag import lag_of
 from pylogd.cli.output import note, print_line
 from pylogd.client import Admin
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
+from pylogd.client.core.model import Broker
 from pylogd.clock import wall_ms
+from pylogd.config.metrics import LISTENER, metrics_listener
 from pylogd.errors import PylogdError
 
 _METRICS_SECONDS: Final = 10.0
@@ -52,22 +55,26 @@ def debug() -> None:
 @click.option("-o", "--to", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="The ZIP file to write  [default: pylogd-debug-TIME.zip]")  # fmt: skip
 @click.option("--metrics", "urls", multiple=True, metavar="URL",
-              help="Also the metrics of a broker: the address of its metrics.listener, such as "
-              "http://broker1:9404/metrics. Repeatable.")  # fmt: skip
+              help="Metrics from this address, in place of those that the brokers' settings name "
+              "(metrics.listener), such as http://broker1:9404/metrics. Repeatable.")  # fmt: skip
+@click.option("--no-metrics", is_flag=True, help="Leave the brokers' metrics out.")
 @click.option("--log", "logs", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
               metavar="FILE", help="Also the end of a log file (5 MiB). Repeatable.")  # fmt: skip
 @bootstrap_option
 @click.pass_context
-def bundle(ctx: click.Context, target: Path | None, urls: Sequence[str], logs: Sequence[Path], bootstrap: str) -> None:
+def bundle(
+    ctx: click.Context, target: Path | None, urls: Sequence[str], no_metrics: bool, logs: Sequence[Path], bootstrap: str
+) -> None:  # fmt: skip
     """Write a ZIP file with versions, metadata, settings, offsets, groups, metrics and logs. Prints its name.
 
-    No records are read. Values of settings that brokers call sensitive, and those whose names tell of a secret, are
-    hidden; so is what follows words such as password in logs. Names of topics, groups, users and hosts are in it: look
-    at it before you send it. What could not be had is in errors.json, and does not stop the rest.
+    Metrics come from every broker that has a metrics.listener; --metrics names addresses where that is not one which
+    this machine can reach. No records are read. Values of settings that brokers call sensitive, and those whose names
+    tell of a secret, are hidden; so is what follows words such as password in logs. The bundle has names of topics,
+    groups, users and hosts: look at it before you send it. errors.json says what is missing and why; the command
+    succeeds all the same.
 
     \b
-    pylogd debug bundle --log /var/log/pylogd/broker.log \\
-        --metrics http://localhost:9404/metrics
+    pylogd debug bundle --log /var/log/pylogd/broker.log
     """
     name = f"pylogd-debug-{datetime.fromtimestamp(wall_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
     path = target or Path(f"{name}.zip")
@@ -79,6 +86,8 @@ def bundle(ctx: click.Context, target: Path | None, urls: Sequence[str], logs: S
             with connect(bootstrap) as connected, Admin(connected) as admin:
                 admin.describe_cluster()
                 _ask(collected, admin)
+                if not (urls or no_metrics):
+                    _ask_metrics(collected, admin)
         except PylogdError as error:
             collected.errors["cluster"] = str(error)
         for number, url in enumerate(urls):
@@ -187,6 +196,47 @@ def _offsets(admin: Admin) -> list[dict[str, Any]]:
         {"topic": at.topic, "partition": at.partition, "beginning": begins[at].offset, "end": ends[at].offset}
         for at in places
     ]  # fmt: skip
+
+
+def _ask_metrics(collected: _Bundle, admin: Admin) -> None:
+    """Add the metrics of each broker that serves them."""
+    for broker in admin.describe_cluster().brokers:
+        name = f"metrics-broker-{broker.node_id}.txt"
+        try:
+            url = _metrics_url(admin, broker)
+        except (PylogdError, ValueError) as error:
+            collected.errors[name] = f"{type(error).__name__}: {error}"
+            continue
+        if url is not None:
+            collected.part(name, lambda url=url: _metrics(url))  # type: ignore[misc]
+
+
+def _metrics_url(admin: Admin, broker: Broker) -> str | None:
+    """Return where a broker serves its metrics, by its settings; None if it does not, as brokers of Kafka don't.
+
+    Raises ValueError if that can't be told from here: a port that the broker chose, or an address which only processes
+    on the broker's machine reach.
+    """
+    entries = admin.describe_configs("broker", str(broker.node_id), [LISTENER])
+    listener = metrics_listener(next((one.value for one in entries if one.value), None))
+    if listener is None:
+        return None
+    if not listener.port:
+        raise ValueError(f"{LISTENER} of broker {broker.node_id} has no fixed port; give the address with --metrics")
+    if not listener.exposed and not _is_loopback(broker.host):
+        raise ValueError(
+            f"{LISTENER} of broker {broker.node_id} is {listener.host}, which only its own machine reaches: run this "
+            "command there with --metrics"
+        )
+    host = broker.host if listener.wildcard else listener.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.port}/metrics"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _metrics(url: str) -> str:

@@ -1,4 +1,4 @@
-"""`pylogd groups`: show consumer groups and their lag, reset their offsets, change their settings, delete them."""
+"""`pylogd groups`: show consumer groups and their lag, change their settings, delete them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import click
 
 from pylogd.cli import throttled
 from pylogd.cli.commands import Commands
-from pylogd.cli.common import assignments, bootstrap_option, connect, format_time, parse_time
+from pylogd.cli.common import assignments, bootstrap_option, connect
 from pylogd.cli.completing import group_names
 from pylogd.cli.group_lag import lag_of, totals
+from pylogd.cli.group_offsets import reset_offsets, seek
 from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
 from pylogd.cli.selecting import matching, regex_option
-from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.model import GroupDescription, OffsetAndMetadata, OffsetSpec
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.client import Admin
+from pylogd.client.core.model import GroupDescription
+from pylogd.errors import ErrorCode
 
 
 @click.group(cls=Commands)
 def groups() -> None:
-    """List, describe, reset and delete consumer groups.
+    """List, describe, move and delete consumer groups.
 
     The consumers of a group share the partitions of topics: each partition is read by one of them. The group commits
     the offset up to which it has read; the number of records after it is the group's lag.
@@ -29,7 +30,7 @@ def groups() -> None:
     \b
     pylogd groups list --lag
     pylogd groups describe billing             members, offsets, lag
-    pylogd groups reset-offsets billing --topic events --to-earliest
+    pylogd groups seek billing --to 2h         read the last two hours again
     pylogd groups alter billing --config consumer.session.timeout.ms=60000
     pylogd groups delete billing
     """
@@ -144,111 +145,8 @@ def _as_json(group: GroupDescription, rows: list[dict[str, Any]], waited: list[d
     }
 
 
-@groups.command("reset-offsets")
-@click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
-              help="Topic to reset. Repeatable.")  # fmt: skip
-@click.option("--all-topics", is_flag=True, help="Reset all topics of which the group has committed offsets.")
-@click.option("--to-earliest", is_flag=True, help="To the first available record.")
-@click.option("--to-latest", is_flag=True, help="To the end: only new records are read.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="To this offset.")
-@click.option("--shift-by", type=int, metavar="N", help="By N records from the committed offset; may be negative.")
-@click.option("--to-time", "when", metavar="TIME", help="To the first record at or after a time: 2026-11-21T08:00, "
-              "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
-@click.option("--delete", "forget", is_flag=True, help="Delete the committed offsets.")
-@click.option("--execute", is_flag=True, help="Make the changes. Without this, only show them.")
-@output_option
-@bootstrap_option
-def reset_offsets(
-    name: str, topics: Sequence[str], all_topics: bool, to_earliest: bool, to_latest: bool, to_offset: int | None,
-    shift_by: int | None, when: str | None, forget: bool, execute: bool, bootstrap: str,
-) -> None:  # fmt: skip
-    """Move the committed offsets of GROUP. Its consumers must be stopped first.
-
-    Shows the plan; nothing is changed without --execute. An offset outside of a log becomes the nearest offset in it.
-
-    Prints for each partition: topic, partition, committed, new.
-
-    \b
-    pylogd groups reset-offsets billing --topic events --to-earliest
-    pylogd groups reset-offsets billing --topic events:0,3 --shift-by -100
-    pylogd groups reset-offsets billing --all-topics --to-time 2h --execute
-    """
-    spec = _spec(to_earliest, to_latest, to_offset, shift_by, when, forget)
-    if bool(topics) == all_topics:
-        raise click.UsageError("give either --topic or --all-topics")
-    with connect(bootstrap) as connected, Admin(connected) as admin:
-        committed = admin.group_offsets(name)
-        partitions = sorted(committed) if all_topics else [p for text in topics for p in _partitions(admin, text)]
-        plan: dict[TopicPartition, int | None]
-        if spec is None:
-            plan = {partition: None for partition in partitions if partition in committed}
-        else:
-            plan = dict(admin.plan_group_offsets(name, partitions, spec))
-        if execute and plan:
-            _execute(admin, name, plan)
-    _show_plan(plan, committed)
-    if missing := len(set(partitions) - set(plan)):
-        note(f"{missing} partitions have no committed offset to shift or delete; they stay unchanged")
-    if not execute:
-        note("Nothing was changed. Use --execute to make the changes.")
-
-
-def _execute(admin: Admin, name: str, plan: dict[TopicPartition, int | None]) -> None:
-    targets = {partition: offset for partition, offset in plan.items() if offset is not None}
-    try:
-        if targets:
-            admin.alter_group_offsets(name, targets)
-        else:
-            admin.delete_group_offsets(name, list(plan))
-    except KafkaError as error:
-        if error.code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
-            raise click.ClickException(f"group {name} has members; stop its consumers first") from error
-        raise
-
-
-def _spec(
-    earliest: bool, latest: bool, offset: int | None, shift: int | None, when: str | None, forget: bool
-) -> OffsetSpec | None:
-    """Return the target of a reset; None to delete the offsets."""
-    if sum([earliest, latest, offset is not None, shift is not None, when is not None, forget]) != 1:
-        raise click.UsageError(
-            "give exactly one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time, --delete"
-        )
-    timestamp = None
-    if when is not None and (timestamp := parse_time(when)) is None:
-        raise click.BadParameter(
-            f"{when!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint="--to-time"
-        )
-    if timestamp is not None:
-        note(f"to {format_time(timestamp)}")
-    return None if forget else OffsetSpec(earliest, offset, shift, timestamp)
-
-
-def _partitions(admin: Admin, text: str) -> list[TopicPartition]:
-    """Return the partitions that TOPIC[:PARTITION,...] names."""
-    topic, colon, numbers = text.partition(":")
-    there = [partition.index for partition in admin.describe_topic(topic).partitions]
-    if not colon:
-        return [TopicPartition(topic, index) for index in there]
-    try:
-        wanted = [int(number) for number in numbers.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not TOPIC[:PARTITION,...]", param_hint="--topic") from None
-    if missing := set(wanted) - set(there):
-        raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
-    return [TopicPartition(topic, index) for index in wanted]
-
-
-def _show_plan(plan: dict[TopicPartition, int | None], committed: dict[TopicPartition, OffsetAndMetadata]) -> None:
-    rows = [
-        {
-            "topic": p.topic, "partition": p.partition, "committed": committed[p].offset if p in committed else None,
-            "new": offset,
-        }
-        for p, offset in plan.items()
-    ]  # fmt: skip
-    print_records(["topic", ">partition", ">committed", ">new"], rows)
+groups.add_command(reset_offsets)
+groups.add_command(seek)
 
 
 @groups.command()

@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "mirror": _Lazy("pylogd.cli.mirror", "mirror", "Copy topics between clusters, and see how far that is."),
     "console": _Lazy("pylogd.cli.console", "console", "Run a web console for clusters."),
     "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a schema registry."),
-    "schemas": _Lazy("pylogd.cli.registered", "schemas", "List, show, register and check schemas of a registry."),
+    "schemas": _Lazy("pylogd.cli.registered", "schemas", "Show, register, check and delete schemas of a registry."),
     "top": _Lazy("pylogd.cli.top", "top", "Watch topics, groups and brokers live."),
     "bench": _Lazy("pylogd.cli.bench", "bench", "Measure how fast and how late a cluster answers."),
     "debug": _Lazy("pylogd.cli.debug", "debug", "Collect what a bug report needs."),

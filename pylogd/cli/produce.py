@@ -27,6 +27,7 @@ from pylogd.cli.schema_options import encoders_of, written_schemas
 from pylogd.cli.waiting import saying
 from pylogd.client import Admin, BatchResult, Cluster, NewTopic, Producer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.typed.errors import NotEncoded
 
 _READ_BYTES = 1 << 18
 _LONGEST_LINE = 64 * 1024 * 1024
@@ -185,7 +186,7 @@ def _send_lines(
             limit.wait()
             try:
                 record = form.read(line)
-            except BadInput as error:
+            except (BadInput, NotEncoded) as error:
                 raise click.ClickException(f"line {number}: {error}") from None
             producer.send(
                 topic, record.value, record.key, partition=record.partition, timestamp=record.timestamp,

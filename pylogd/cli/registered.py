@@ -1,4 +1,4 @@
-"""`pylogd schemas`: list, show, register and check schemas of a registry, ours or Confluent's."""
+"""`pylogd schemas`: list, show, register and check schemas of a registry, pylogd's or Confluent's."""
 
 # ruff: noqa: PLC0415 - the client is imported only where it is needed, so that other commands start fast
 from __future__ import annotations
@@ -13,10 +13,11 @@ import click
 
 from pylogd.cli.commands import Commands
 from pylogd.cli.output import note, output_option, print_document, print_json, print_line, print_records
+from pylogd.cli.registered_changes import config, delete, mode
+from pylogd.cli.schema_options import registry_api, registry_options
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_DEFAULT: Final = "http://localhost:8081"
 _TYPES: Final = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
 _REFERENCE: Final = re.compile(r"(?P<name>[^=]+)=(?P<subject>.+):(?P<version>\d+)")
 _INCOMPATIBLE: Final = 1
@@ -24,31 +25,24 @@ _INCOMPATIBLE: Final = 1
 
 @click.group(cls=Commands)
 def schemas() -> None:
-    """List, show, register and check schemas of a registry: Avro, JSON Schema, Protobuf.
+    """List, show, register, check and delete schemas of a registry: Avro, JSON Schema, Protobuf.
 
     A schema is a version of a subject; a serialiser for the topic `flights` uses the subject `flights-value`. The
-    registry is `--schema-registry URL`, or PYLOGD_SCHEMA_REGISTRY. TLS and a user: `--command-config FILE`, with
-    `basic.auth.user.info=ada:secret` and `ssl.truststore.location=ca.pem`, for example.
+    registry is `--schema-registry URL`, PYLOGD_SCHEMA_REGISTRY, or that of the profile. TLS and a user:
+    `--command-config FILE`, with `basic.auth.user.info=ada:secret` and `ssl.truststore.location=ca.pem`, for example.
 
     \b
     pylogd schemas list
     pylogd schemas show flights-value
     pylogd schemas check flights-value flight.avsc
     pylogd schemas register flights-value flight.avsc
+    pylogd schemas config set flights-value --compatibility FULL
     """
 
 
-def _registry(function: Function) -> Function:
-    """Add the options that say which registry."""
-    with_config = click.option(
-        "--command-config", "config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Properties of TLS and credentials, named as in Confluent's clients. Also from PYLOGD_COMMAND_CONFIG.",
-    )(function)  # fmt: skip
-    return click.option(
-        "-r", "--schema-registry", "url", metavar="URL", envvar="PYLOGD_SCHEMA_REGISTRY", default=_DEFAULT,
-        show_default=True, help="The registry. Also from PYLOGD_SCHEMA_REGISTRY.",
-    )(with_config)  # fmt: skip
+schemas.add_command(delete)
+schemas.add_command(config)
+schemas.add_command(mode)
 
 
 def _new_schema(function: Function) -> Function:
@@ -68,12 +62,12 @@ def _new_schema(function: Function) -> Function:
 
 
 @schemas.command("list")
-@_registry
+@registry_options
 @click.option("--prefix", default="", metavar="TEXT", help="Only subjects that begin with this.")
 @click.option("--all", "every", is_flag=True, help="All versions, not only each subject's last.")
 @click.option("--deleted", is_flag=True, help="Soft-deleted versions too.")
 @output_option
-def list_schemas(url: str, config: Path | None, prefix: str, every: bool, deleted: bool) -> None:
+def list_schemas(url: str | None, config: Path | None, prefix: str, every: bool, deleted: bool) -> None:
     """Print the subjects with their last version, its id and type, and how many schemas it refers to.
 
     Prints for each version: subject, version, id, schemaType, references (their number).
@@ -84,7 +78,7 @@ def list_schemas(url: str, config: Path | None, prefix: str, every: bool, delete
     """
     start = prefix if prefix.startswith(":.") else ":*:" + prefix
     query = {"subjectPrefix": start, "latestOnly": _flag(not every), "deleted": _flag(deleted)}
-    found = _api(url, config).ask("/schemas", query=query)
+    found = registry_api(url, config).ask("/schemas", query=query)
     if print_document(found):
         return
     rows = [
@@ -95,14 +89,14 @@ def list_schemas(url: str, config: Path | None, prefix: str, every: bool, delete
 
 
 @schemas.command()
-@_registry
+@registry_options
 @click.option("--id", "schema_id", type=int, metavar="NUMBER", help="The schema with this id, instead of a subject's.")
 @click.option("--deleted", is_flag=True, help="A soft-deleted version too.")
 @output_option
 @click.argument("subject", required=False)
 @click.argument("version", default="latest")
 def show(
-    url: str,
+    url: str | None,
     config: Path | None,
     schema_id: int | None,
     deleted: bool,
@@ -125,7 +119,7 @@ def show(
     path = (
         path_of("schemas", "ids", schema_id) if subject is None else path_of("subjects", subject, "versions", version)
     )
-    found = _api(url, config).ask(path, query={"deleted": _flag(deleted)})
+    found = registry_api(url, config).ask(path, query={"deleted": _flag(deleted)})
     if print_document(found):
         return
     if found.get("schemaType") == "PROTOBUF":
@@ -136,9 +130,9 @@ def show(
 
 
 @schemas.command()
-@_registry
+@registry_options
 @_new_schema
-def register(url: str, config: Path | None, subject: str, file: Any, **given: Any) -> None:
+def register(url: str | None, config: Path | None, subject: str, file: Any, **given: Any) -> None:
     """Register the schema in FILE (- for standard input) as the last version of SUBJECT; print its id.
 
     A schema that the subject has already keeps its version. One that is not compatible with the earlier versions is
@@ -152,17 +146,17 @@ def register(url: str, config: Path | None, subject: str, file: Any, **given: An
     from pylogd.schemas.api_client import path_of
 
     query = {"normalize": _flag(given["normalize"])}
-    answer = _api(url, config).ask(path_of("subjects", subject, "versions"), _body(file, **given), query)
+    answer = registry_api(url, config).ask(path_of("subjects", subject, "versions"), _body(file, **given), query)
     print_line(str(answer["id"]))
 
 
 @schemas.command()
-@_registry
+@registry_options
 @click.option(
     "--version", metavar="NUMBER|latest", help="Compare with this version. Default: as the subject's level says."
 )
 @_new_schema
-def check(url: str, config: Path | None, subject: str, file: Any, version: str | None, **given: Any) -> None:
+def check(url: str | None, config: Path | None, subject: str, file: Any, version: str | None, **given: Any) -> None:
     """Say whether the schema in FILE (- for standard input) could be registered for SUBJECT.
 
     It is compared with the subject's versions by its compatibility level. Exit status 1 and the reasons on standard
@@ -176,24 +170,12 @@ def check(url: str, config: Path | None, subject: str, file: Any, version: str |
 
     parts = ["compatibility", "subjects", subject, "versions", *([] if version is None else [version])]
     query = {"normalize": _flag(given["normalize"]), "verbose": "true"}
-    answer = _api(url, config).ask(path_of(*parts), _body(file, **given), query)
+    answer = registry_api(url, config).ask(path_of(*parts), _body(file, **given), query)
     for reason in answer.get("messages", ()):
         note(str(reason))
     print_line("compatible" if answer["is_compatible"] else "not compatible")
     if not answer["is_compatible"]:
         click.get_current_context().exit(_INCOMPATIBLE)
-
-
-def _api(url: str, config: Path | None) -> Any:
-    """Return the registry's API. Raises BadParameter."""
-    from pylogd.client.properties import parse_properties
-    from pylogd.schemas.api_client import RegistryApi
-
-    try:
-        settings = {} if config is None else parse_properties(config.read_text("utf-8"))
-        return RegistryApi(url, settings=settings)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _body(file: Any, kind: str | None, references: Sequence[str], normalize: bool) -> Mapping[str, Any]:

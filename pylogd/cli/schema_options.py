@@ -1,17 +1,19 @@
-"""The options of `produce` and `consume` for keys and values that have a schema in a registry."""
+"""The options of commands that use a schema registry: those of `schemas`, and those of `produce` and `consume`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pylogd.cli.common import profile_of, registry_settings
+from pylogd.cli.common import profile_of, profile_option, registry_settings
 from pylogd.cli.record_input import Encoders
 
 if TYPE_CHECKING:
-    from pylogd.cli.schema_records import Codec
+    from pylogd.schemas.api_client import RegistryApi
+    from pylogd.typed.json_codec import Codec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULT = "http://localhost:8081"
@@ -21,6 +23,38 @@ _registry = click.option(
     help=f"The registry. Also from PYLOGD_SCHEMA_REGISTRY; credentials from schema.registry.* in --command-config  "
     f"[default: {_DEFAULT}]",
 )  # fmt: skip
+
+
+def registry_options(function: Function) -> Function:
+    """Add the options that say which registry: the command has the parameters `url` and `config`."""
+    with_profile = profile_option(function)
+    with_config = click.option(
+        "--command-config", "config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Properties of TLS and credentials, named as in Confluent's clients. Also from PYLOGD_COMMAND_CONFIG.",
+    )(with_profile)  # fmt: skip
+    return click.option(
+        "-r", "--schema-registry", "url", metavar="URL", envvar="PYLOGD_SCHEMA_REGISTRY",
+        help=f"The registry. Also from PYLOGD_SCHEMA_REGISTRY and the profile.  [default: {_DEFAULT}]",
+    )(with_config)  # fmt: skip
+
+
+def registry_api(url: str | None, config: Path | None) -> RegistryApi:
+    """Return the API of the registry that `registry_options` name. Raises BadParameter."""
+    from pylogd.client.properties import parse_properties  # noqa: PLC0415 - as below
+    from pylogd.schemas.api_client import RegistryApi  # noqa: PLC0415 - only where needed: others start fast
+
+    try:
+        settings = registry_settings() if config is None else parse_properties(config.read_text("utf-8"))
+        return RegistryApi(_registry_url(url), settings=settings)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _registry_url(given: str | None) -> str:
+    """Return the registry's address: the one given, else the profile's, else the default."""
+    profile = profile_of(click.get_current_context())
+    return given or (None if profile is None else profile.schema_registry) or _DEFAULT
 
 
 def written_schemas(function: Function) -> Function:
@@ -55,13 +89,11 @@ def encoders_of(topic: str, given: Mapping[str, Any]) -> Encoders:
 
 def open_codec(url: str | None) -> Codec:
     """Return what reads and writes with a registry's schemas. Raises ClickException if an extra is missing."""
-    profile = profile_of(click.get_current_context())
-    where = url or (None if profile is None else profile.schema_registry) or _DEFAULT
     try:
-        from pylogd.cli.schema_records import Codec  # noqa: PLC0415 - an extra
+        from pylogd.typed.json_codec import Codec  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
     try:
-        return Codec(where, registry_settings())
+        return Codec(_registry_url(url), registry_settings())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--schema-registry") from None

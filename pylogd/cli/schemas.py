@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, http_endpoint
+from pylogd.cli.common import bootstrap_option, check_endpoint
 from pylogd.cli.common import security as client_security
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, print_line, secret
@@ -82,11 +82,11 @@ def schema_registry(
     from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
-    _check_endpoint(reactor, listen)
+    endpoint = check_endpoint(reactor, listen)
     output = begin_log(reactor, access["logfile"], access["log_format"])
     tls, authenticator = _tls(reactor, access), _authenticator(reactor, access)
     service = SchemaRegistryService(
-        reactor, bootstrap, http_endpoint(listen), topic, Compatibility.named(compatibility), client_security(),
+        reactor, bootstrap, endpoint, topic, Compatibility.named(compatibility), client_security(),
         authenticator=authenticator, tls=tls, forwarder=_forwarder(reactor, access), membership=_membership(access),
     )  # fmt: skip
     scheme = "http" if tls is None else "https"
@@ -95,15 +95,6 @@ def schema_registry(
     )
     shell.announce_to(print_line, output)
     ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry", output.style))
-
-
-def _check_endpoint(reactor: Any, listen: str) -> None:
-    from twisted.internet.endpoints import serverFromString
-
-    try:
-        serverFromString(reactor, http_endpoint(listen))
-    except ValueError as error:
-        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
 
 
 def _add_user(users: Path | None, name: str) -> None:

@@ -23,8 +23,8 @@ from typing import Any, Final
 from pylogd.cli.common import format_time, text_or_base64
 from pylogd.cli.output import note
 from pylogd.client import Record
-from pylogd.errors import PylogdError
 from pylogd.process.printable import printable, printable_json
+from pylogd.typed.errors import NotDecoded
 
 #: Returns the bytes of a record.
 Render = Callable[[Record], bytes]
@@ -51,10 +51,6 @@ def renderer(form: str, separator: bytes, *, escaped: bool) -> Render:
     if form == "plain":
         return lambda record: b"%b\n" % shown(record.value)
     return _template(form, shown)
-
-
-class NotDecoded(PylogdError):
-    """A message that can't be read by its schema."""
 
 
 class Decoding:

@@ -6,26 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.cli.brokers import _led_by_others
 from pylogd.cli.configs import _as_text, _changes
 from pylogd.cli.debug import hide_secrets
 from pylogd.cli.logdirs import add_up
 from pylogd.client import TopicPartition
+from pylogd.client.core.admin.maintenance import cordon_value, leads_again, led_by_others
 from pylogd.client.core.admin.replica_plan import lead_evenly, plan
-from pylogd.client.core.model import ConfigEntry, LogDir, Partition, Topic
+from pylogd.client.core.model import ConfigEntry, LogDir
 
 REPLICAS = st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True).map(tuple)
-
-
-def topic(replicas: list[tuple[int, ...]]) -> Topic:
-    return Topic("t", b"", False, tuple(Partition(n, one[0], 0, one, one, ()) for n, one in enumerate(replicas)))
 
 
 @given(st.lists(REPLICAS, max_size=20), st.integers(1, 5))
 def test_a_broker_in_maintenance_is_the_last_replica_of_what_it_was_preferred_for(
     replicas: list[tuple[int, ...]], broker: int
 ) -> None:
-    targets = _led_by_others([topic(replicas)], broker)
+    targets = led_by_others({TopicPartition("t", number): one for number, one in enumerate(replicas)}, broker)
     assert {at.partition for at in targets} == {
         number for number, one in enumerate(replicas) if one[0] == broker and len(one) > 1
     }
@@ -43,6 +39,19 @@ def test_leading_evenly_moves_no_replica(replicas: list[tuple[int, ...]]) -> Non
 def test_leading_evenly_is_even() -> None:
     current = {TopicPartition("t", number): (1, 2, 3) for number in range(9)}
     assert sorted(nodes[0] for nodes in lead_evenly(current).values()) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_after_its_maintenance_a_broker_leads_its_share() -> None:
+    current = {TopicPartition("t", number): (1 + number % 2, 3) for number in range(9)}
+    targets = leads_again(current, 3)
+    assert len(targets) == 3 and all(nodes[0] == 3 for nodes in targets.values())
+    assert all(set(nodes) == set(current[at]) for at, nodes in targets.items()), "nothing is copied"
+
+
+def test_what_is_cordoned() -> None:
+    before = {"/a": False, "/b": True}
+    assert cordon_value(before, ["/a"], True) == "/a,/b" and cordon_value(before, ["/b"], False) == ""
+    assert cordon_value(before, [], True) == "*" and cordon_value(before, [], False) == ""
 
 
 def test_without_balance_only_what_has_to_move_moves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import stat
 from pathlib import Path
 
@@ -137,6 +138,19 @@ def test_without_a_file_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert found.path == tmp_path / "pylogd" / "client.toml" and found.profile() is None
     with pytest.raises(ClientFileError, match="it has none"):
         found.profile("a")
+
+
+def test_a_user_without_a_home_directory_has_no_client_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So it is with systemd's DynamicUser: there is no HOME, and platformdirs raises RuntimeError."""
+
+    def unknown(_uid: int) -> object:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("PYLOGD_CLIENT_FILE", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.chdir(tmp_path)
+    assert read_client_file().profile() is None
 
 
 def test_the_commands_on_profiles(file: Path, tmp_path: Path) -> None:

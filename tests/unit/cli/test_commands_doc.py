@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from pylogd.cli.client_file import read_client_file
 from pylogd.cli.main import pylogd
 from tests.conftest import CHECKOUT
+from tests.docs.kinds import blocks_of_kind
 from tests.tools import tool
 
 PAGE = CHECKOUT / "docs/commands.md"
@@ -86,15 +86,10 @@ def test_the_commands_that_are_compared_exist() -> None:
             assert name in known or words[0] in known or f"{group} {words[0]}" in known, f"{cell}: {text}"
 
 
-def blocks(language: str) -> list[str]:
-    found: list[Any] = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    return found
-
-
 def test_the_client_file_of_the_page_can_be_read(tmp_path: Path) -> None:
-    [text] = blocks("toml")
+    [block] = blocks_of_kind("commands", "toml")
     path = tmp_path / "client.toml"
-    path.write_text(text)
+    path.write_text(block.text)
     (tmp_path / "production.properties").write_text("ssl.truststore.location=/ca.pem\n")
     found = read_client_file(path)
     assert found.profile() == found.profile("local")
