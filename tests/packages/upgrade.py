@@ -22,7 +22,7 @@ from pylogd.errors import PylogdError
 from pylogd.local.broker import BrokerProcess
 from pylogd.local.cluster import LocalBrokers
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.packages.roots import CHECKOUT, run
+from tests.packages.roots import CACHE, CHECKOUT, run
 from tests.packages.workload import COMMITTED, PARTITIONS, TOPIC, Load, loaded, verify
 from tests.pages import circumstances, write_page
 
@@ -138,6 +138,14 @@ def change_all(cluster: MixedCluster, load: Load) -> list[str]:
     return rows
 
 
+def keep(cluster: Path) -> None:
+    """Keep the logs of the brokers, and what they stored, for whoever looks for the fault."""
+    kept = CACHE / "upgrade-faults"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(cluster, kept)
+    print(f"the brokers' directories and logs are kept in {kept}")
+
+
 def page(commit: str, rows: list[str], load: Load, faults: list[str]) -> list[str]:
     return [
         "# Rolling upgrades", "", "Written by `make upgrade`.", "", circumstances(), "",
@@ -181,6 +189,8 @@ def main() -> int:
                 faults = verify(cluster.bootstrap, load)
             finally:
                 ended = cluster.close()
+        if faults:
+            keep(folder / "cluster")
     lines = page(options.old, rows, load, faults + ended)
     print("\n".join(lines))
     if options.results:

@@ -185,6 +185,8 @@ def verify(bootstrap: str, load: Load) -> list[str]:
         for what, count in (("lost", len(missing)), ("twice", twice), ("partitions out of order", disorder)):
             if count:
                 faults.append(f"{told.name}: {count} {what}")
+        if missing:
+            faults.append(f"{told.name}: lost are the numbers {sorted(missing)[:20]}")
         faults += [f"{told.name}: {error}" for error in told.errors[:3]]
     if left := load.not_consumed():
         faults.append(f"{len(left)} not consumed by the group")
