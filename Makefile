@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls alerts console console-kafka container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races spark-sql site docs-check stores strangers clean
+.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races panels spark-sql site docs-check stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -78,7 +78,7 @@ kerberos: install ## GSSAPI with a real key distribution centre (needs Debian's 
 	@$(BIN)/pip install --quiet gssapi k5test pykerberos
 	$(PYTEST) tests/integration/test_gssapi.py
 
-test: install java haproxy promtool ## run all tests against the installed wheel, in three parts at the same time
+test: install java haproxy promtool ## run all tests against the installed wheel, in four parts at the same time
 ifeq ($(strip $(PYTEST_ARGS)),)
 	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
 else
@@ -137,6 +137,10 @@ console: $(VENV)/.browser ## time the console on 200,000 partitions, and use it 
 	$(BIN)/python -m tests.console --results tests/console/RESULTS.md
 	$(BIN)/python -m tests.console.flows --results tests/console/BROWSER.md --pictures docs/console
 
+drill: $(VENV)/.browser java ## make four faults on three brokers and mend them with the console; writes tests/console/DRILL.md, docs/console/ (5 minutes)
+	@sh tools/find-chromium.sh
+	$(BIN)/python -m tests.console.drill --results tests/console/DRILL.md
+
 console-kafka: $(VENV)/.browser java ## use the console on Apache Kafka in headless Chromium; writes tests/console/KAFKA.md (5 minutes)
 	@sh tools/find-chromium.sh
 	$(BIN)/python -m tests.console.flows --kafka --results tests/console/KAFKA.md
@@ -177,6 +181,9 @@ held: install ## how long the largest requests of every API hold a broker; write
 
 alerts: install java promtool ## fail brokers in ten ways under a real Prometheus, which fires the alerts of etc/; writes tests/alerts/RESULTS.md (10 minutes; ALERTS_ARGS="--only killed")
 	$(BIN)/python -m tests.alerts --results tests/alerts/RESULTS.md $(ALERTS_ARGS)
+
+panels: install java promtool ## ask a real Prometheus for each panel of the dashboard and each metric, of three brokers at work; writes tests/alerts/PANELS.md (2 minutes)
+	$(BIN)/python -m tests.alerts.panels --results tests/alerts/PANELS.md $(PANELS_ARGS)
 
 strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)

@@ -132,8 +132,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "console": Rule(
         (
-            "client", "metrics.http", "metrics.steps", "schemas", "security.sasl", "threads", "wire.messages",
-            "wire.records",
+            "audit.judging", "audit.report", "client", "metrics.http", "metrics.steps", "schemas", "security.sasl",
+            "tables", "threads", "typed.errors", "typed.json_codec", "wire.messages", "wire.records",
         ),
         Twisted.ALL,
     ),
@@ -145,7 +145,7 @@ RULES: Mapping[str, Rule] = {
             "process", "schemas", "security.sasl", "spark", "tables", "typed",
         ),
         _NEVER,
-        reactor=("cli.console", "cli.mirror", "cli.schemas"),
+        reactor=("cli.common", "cli.console", "cli.mirror", "cli.schemas"),
     ),
     "__main__": Rule(("cli",), _NEVER),
 }  # fmt: skip

@@ -1,9 +1,9 @@
-"""Run the test suite as three parts at once, as `make test` does: `python tests/parts.py PYTEST [ARGUMENT ...]`.
+"""Run the test suite as four parts at once, as `make test` does: `python tests/parts.py PYTEST [ARGUMENT ...]`.
 
-Two parts mostly wait: for sessions to expire, leaders to change, processes to end and start. One of them kills brokers
-and members of clusters, the other has the rest of the integration tests. The third part works. Together they take
-little longer than the longest one. Each file belongs to one part (`part_of`); pytest's option `--part` runs one part
-alone.
+Three parts wait for much of their time: for sessions to expire, leaders to change, processes to end and start. One of
+them kills brokers and members of clusters, one has clients, commands, services and the unit tests, one the rest of the
+integration tests. The fourth part works. Together they take little longer than the longest one. Each file belongs to
+one part (`part_of`); pytest's option `--part` runs one part alone.
 
 The working part writes to the terminal; the reports of the others follow once all have ended. The exit status is the
 first that is not 0. Whatever ends this process, all parts are stopped and waited for.
@@ -21,16 +21,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-KILLING, WAITING, WORKING = "killing", "waiting", "working"
-PARTS = (KILLING, WAITING, WORKING)
+KILLING, SERVING, WAITING, WORKING = "killing", "serving", "waiting", "working"
+PARTS = (KILLING, SERVING, WAITING, WORKING)
 #: Files of integration tests whose clusters lose brokers, disks or members again and again.
 _KILLING_FILES = {
-    "test_eligible_replicas.py", "test_failover.py", "test_group_migration.py", "test_hanging_disk.py",
-    "test_labels.py", "test_log_dir_failover.py", "test_reassignment.py", "test_secure_replication.py",
-    "test_staged_start.py", "test_transaction_failover.py", "test_truncation.py", "test_zookeeper_consumers.py",
+    "test_console_moves.py", "test_console_services.py", "test_eligible_replicas.py", "test_failover.py",
+    "test_group_migration.py", "test_hanging_disk.py", "test_labels.py", "test_log_dir_failover.py",
+    "test_reassignment.py", "test_secure_replication.py", "test_staged_start.py",
+    "test_transaction_failover.py", "test_truncation.py", "test_zookeeper_consumers.py",
 }  # fmt: skip
-#: Tests with Spark that run with the part that kills: the working part takes longest.
-_SPARK_BESIDE = {"test_connect.py", "test_docs.py", "test_notebook.py", "test_queries.py"}
+#: Integration tests of clients, commands and the services beside brokers: console, registry, mirror, audit.
+_SERVING_NAMES = (
+    "test_audit", "test_catalogs", "test_cli", "test_cluster_cli", "test_console", "test_mirror", "test_schema",
+    "test_users",
+)  # fmt: skip
+#: Tests with Spark that run with the part that kills: the working part would take longest.
+_SPARK_BESIDE = {"test_docs.py", "test_notebook.py", "test_queries.py"}
 _SLOWEST_SHOWN = "--durations=15"
 _STOP_SECONDS = 60.0
 
@@ -38,13 +44,19 @@ _STOP_SECONDS = 60.0
 def part_of(path: Path) -> str:
     """Return the part of a test file. Two Sparks at a time are the most."""
     folder, *rest = path.relative_to(TESTS).parts
-    if folder in ("chaos", "crash", "transactions_check"):
+    if folder == "unit":
+        return SERVING
+    if folder == "transactions_check":
+        return WAITING
+    if folder in ("chaos", "crash"):
         return KILLING
     if folder != "integration":
         return WORKING
     if rest[0] in ("spark", "test_demo.py"):
         return KILLING if rest[-1] in _SPARK_BESIDE else WORKING
-    return KILLING if rest[0] in _KILLING_FILES else WAITING
+    if rest[0] in _KILLING_FILES:
+        return KILLING
+    return SERVING if rest[0] == "docs" or rest[0].startswith(_SERVING_NAMES) else WAITING
 
 
 def main(command: Sequence[str]) -> int:

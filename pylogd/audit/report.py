@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 from typing import Any, Final
 
@@ -62,6 +63,26 @@ class Row:
             "verdict": str(found.verdict),
             "revision": self.revision,
         }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Row:
+        """Return the row of a document of `as_document`, without what that leaves out: servers and faults.
+
+        Raises KeyError, TypeError or ValueError for another document.
+        """
+        received = int(document["received"])
+        found = Judgement(
+            Verdict(document["verdict"]),
+            reported=int(document["reported"]),
+            received=received,
+            distinct=received - int(document["duplicates"]),
+            missing=int(document["missing"]),
+            lost=int(document["lost"]),
+            unreported=int(document["unreported"]),
+            pending=int(document["pending"]),
+        )
+        start = datetime.fromisoformat(document["window"])
+        return cls(document["stage"], document["topic"], round(start.timestamp() * 1000), found, document["revision"])
 
 
 def sort_rows(rows: Iterable[Row], stages: Sequence[str]) -> list[Row]:

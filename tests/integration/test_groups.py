@@ -220,6 +220,7 @@ def test_admin_describes_resets_and_deletes_groups(broker: BrokerProcess, admin:
     }
     for spec, expected in plans.items():
         assert tuple(admin.plan_group_offsets(topic, both, spec).values()) == expected
+    assert admin.plan_group_offsets(topic, both, OffsetSpec(offsets={both[0]: 99})) == {both[0]: 10}
     admin.delete_group_offsets(topic, both[:1])
     assert list(admin.group_offsets(topic)) == both[1:]
     with Consumer(broker.address, group_id=topic) as consumer:
@@ -247,7 +248,9 @@ def test_admin_describes_resets_and_deletes_groups(broker: BrokerProcess, admin:
     assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_group_commands_list_describe_reset_and_delete(broker: BrokerProcess, admin: Admin, topic: str) -> None:
+def test_group_commands_list_describe_move_and_delete(
+    broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
+) -> None:
     def run(*words: str) -> str:
         command = [*pylogd_command(), *words, "--bootstrap-server", broker.address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -266,7 +269,17 @@ def test_group_commands_list_describe_reset_and_delete(broker: BrokerProcess, ad
     assert described["offsets"][0]["committed"] == 10  # a dry run
     run(*back, "--execute")
     assert run("consume", topic, "--group", topic, "--until-end").split() == ["7", "8", "9"]
-    run("groups", "delete", topic)
+    assert run("groups", "seek", topic, "--to", "-3", "--dry-run").split() == [topic, "0", "10", "7"]
+    assert run("groups", "seek", topic, "--to", "-3").split() == [topic, "0", "10", "7"]
+    assert run("groups", "seek", f"{topic}-copy", "--to-group", topic).split() == [topic, "0", "-", "7"]
+    places = tmp_path / "offsets"
+    places.write_text(f"{topic} 0 99\n\n")
+    assert run("groups", "seek", topic, "--to-file", str(places)).split() == [topic, "0", "7", "10"]
+    assert run("groups", "seek", topic, "--to", "start", "--topic", f"{topic}:0").split() == [topic, "0", "10", "0"]
+    far = [*pylogd_command(), "groups", "seek", topic, "--to", "1622505600", "-b", broker.address]
+    done = subprocess.run(far, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 1 and "a time is written @1622505600" in done.stderr
+    run("groups", "delete", topic, f"{topic}-copy")
     assert topic not in run("groups", "list")
 
 

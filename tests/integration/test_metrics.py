@@ -7,17 +7,20 @@ import json
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 from prometheus_client.samples import Sample
 
-from pylogd.local.broker import BrokerProcess, pylogd_command
+from pylogd.cli.main import pylogd
+from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
 from pylogd.metrics.table import DEFINITIONS
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -106,6 +109,18 @@ def consume(address: str, topic: str, group: str, count: int) -> None:
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
     return start_broker(settings=LISTENER)
+
+
+def test_a_debug_bundle_has_the_metrics_of_each_broker(start_broker: StartBroker, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    broker = start_broker(settings={"metrics.listener": f"0.0.0.0:{port}"})
+    target = tmp_path / "bundle.zip"
+    command = ["debug", "bundle", "--to", str(target), "--bootstrap-server", broker.address]
+    done = CliRunner().invoke(pylogd, command)
+    assert done.exit_code == 0 and "not in the bundle" not in done.output
+    with zipfile.ZipFile(target) as archive:
+        [name] = [one for one in archive.namelist() if "metrics-broker-" in one]
+        assert "pylogd_build_info" in archive.read(name).decode()
 
 
 def test_what_clients_did(broker: BrokerProcess, topic: str) -> None:

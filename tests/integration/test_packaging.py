@@ -66,7 +66,8 @@ def test_the_wheel_contains_nothing_else() -> None:
         r"(.*/)?(pylogd_broker-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)"
         r"|pylogd/(wire/_speedups|log/_residency|net/_tls_records)\.[^/]+\.so"
     )
-    strange = [name for name in installed() if name not in sources() and not own.fullmatch(name)]
+    ours = sources()
+    strange = [name for name in installed() if name not in ours and not own.fullmatch(name)]
     assert not strange
     assert not [name for name in installed() if name.startswith("twisted/") and name.endswith("__init__.py")]
 

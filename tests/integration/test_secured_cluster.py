@@ -112,8 +112,8 @@ ADMIN_COMMANDS: list[tuple[str, list[str], dict[str, Any]]] = [
 ]
 
 
-def newer_commands(topic: str, plan: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
-    """Return a part of `commands`: settings, measurements, and brokers out of service."""
+def newer_commands(topic: str, group: str, plan: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
+    """Return a part of `commands`: settings, measurements, a group that moves, and brokers out of service."""
     return [
         ("offsets", [topic], {"user": "bob"}),
         ("topics delete-records", [topic, "--before", "1", "--yes"], {"user": "bob"}),
@@ -130,6 +130,7 @@ def newer_commands(topic: str, plan: Path) -> list[tuple[str, list[str], dict[st
         ("brokers maintenance enable", ["2"], {}),
         ("brokers maintenance disable", ["2"], {}),
         ("brokers decommission", ["2", "--plan"], {"code": 1}),
+        ("groups seek", [group, "--to", "end"], {"user": "bob"}),
         ("debug bundle", ["--to", str(plan.with_suffix(".zip"))], {}),
     ]  # fmt: skip
 
@@ -143,7 +144,7 @@ def commands(topic: str, group: str, plan: Path, directory: Path) -> list[tuple[
         ("topics alter", [topic, "--config", "retention.ms=-1"], {"user": "bob"}),
         ("produce", [topic, "-q"], {"user": "bob", "given": "a\nb\n"}),
         ("consume", [topic, "--until-end", "-g", group], {"user": "bob"}),
-        *newer_commands(topic, plan),
+        *newer_commands(topic, group, plan),
         ("topics producers", [topic], {"user": "bob"}),
         ("transactions list", [], {}),
         ("transactions describe", ["nobody's"], {"code": 1}),
@@ -198,7 +199,8 @@ def test_every_command_reaches_a_secured_cluster(secured: Secured, command: Call
         *(f"audit {name}" for name in ("check", "serve", "report", "wait")),
         "console",
         "schema-registry",
-        *(f"schemas {name}" for name in ("list", "show", "register", "check")),
+        *(f"schemas {name}" for name in ("list", "show", "register", "check", "delete")),
+        *(f"schemas {kind} {name}" for kind in ("config", "mode") for name in ("get", "set", "reset")),
     }
     takes_config = {
         name
