@@ -5,7 +5,8 @@
  * PYLOGD_TEST_FAILING   the directory below which writes and syncs fail with EIO while the second number is 1, and do
  *                       not return while it is 2.
  * PYLOGD_TEST_SYNCED    a file that gets a line "s <inode> <size>" for each sync that succeeded, and a line
- *                       "t <inode> <size>" for each file that was cut.
+ *                       "t <inode> <size>" for each file that was cut. Of a volume that was synced (syncfs) it gets
+ *                       the files below the directory of the descriptor's file.
  *
  * The monotonic clocks are left alone, as they are by a real step of the wall clock.
  */
@@ -13,6 +14,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <semaphore.h>
 #include <stdint.h>
@@ -156,6 +158,38 @@ static void tell(char what, const struct stat *file, intmax_t size) {
         if (!result && synced >= 0 && !fstat(fd, &file)) tell('t', &file, size); \
         return result; \
     }
+
+/* Like fsync, this covers what was written before the call: the sizes of that moment are noted after it. */
+#define MOST_FILES 100000
+#define MOST_OPEN 16
+static __thread struct stat *found;
+static __thread size_t found_count;
+
+static int keep(const char *path, const struct stat *file, int kind, struct FTW *at) {
+    (void)path, (void)at;
+    if (kind == FTW_F && found_count < MOST_FILES) found[found_count++] = *file;
+    return 0;
+}
+
+int syncfs(int fd) {
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = synced >= 0 ? readlink(link, path, sizeof path - 1) : -1;
+    found_count = 0;
+    if (length > 0) {
+        path[length] = 0;
+        *strrchr(path, '/') = 0;
+        found = malloc(MOST_FILES * sizeof *found);
+        if (!found) abort();
+        nftw(path, keep, MOST_OPEN, FTW_PHYS);
+    }
+    int result = fails(fd) ? -1 : REAL(int, syncfs, int)(fd);
+    int saved = errno;
+    for (size_t at = 0; !result && at < found_count; at++) tell('s', &found[at], found[at].st_size);
+    if (length > 0) free(found);
+    errno = saved;
+    return result;
+}
 
 WRITEV(pwritev)
 WRITEV(pwritev64)

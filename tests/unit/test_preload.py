@@ -122,3 +122,31 @@ def test_a_power_loss_keeps_what_was_synced_and_no_more_than_was_written(tmp_pat
     assert sizes.count(100) > 10
     assert (data / "cut").read_bytes() == b"a" * 50
     assert faults.lose_power([data], random.Random(2)) == 0, "what is left is on the disk"
+
+
+def test_a_power_loss_keeps_what_a_sync_of_the_volume_covered(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "deep").mkdir(parents=True)
+    faults = Preload(tmp_path, "one", failing=data)
+    program = (
+        "import os, sys\n"
+        "from pylogd.log.volume_sync import sync_volume\n"
+        "lock = os.open(f'{sys.argv[1]}/.lock', os.O_RDWR | os.O_CREAT)\n"
+        "for name in ('f', 'deep/f'):\n"
+        "    fd = os.open(f'{sys.argv[1]}/{name}', os.O_RDWR | os.O_CREAT)\n"
+        "    os.pwritev(fd, [b'a' * 100], 0)\n"
+        "    sync_volume(lock)\n"
+        "    os.pwritev(fd, [b'b' * 100], 100)\n"
+    )
+    run(faults, program, data)
+    faults.lose_power([data], random.Random(1))
+    first, second = ((data / name).stat().st_size for name in ("f", "deep/f"))
+    assert first == 200, "the second sync covers all of it"
+    assert 100 <= second <= 200
+    faults.fail(True)
+    only_sync = (
+        "import os, sys\nfrom pylogd.log.volume_sync import sync_volume\n"
+        "try:\n    sync_volume(os.open(f'{sys.argv[1]}/.lock', os.O_RDWR))\n"
+        "except OSError as error:\n    print(error.strerror)\n"
+    )
+    assert run(faults, only_sync, data) == "Input/output error\n"
