@@ -32,7 +32,10 @@ Place = tuple[str, int]
 
 
 class Copies:
-    """The replicas of some topics, read from ZooKeeper directly, since brokers may have an outdated view."""
+    """The replicas of some topics, read from ZooKeeper directly, since brokers may have an outdated view.
+
+    A topic that is not there yet, such as that of the groups' offsets, has no replicas.
+    """
 
     def __init__(self, hosts: str, topics: Sequence[str]) -> None:
         self._topics = topics
@@ -105,6 +108,8 @@ class Copies:
         found = {}
         for topic in self._topics:
             path = topic_path(topic)
+            if self._client.exists(path) is None:
+                continue
             assignment = decode_topic(path, self._client.get(path)[0])
             path = state_path(topic, assignment.topic_id)
             for state in decode_states(path, self._client.get(path)[0], assignment)[1]:

@@ -29,6 +29,7 @@ from types import MappingProxyType
 from pylogd.errors import PylogdError
 from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
+from pylogd.metadata.image import OFFSETS_TOPIC
 from tests.chaos import smooth
 from tests.chaos.copies import Copies
 from tests.chaos.directories import away, boot_anew
@@ -120,7 +121,8 @@ class Nemesis:
         self._rng = rng
         self._say = say
         self._links = cluster.links
-        self._copies = Copies(store.hosts, [*topics, *([smooth.TOPIC] if expands else [])])
+        watched = {*topics, *([smooth.TOPIC] if expands else []), OFFSETS_TOPIC}
+        self._copies = Copies(store.hosts, sorted(watched))
         self._down: dict[int, float] = {}  # when to start it again
         self._stopping: dict[int, BrokerProcess] = {}
         self._paused: dict[int, float] = {}  # when to resume it
