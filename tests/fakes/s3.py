@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
+import s3fs  # type: ignore[import-untyped]
 from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
@@ -70,6 +71,7 @@ class S3Server:
             return list(self._app(environ, start_response))
 
     def __enter__(self) -> S3Server:
+        s3fs.S3FileSystem.clear_instance_cache()  # those made by the environment know an earlier server
         self._thread.start()
         get_backend("s3").reset()
         self.client().create_bucket(Bucket=self.bucket)
