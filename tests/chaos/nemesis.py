@@ -121,8 +121,7 @@ class Nemesis:
         self._rng = rng
         self._say = say
         self._links = cluster.links
-        watched = {*topics, *([smooth.TOPIC] if expands else []), OFFSETS_TOPIC}
-        self._copies = Copies(store.hosts, sorted(watched))
+        self._copies = Copies(store.hosts, sorted({*topics, *([smooth.TOPIC] if expands else []), OFFSETS_TOPIC}))
         self._down: dict[int, float] = {}  # when to start it again
         self._stopping: dict[int, BrokerProcess] = {}
         self._paused: dict[int, float] = {}  # when to resume it
