@@ -83,18 +83,25 @@ def python_environment() -> dict[str, str]:
     return environment
 
 
-@contextlib.contextmanager
-def running_spark(folder: Path, settings: Mapping[str, str] | None = None, master: str = "local[2]") -> Iterator[Any]:
-    """A session; its JVM has ended when this returns. `folder` takes its files."""
-    plain = {
+def _small(folder: Path) -> dict[str, str]:
+    """Return Spark's settings for a small machine, with all files in a folder."""
+    return {
         "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+    }
+
+
+@contextlib.contextmanager
+def running_spark(folder: Path, settings: Mapping[str, str] | None = None, master: str = "local[2]") -> Iterator[Any]:
+    """A session; its JVM has ended when this returns. `folder` takes its files."""
+    plain = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        **_small(folder),
         **(settings or {}),
     }
     builder = SparkSession.builder.master(master)
@@ -142,12 +149,7 @@ def connect_server(folder: Path) -> Iterator[str]:
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
+        **_small(folder),
     }
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]

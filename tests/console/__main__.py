@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from pylogd.local.broker import pylogd_command
 from pylogd.local.launch import bound
@@ -44,7 +45,7 @@ class Timed(NamedTuple):
     size: int
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(command: Sequence[str], log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a process; yield it and the first line that it prints."""
     with log.open("w") as file:
@@ -68,6 +69,35 @@ def memory_mb(pid: int, field: str) -> float:
     found = re.search(rf"{field}:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) * 1024 / 1e6
+
+
+class PeakMemory:
+    """The largest sum of the resident memory of a process and its children, sampled inside `with`."""
+
+    _PERIOD_SECONDS = 0.02
+
+    def __init__(self, pid: int) -> None:
+        self.mb = 0.0
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._ended.wait(self._PERIOD_SECONDS):
+            children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
+            total = memory_mb(self._pid, "VmRSS")
+            for child in children:
+                with contextlib.suppress(OSError, AssertionError):  # it has ended
+                    total += memory_mb(int(child), "VmRSS")
+            self.mb = max(self.mb, total)
 
 
 def processor_seconds(pid: int) -> float:
@@ -160,7 +190,7 @@ def report(found: Sequence[Timed], peak: float, took: float, share: float, sizes
         "",
         circumstances(),
         "",
-        f"* Peak memory of the console: {peak:.0f} MB (bound: {MOST_MB:.0f} MB).",
+        f"* Peak memory of the console and its child that reads tables: {peak:.0f} MB (bound: {MOST_MB:.0f} MB).",
         f"* A sample took {took:.1f} s; the console used {share:.0%} of a processor, for samples and pages together.",
         "",
         "| page | median, ms | longest, ms | kB |",
@@ -188,19 +218,19 @@ def main() -> int:
         with running(command, options.folder / "console.log") as (console, line):
             base = line.rpartition(" ")[2] + "/c/cluster"
             begun = time.monotonic()
-            wait_for_sample_of(base, _SAMPLES)
-            found = time_pages(base)
+            with PeakMemory(console.pid) as peak:
+                wait_for_sample_of(base, _SAMPLES)
+                found = time_pages(base)
             took = sample_of(base)[1]
-            peak = memory_mb(console.pid, "VmHWM")
             share = processor_seconds(console.pid) / (time.monotonic() - begun)
             overview = get(base).decode()
     counts = re.findall(r"<dt>(Topics|Partitions|Groups)</dt><dd>(?:<a[^>]*>)?([\d,]+)", overview)
-    lines = report(found, peak, took, share, ", ".join(f"{count} {name.lower()}" for name, count in counts))
+    lines = report(found, peak.mb, took, share, ", ".join(f"{count} {name.lower()}" for name, count in counts))
     print("\n".join(lines))
     if options.results is not None:
         write_page(options.results, lines)
     slow = [one for one in found if one.longest >= MOST_SECONDS]
-    return 1 if slow or peak > MOST_MB else 0
+    return 1 if slow or peak.mb > MOST_MB else 0
 
 
 if __name__ == "__main__":
