@@ -30,6 +30,7 @@ from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.config.isolation import OFF
+from pylogd.config.metadata_store import has_peers
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
@@ -280,10 +281,9 @@ class Broker:
         self._undo.append(self.listening.stop)
         await self.listening.bind()
         self.broker_configs.check = self.listening.check_certificates
-        if self.settings.text("zookeeper.connect"):  # otherwise there are no other brokers
-            ours = self.listening.principal_between_brokers()
-            if ours is not None:
-                warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
+        ours = self.listening.principal_between_brokers() if has_peers(self.settings) else None
+        if ours is not None:
+            warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
         self._start_coordinators()
         await self.replica_parts.start()
@@ -328,7 +328,7 @@ class Broker:
             self.node_id, self.listening.endpoints, self.settings.text("broker.rack"),
             directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
             proof=self._secret.digest, outages=self.outages.at_registration(),
-            labels=self.settings.words("broker.labels"),
+            labels=self.settings.words("broker.labels"), host_id=self.settings.text("host.id"),
         )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -30,6 +31,7 @@ from pylogd.net.request_handler import RequestHandler
 from pylogd.net.request_memory import RequestMemory
 from pylogd.net.sender import Warm
 from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
+from pylogd.net.shared_port import SharedPortEndpoint
 from pylogd.net.turns import Turns
 from pylogd.net.work_meter import WorkMeter
 from pylogd.security.inter_broker import BrokerLogins
@@ -177,10 +179,7 @@ class Listeners:
         values = self._settings.for_listener(listener.name)
         if values.flag("proxy.protocol"):
             outer = ProxiedFactory(outer, factory.handshakes, parse_networks(values.words("proxy.protocol.networks")))
-        description = listener.endpoint
-        if description.startswith("tcp") and "backlog=" not in description:
-            description += f":backlog={self._settings.integer('socket.listen.backlog.size')}"
-        port: Any = await serverFromString(self._reactor, description).listen(outer)
+        port: Any = await self._endpoint(listener, values.flag("socket.reuse.port")).listen(outer)
         port.stopReading()  # connections wait in the backlog until the broker has started
         self._ports.append(port)
         self._factories.append(factory)
@@ -191,6 +190,16 @@ class Listeners:
         if listener.exposed and not listener.protocol.tls:
             anybody = "" if listener.protocol.sasl else ", and whoever connects may change everything"
             log.warn(_EXPOSED, listener=bound, anybody=anybody)
+
+    def _endpoint(self, listener: Listener, shared: bool) -> IStreamServerEndpoint:
+        backlog = self._settings.integer("socket.listen.backlog.size")
+        if shared:
+            return SharedPortEndpoint(self._reactor, listener.host, listener.port, backlog)
+        description = listener.endpoint
+        if description.startswith("tcp") and "backlog=" not in description:
+            description += f":backlog={backlog}"
+        endpoint: IStreamServerEndpoint = serverFromString(self._reactor, description)
+        return endpoint
 
     async def _load_certificates(self, listener: Listener) -> ListenerCertificates:
         name = listener.name

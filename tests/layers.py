@@ -65,7 +65,10 @@ RULES: Mapping[str, Rule] = {
         _NEVER,
     ),
     "cache": Rule(("config", "log")),
-    "metadata": Rule(("config", "limits.expressions", "threads"), reactor=("metadata.sqlite",)),
+    "metadata": Rule(
+        ("config", "limits.expressions", "threads"),
+        reactor=("metadata.sqlite", "metadata.store_frames", "metadata.store_server", "metadata.remote"),
+    ),
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
     "quotas": Rule(("config", "limits", "metadata")),
@@ -108,6 +111,11 @@ RULES: Mapping[str, Rule] = {
         Twisted.ALL,
     ),
     "tap": Rule(("config", "process"), Twisted.ALL),
+    "workers": Rule(
+        ("config", "metadata.sqlite", "metadata.store_server", "api.first_requests", "net.shared_port", "local.broker",
+         "process"),
+        Twisted.ALL,
+    ),
     "client": Rule(("wire", *_CREDENTIALS), _NEVER),
     "client.core": Rule(("wire", *_CREDENTIALS), _NEVER),
     "client.properties": Rule((*_CREDENTIALS, "security.ciphers", "client.core"), _NEVER),
@@ -142,7 +150,7 @@ RULES: Mapping[str, Rule] = {
     "cli": Rule(
         (
             "audit", "client", "config", "console", "local", "log.verify", "log.dump", "metadata.node_acls", "mirror",
-            "process", "schemas", "security.sasl", "spark", "tables", "typed",
+            "process", "schemas", "security.sasl", "spark", "tables", "typed", "workers",
         ),
         _NEVER,
         reactor=("cli.common", "cli.console", "cli.mirror", "cli.schemas"),

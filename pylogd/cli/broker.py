@@ -12,11 +12,16 @@ import click
 
 from pylogd.cli.log_options import log_options, open_log
 from pylogd.cli.output import note, print_line
-from pylogd.config import ConfigError
+from pylogd.config import ConfigError, Settings
 from pylogd.process import options
 from pylogd.process.tuning import pause_garbage_collector
+from pylogd.workers.directories import refuse_directories_of_workers
 
 BAD_SETTINGS = 2
+_WORKERS = (
+    "Run N brokers, one for each core to use. They share the port of --listen, to which clients connect first; their "
+    "own ports come after it. Their node ids begin with --node-id, their data is in DIR/worker-1 to DIR/worker-N."
+)
 
 
 @click.command()
@@ -26,12 +31,13 @@ BAD_SETTINGS = 2
 @click.option("-n", "--node-id", type=click.IntRange(0), help=options.NODE_ID)
 @click.option("-a", "--advertised", metavar="HOST:PORT", help=options.ADVERTISED)
 @click.option("--profile", metavar="NAME", help=options.PROFILE)
+@click.option("--workers", type=click.IntRange(1, 256), metavar="N", help=_WORKERS)
 @log_options
 @click.option("-s", "--set", "assignments", multiple=True, metavar="NAME=VALUE", help=options.SET)
 @click.pass_context
 def broker(
     ctx: click.Context, listen: Sequence[str], data: Sequence[str], config: Path | None, node_id: int | None,
-    advertised: str | None, profile: str | None, logfile: Path | None, log_format: str,
+    advertised: str | None, profile: str | None, workers: int | None, logfile: Path | None, log_format: str,
     assignments: Sequence[str],
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
@@ -46,12 +52,16 @@ def broker(
         --set log.segment.bytes=16777216
     pylogd broker --config /etc/pylogd/pylogd.toml
     pylogd broker --profile online --set zookeeper.connect=zk1:2181/pylogd
+    pylogd broker --workers 4 --listen 127.0.0.1:9092 --data /var/lib/pylogd
     """
     try:
         settings = options.load_settings(
             config, listen=listen, data=data, node_id=None if node_id is None else str(node_id), advertised=advertised,
             profile=profile, assignments=assignments,
         )  # fmt: skip
+        if workers is not None:
+            ctx.exit(_run_workers(settings, workers, logfile, log_format))
+        refuse_directories_of_workers(settings)
     except ConfigError as error:
         note(f"pylogd broker: {error}")
         ctx.exit(BAD_SETTINGS)
@@ -59,3 +69,12 @@ def broker(
     from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
 
     ctx.exit(run_broker(settings, print_line, open_log(logfile, log_format)))
+
+
+def _run_workers(settings: Settings, count: int, logfile: Path | None, log_format: str) -> int:
+    """Run workers until SIGTERM or Ctrl-C. Return the exit status. Raises ConfigError."""
+    pause_garbage_collector()
+    from pylogd.workers.plan import make_plan  # noqa: PLC0415 - imports Twisted
+    from pylogd.workers.supervisor import run_workers  # noqa: PLC0415
+
+    return run_workers(make_plan(settings, count), print_line, open_log(logfile, log_format))

@@ -9,6 +9,7 @@ from pylogd.config.broker import SETTINGS
 from pylogd.config.group import GROUP_SETTINGS
 from pylogd.config.listeners import Listener, SecurityProtocol, parse_listeners
 from pylogd.config.lookup import ListenerValues, broker_setting
+from pylogd.config.metadata_store import has_peers
 from pylogd.config.profiles import PROFILES, Profile
 from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym, Replaced, Settings
 from pylogd.config.source import parse_assignments
@@ -37,6 +38,7 @@ __all__ = [
     "TlsOptions",
     "Value",
     "broker_setting",
+    "has_peers",
     "parse_assignments",
     "parse_listeners",
 ]

@@ -112,6 +112,16 @@ _IDENTITY_SETTINGS: Final = [
         _IDENTITY,
         nullable=True,
     ),
+    Setting(
+        "host.id",
+        _STRING,
+        None,
+        "The machine that the broker runs on, if other brokers run there too. Replicas of a partition are on the same "
+        "machine only if there are more of them than machines; racks come second. Unset: a machine of its own, or "
+        "with `pylogd broker --workers` the machine's host name. (Ours.)",
+        _IDENTITY,
+        nullable=True,
+    ),
     BROKER_LABELS,
     PROFILE,
 ]
@@ -122,7 +132,8 @@ _METADATA_SETTINGS: Final = [
         _STRING,
         None,
         "Where topics, their settings and broker registrations are kept: `sqlite:/path/to/file` for the embedded "
-        "store. Unset: the file `metadata.sqlite` in the first of `log.dirs`. Can't be used with "
+        "store, or `unix:/path/to/socket` if another process on this machine serves it (`pylogd broker --workers`). "
+        "Unset: the file `metadata.sqlite` in the first of `log.dirs`. Can't be used with "
         "`zookeeper.connect`, which keeps them in ZooKeeper. (Ours.)",
         _METADATA,
         nullable=True,

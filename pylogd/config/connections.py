@@ -130,6 +130,15 @@ CONNECTION_SETTINGS: Final = [
         mode=_DYNAMIC,
     ),
     Setting(
+        "socket.reuse.port",
+        _BOOLEAN,
+        False,
+        "Whether other processes of this user may listen on the same port (SO_REUSEPORT), over which the kernel then "
+        "spreads new connections. `pylogd broker --workers` sets it for the port that workers share. (Ours.)",
+        _GROUP,
+        per_listener=True,
+    ),
+    Setting(
         "proxy.protocol",
         _BOOLEAN,
         False,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
@@ -34,6 +34,7 @@ from pylogd.config.listeners import (
     parse_protocols,
 )
 from pylogd.config.lookup import ListenerValues, TypedValues, known, known_broker_setting
+from pylogd.config.metadata_store import check_store
 from pylogd.config.metrics import metrics_listener
 from pylogd.config.profiles import PROFILE, PROFILES
 from pylogd.config.source import read_file
@@ -42,9 +43,6 @@ from pylogd.config.tls import TlsOptions, check_tls_values, tls_options
 from pylogd.config.topic import TOPIC_SETTINGS, fallback_value
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
 from pylogd.config.zookeeper import ZooKeeperSecurity, check_zookeeper, zookeeper_security
-
-SQLITE_SCHEME: Final = "sqlite:"
-METADATA_FILE: Final = "metadata.sqlite"
 
 ChangeListener = Callable[[frozenset[str]], None]
 
@@ -145,6 +143,15 @@ class Settings(TypedValues):
         """Load the same file with the same command line again. Waits for the disk. Raises ConfigError."""
         return Settings.load(self._path, self._overrides)
 
+    def with_overrides(self, more: Mapping[str, object]) -> Settings:
+        """Load the same file with the same command line, and more on it. Waits for the disk. Raises ConfigError."""
+        return Settings.load(self._path, {**self._overrides, **more})
+
+    def given(self) -> dict[str, str]:
+        """Return the settings of the file and of the command line, by name, as text."""
+        texts = {name: known_broker_setting(name).format(value) for name, value in self._static.items()}
+        return {name: text for name, text in texts.items() if text is not None}
+
     def __getitem__(self, name: str) -> Any:
         return self._effective[name]
 
@@ -173,14 +180,6 @@ class Settings(TypedValues):
     def advertised_listeners(self) -> tuple[Listener, ...]:
         """The addresses that clients are told, by listener name; empty for those of the listeners themselves."""
         return parse_advertised(self.words("advertised.listeners"), self.listeners)
-
-    @property
-    def metadata_path(self) -> Path:
-        """The file of the embedded metadata store."""
-        url = self.text("metadata.store")
-        if url is None:
-            return Path(self.words("log.dirs")[0]) / METADATA_FILE
-        return Path(url.removeprefix(SQLITE_SCHEME))
 
     @property
     def zookeeper_security(self) -> ZooKeeperSecurity:
@@ -392,9 +391,7 @@ class Settings(TypedValues):
             raise ConfigError("log.dirs is empty: name at least one directory", "log.dirs")
         if len({Path(directory).absolute() for directory in directories}) < len(directories):
             raise ConfigError("log.dirs names a directory twice", "log.dirs")
-        url = self.text("metadata.store")
-        if url is not None and not (url.startswith(SQLITE_SCHEME) and len(url) > len(SQLITE_SCHEME)):
-            raise ConfigError(f'metadata.store = "{url}" is not allowed: write sqlite:/path/to/file', "metadata.store")
+        check_store(self.text("metadata.store"))
         check_zookeeper(self._effective)
         check_authorization(self._effective)
         metrics_listener(self.text("metrics.listener"))

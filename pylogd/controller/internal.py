@@ -25,7 +25,7 @@ from pylogd.controller import decisions
 from pylogd.controller.decisions import Snapshot
 from pylogd.metadata.assignment import assign_replicas
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PartitionState, Topic, TopicUpdate
-from pylogd.metadata.labels import label_of, racks_within
+from pylogd.metadata.labels import label_of, machines, racks_within, shared_hosts
 
 #: The setting that says how many replicas an internal topic should have.
 FACTORS: Final = {
@@ -46,10 +46,10 @@ def grow(snapshot: Snapshot, topics: Iterable[Topic], settings: Settings) -> lis
 def _grow(snapshot: Snapshot, topic: Topic, factor: int) -> list[TopicUpdate]:
     open_brokers = {node: snapshot.brokers[node] for node in sorted(snapshot.open)}
     racks = racks_within(open_brokers, label_of(topic.configs))
-    factor = min(factor, len(racks))
+    factor = min(factor, machines(racks, open_brokers))
     if not any(_is_small(state, factor) for state in topic.partitions):
         return []
-    wanted = assign_replicas(racks, len(topic.partitions), factor)
+    wanted = assign_replicas(racks, len(topic.partitions), factor, hosts=shared_hosts(open_brokers))
 
     def change(_: Topic, state: PartitionState) -> PartitionState:
         if not _is_small(state, factor):

@@ -68,20 +68,21 @@ def free_ports(count: int) -> list[int]:
     """Return port numbers that nothing listens on, and that no other process is given here while this one lives.
 
     They lie below the range from which the system takes ports of outgoing connections. A broker that is killed and
-    started again would sometimes find a port of that range taken.
+    started again would sometimes find a port of that range taken. Raises OSError.
     """
+    return [free_row(1) for _ in range(count)]
+
+
+def free_row(count: int) -> int:
+    """Return the first of `count` port numbers in a row, as `free_ports` has them. Raises OSError."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    with contextlib.ExitStack() as stack:
-        found: list[int] = []
-        for port in random.sample(range(lowest // 2, lowest), lowest - lowest // 2):
-            probe = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind((HOST, port))
+    for first in random.sample(range(lowest // 2, lowest - count), lowest - lowest // 2 - count):
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                probes.enter_context(socket.socket()).bind((HOST, port))
                 _reserve(port)
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise OSError(f"there are no {count} free ports below {lowest}")
+            return first
+    raise OSError(f"there are no {count} free ports in a row below {lowest}")
 
 
 def _reserve(port: int) -> None:

@@ -3,7 +3,7 @@
 Strategy (Kafka's, racks by KIP-36): the first replicas are assigned round-robin from a start; the other replicas of a
 partition follow at a distance that grows by one with each round, so that the partitions led by one broker have their
 followers on many others. With racks, brokers are first ordered so that racks alternate, and brokers in a rack that has
-a replica already are taken last.
+a replica already are taken after others. Brokers of a machine that has a replica already are taken last.
 
 Must not know: topics, stores, chance. The caller chooses `start`.
 """
@@ -11,6 +11,7 @@ Must not know: topics, stores, chance. The caller chooses `start`.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 
 from pylogd.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
 
@@ -18,13 +19,15 @@ Replicas = tuple[int, ...]
 
 
 def assign_replicas(
-    racks: Mapping[int, str | None], partitions: int, factor: int, *, start: int = 0, first: int = 0, label: str = ""
-) -> list[Replicas]:
+    racks: Mapping[int, str | None], partitions: int, factor: int, *, start: int = 0, first: int = 0, label: str = "",
+    hosts: Mapping[int, str] = MappingProxyType({}),
+) -> list[Replicas]:  # fmt: skip
     """Return the replicas of partitions `first` to `first + partitions - 1`, each with the preferred leader first.
 
     racks: the rack of each broker that may get replicas, by id; ignored unless all have one. factor: the number of
     replicas. start: the index of the broker of partition 0. label: the label that all of these brokers carry, for the
-    error. Raises `InvalidPartitions` or `InvalidReplicationFactor`.
+    error. hosts: the machine of each broker that shares it with others, by id. Raises `InvalidPartitions` or
+    `InvalidReplicationFactor`.
     """
     if partitions < 1:
         raise InvalidPartitions(f"a topic has at least 1 partition, not {partitions}")
@@ -45,7 +48,7 @@ def assign_replicas(
         distance = start + partition // count
         candidates = [order[leader]]
         candidates += [order[(leader + 1 + (distance + step) % (count - 1)) % count] for step in range(count - 1)]
-        assignment.append(_choose(candidates, rack_of, factor))
+        assignment.append(_choose(candidates, rack_of, hosts, factor))
     return assignment
 
 
@@ -95,13 +98,22 @@ def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
     return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]
 
 
-def _choose(candidates: Sequence[int], rack_of: Mapping[int, str], factor: int) -> Replicas:
-    """Return the first `factor` candidates, those in racks without a replica before the others."""
+def _choose(candidates: Sequence[int], rack_of: Mapping[int, str], hosts: Mapping[int, str], factor: int) -> Replicas:
+    """Return `factor` candidates: those on machines and in racks without a replica, on such machines, then the others.
+
+    Within each of the three the order is that of the candidates.
+    """
     chosen: list[int] = []
-    used: set[str] = set()
-    for broker in candidates:
-        if rack_of[broker] not in used:
-            chosen.append(broker)
-            used.add(rack_of[broker])
+    racks: set[str] = set()
+    machines: set[str | int] = set()
+    for also_rack in (True, False):
+        for broker in candidates:
+            machine = hosts.get(broker, broker)
+            if machine not in machines and not (also_rack and rack_of[broker] in racks):
+                chosen.append(broker)
+                racks.add(rack_of[broker])
+                machines.add(machine)
+        if len(chosen) >= factor:
+            return tuple(chosen[:factor])
     chosen += [broker for broker in candidates if broker not in chosen]
     return tuple(chosen[:factor])

@@ -198,6 +198,7 @@ class Broker:
     copies are lost, and is not live. outages: what it can't be used for. partition_limit: the most partitions that it
     may hold, None if unknown. proof: the digest of the secret that its connections to other brokers begin with, None
     for a release without it (`security.peers`). features: those that it knows; none for a release without them.
+    host_id: the machine that it shares with the other brokers of this id, None if it has one of its own.
     """
 
     node_id: int
@@ -214,6 +215,7 @@ class Broker:
     proof: str | None = None
     labels: tuple[str, ...] = ()
     features: tuple[FeatureRange, ...] = ()
+    host_id: str | None = None
 
     def highest_level(self, feature: str) -> int:
         """Return the highest level of a feature that the broker can use; 0 for one that it does not know."""

@@ -55,6 +55,17 @@ def racks_within(brokers: Mapping[int, Broker], label: str) -> dict[int, str | N
     }
 
 
+def shared_hosts(brokers: Mapping[int, Broker]) -> dict[int, str]:
+    """Return the machine (`host.id`) of each broker that names one, by broker id."""
+    return {node: broker.host_id for node, broker in brokers.items() if broker.host_id is not None}
+
+
+def machines(nodes: Iterable[int], brokers: Mapping[int, Broker]) -> int:
+    """Return on how many machines brokers are, those without a `host.id` each on one of its own."""
+    hosts = shared_hosts(brokers)
+    return len({hosts.get(node, node) for node in nodes})
+
+
 def carriers(brokers: Mapping[int, Broker], label: str) -> str:
     """Return which of these brokers carry a label, as a clause for an error message."""
     nodes = [str(node) for node in sorted(brokers) if carries(brokers[node], label)]

@@ -251,6 +251,7 @@ def encode_broker(broker: Broker) -> bytes:
             "host": broker.host,
             "port": broker.port,
             "rack": broker.rack,
+            "host_id": broker.host_id,
             "labels": broker.labels,
             "endpoints": [f"{e.listener}://{_bracket(e.host)}:{e.port}" for e in broker.endpoints],
             "listener_security_protocol_map": {e.listener: e.protocol for e in broker.endpoints},
@@ -300,6 +301,7 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
                 FeatureRange(str(name), int(found["min_version"]), int(found["max_version"]))
                 for name, found in document.get("features", {}).items()
             ),
+            host_id=None if document.get("host_id") is None else str(document["host_id"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error

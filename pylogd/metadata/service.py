@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from pylogd.clock import wall_ms
 from pylogd.config import Settings
+from pylogd.config.metadata_store import store_file, store_socket
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.client_metrics import ClientMetricsConfigs
 from pylogd.metadata.cluster import Cluster
@@ -90,4 +91,15 @@ def open_store(settings: Settings, reactor: Any) -> IMetadataStore:
             connection_timeout_ms=settings["zookeeper.connection.timeout.ms"],
             security=settings.zookeeper_security,
         )
-    return SqliteStore(settings.metadata_path, reactor)
+    path = store_file(settings)
+    if path is not None:
+        return SqliteStore(path, reactor)
+    from pylogd.metadata.remote import RemoteStore, unix_endpoint  # noqa: PLC0415 - a broker alone does not need it
+
+    socket = store_socket(settings)
+    assert socket is not None
+    timeout_ms = settings.integer("zookeeper.session.timeout.ms")
+    return RemoteStore(
+        unix_endpoint(reactor, socket), reactor, session_timeout_ms=timeout_ms,
+        connection_timeout_ms=settings["zookeeper.connection.timeout.ms"] or timeout_ms,
+    )  # fmt: skip

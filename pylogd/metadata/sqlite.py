@@ -1,4 +1,4 @@
-"""The embedded metadata store, for a single broker: `Tree` with Deferreds.
+"""The embedded metadata store, for a single broker, or for the workers of one machine (`store_server`).
 
 Strategy: calls are collected while the worker is busy and then given to it as one batch. So at most one batch is in
 progress, no lock is needed, and many callers share one commit. The worker is a thread, so the reactor thread never
@@ -143,10 +143,26 @@ class SqliteStore:
 
         return self._call(delete)
 
-    def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
-        """See `IMetadataStore`."""
+    def multi(self, operations: Sequence[Operation], session: int | None = None) -> Deferred[Sequence[Result]]:
+        """See `IMetadataStore`. session: of `begin_session`, the owner of ephemeral nodes; by default the store's."""
         operations = list(operations)
-        return self._call(lambda: self._tree.multi(operations))
+        return self._call(lambda: self._tree.multi(operations, session))
+
+    def begin_session(self) -> Deferred[int]:
+        """Begin a session for another process; the result is its number."""
+        return self._call(self._tree.begin_session)
+
+    def end_session(self, session: int) -> Deferred[None]:
+        """End a session of `begin_session`: delete its ephemeral nodes, and forget the watches that belong to it.
+
+        A watch belongs to a session if it has its number as `session`.
+        """
+
+        def end() -> None:
+            self._tree.forget_watches(lambda watch: getattr(watch, "session", None) == session)
+            self._tree.end_session(session)
+
+        return self._call(end)
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         """See `IMetadataStore`."""

@@ -51,7 +51,7 @@ from pylogd.metadata.image import (
     new_id,
 )
 from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation
-from pylogd.metadata.labels import check_within, label_of, racks_within, with_label
+from pylogd.metadata.labels import check_within, label_of, machines, racks_within, shared_hosts, with_label
 from pylogd.metadata.layout import (
     Assignment,
     encode_configs,
@@ -205,8 +205,9 @@ class TopicAdmin:
             self._check_count(count)
         racks = racks_within(self._cluster.brokers, label)
         if name in INTERNAL_TOPICS:  # a group must not wait for brokers to join; the controller adds replicas then
-            copies = min(copies, max(len(racks), 1))
-        return assign_replicas(racks, count, copies, start=_start(name), label=label)
+            copies = min(copies, max(machines(racks, self._cluster.brokers), 1))
+        hosts = shared_hosts(self._cluster.brokers)
+        return assign_replicas(racks, count, copies, start=_start(name), label=label, hosts=hosts)
 
     def _check_assignment(self, assignment: Mapping[int, Sequence[int]], label: str, first: int = 0) -> list[Replicas]:
         """Return a client's assignment as a list. Raises `InvalidReplicaAssignment`."""
@@ -293,7 +294,10 @@ class TopicAdmin:
                 )
             return assigned
         racks = racks_within(self._cluster.brokers, label)
-        return assign_replicas(racks, total - have, len(replicas[0]), start=_start(name), first=have, label=label)
+        return assign_replicas(
+            racks, total - have, len(replicas[0]), start=_start(name), first=have, label=label,
+            hosts=shared_hosts(self._cluster.brokers),
+        )  # fmt: skip
 
     async def _write_configs(
         self, name: str, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str | None], dry: bool

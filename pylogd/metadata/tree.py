@@ -92,7 +92,7 @@ class Tree:
         self._set: list[tuple[dict[str, list[Watch]], str, Watch]] = []
         self._data_watches: dict[str, list[Watch]] = {}
         self._child_watches: dict[str, list[Watch]] = {}
-        self.session_id = 0
+        self.session_id = self._owner = 0
 
     def open(self) -> None:
         """Open or create the file and begin a session. Raises `StoreFailure`."""
@@ -145,6 +145,27 @@ class Tree:
             raise
         return outcomes, [(watch, event) for _, watch, event in self._fired]
 
+    # -- sessions of other processes
+
+    def begin_session(self) -> int:
+        """Return the number of a new session, beside that of `open`."""
+        self._sql("UPDATE counter SET value = value + 1 WHERE name = 'session'")
+        return self._counter("session")
+
+    def end_session(self, session: int) -> None:
+        """Delete a session's ephemeral nodes, as clients would; watches of theirs may be triggered."""
+        rows = self._sql("SELECT path FROM node WHERE owner = ? ORDER BY path", (session,)).fetchall()
+        if rows:
+            self.multi([Delete(path) for (path,) in rows])
+
+    def forget_watches(self, unwanted: Callable[[Watch], bool]) -> None:
+        """Drop watches without a call."""
+        for watches in (self._data_watches, self._child_watches):
+            for path, holders in list(watches.items()):
+                holders[:] = [watch for watch in holders if not unwanted(watch)]
+                if not holders:
+                    del watches[path]
+
     # -- reads
 
     def get(self, path: str, watch: Watch | None = None) -> Node:
@@ -193,9 +214,13 @@ class Tree:
         for name in reversed(missing):
             self.multi([Create(name)])
 
-    def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        """See `IMetadataStore.multi`. A failure is undone by the savepoint around the call."""
+    def multi(self, operations: Sequence[Operation], session: int | None = None) -> list[Result]:
+        """See `IMetadataStore.multi`. A failure is undone by the savepoint around the call.
+
+        session: the owner of ephemeral nodes, if it is not the session of `open`.
+        """
         self._transaction += 1
+        self._owner = self.session_id if session is None else session
         results: list[Result] = []
         for index, operation in enumerate(operations):
             try:
@@ -238,7 +263,7 @@ class Tree:
             self._sql("UPDATE node SET next_sequence = next_sequence + 1 WHERE path = ?", (parent,))
         if self._row(path) is not None:
             raise NodeExists(path)
-        owner = self.session_id if operation.ephemeral else 0
+        owner = self._owner if operation.ephemeral else 0
         now = self._transaction
         self._sql("INSERT INTO node VALUES (?, ?, ?, 0, ?, ?, ?, 0)", (path, parent, operation.data, now, now, owner))
         self._fire(self._data_watches, path, EventType.CREATED)

@@ -24,6 +24,7 @@ from twisted.logger import (
     globalLogBeginner,
 )
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from pylogd.process.printable import printable
 
@@ -104,10 +105,20 @@ class LogOutput:
         """
         self.file = None if path is None else LogFile(path)
         self.style = style
+        #: Names this process in each line, if several write to one log.
+        self.process = ""
 
     def begin(self) -> None:
         """Write log events from now on."""
-        log_to(sys.stderr if self.file is None else self.file, self.style)
+        log_to(self._stream, self.style, self.process)
+
+    def logger(self, namespace: str) -> Logger:
+        """Return a logger for a process without a reactor, which writes here and nowhere else."""
+        return Logger(namespace, observer=file_observer(self._stream, self.style))
+
+    @property
+    def _stream(self) -> Any:
+        return sys.stderr if self.file is None else self.file
 
     def announce(self, announce: Callable[[str], object]) -> Callable[[str], object]:
         """Return what to do with the line that says where a service listens: nothing if every line has to be JSON.
@@ -143,12 +154,16 @@ class LogOutput:
             log.info("{signal}: reopened the log file", signal=name)
 
 
-def log_to(stream: Any, style: str = TEXT) -> None:
-    """Write log events of level info and above to a text stream or a `LogFile`. style: TEXT or JSON."""
+def log_to(stream: Any, style: str = TEXT, process: str = "") -> None:
+    """Write log events of level info and above to a text stream or a `LogFile`.
+
+    style: TEXT or JSON. process: see `LogOutput`.
+    """
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     levels.setLogLevelForNamespace("twisted.internet.base", LogLevel.warn)  # starts and ends of the main loop
     levels.setLogLevelForNamespace("log_legacy", LogLevel.warn)  # Twisted's own lines on ports that open and close
-    observer = FilteringLogObserver(file_observer(stream, style), [levels])
+    lines = file_observer(stream, style)
+    observer = FilteringLogObserver(_NamedLines(lines, process) if process else lines, [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     if style == JSON:
         log_what_python_prints()
@@ -161,6 +176,20 @@ def file_observer(stream: Any, style: str = TEXT) -> ILogObserver:
     from pylogd.process.json_lines import json_line  # noqa: PLC0415 - most brokers log text
 
     return FileLogObserver(stream, json_line)
+
+
+@implementer(ILogObserver)
+class _NamedLines:
+    """Writes lines that name the process."""
+
+    def __init__(self, lines: ILogObserver, process: str) -> None:
+        self._lines = lines
+        self._process = process
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        level = getattr(event.get("log_level"), "name", "info")
+        system = event.get("log_system") or f"{event.get('log_namespace', '-')}#{level}"
+        self._lines({**event, "log_system": f"{self._process}, {system}", "process": self._process})
 
 
 def log_what_python_prints() -> None:

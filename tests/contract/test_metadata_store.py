@@ -13,6 +13,8 @@ from typing import Any, Protocol, cast
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorThreads
+from twisted.internet.task import Clock
+from twisted.test.iosim import IOPump
 from zope.interface.verify import verifyObject
 
 from pylogd.metadata.errors import (
@@ -36,9 +38,12 @@ from pylogd.metadata.interfaces import (
     SetData,
     WatchEvent,
 )
+from pylogd.metadata.remote import RemoteStore
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
+from pylogd.metadata.store_server import StoreServer
 from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
 from tests.fakes.simulation import SimulatedTime
+from tests.fakes.wired import Wired
 from tests.fakes.zookeeper import FakeZooKeeper
 from tests.zookeeper import ZooKeeperBench
 
@@ -76,6 +81,28 @@ class ThreadedSqlite:
         return result_of(deferred, self._reactor.run_one)
 
 
+class RemoteSqlite:
+    """A store over a connection in memory; all sessions are of one server."""
+
+    def __init__(self, directory: Path) -> None:
+        self._clock = Clock()
+        self._served = SqliteStore(directory / "metadata.sqlite", worker=InlineWorker())
+        result_of(self._served.start())
+        self._wires: list[IOPump] = []
+
+    def store(self) -> IMetadataStore:
+        return RemoteStore(
+            Wired(StoreServer(self._served, self._clock), self._wires), self._clock,
+            session_timeout_ms=6000, connection_timeout_ms=6000,
+        )  # fmt: skip
+
+    def wait(self, deferred: Deferred[Any]) -> Any:
+        return result_of(deferred, self._pump)
+
+    def _pump(self) -> None:
+        assert sum(wire.pump() for wire in self._wires), "nobody has anything to say"
+
+
 class FakeEnsemble:
     """The fake on which groups of consumers are simulated; it has to behave as the real stores."""
 
@@ -99,6 +126,7 @@ def zookeeper_bench(request: pytest.FixtureRequest) -> ZooKeeperBench:
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "sqlite": lambda request: InlineSqlite(request.getfixturevalue("tmp_path")),
     "sqlite in its thread": lambda request: ThreadedSqlite(request.getfixturevalue("tmp_path")),
+    "served by another process": lambda request: RemoteSqlite(request.getfixturevalue("tmp_path")),
     "zookeeper": zookeeper_bench,
     "fake ensemble": lambda _: FakeEnsemble(),
 }

@@ -135,6 +135,9 @@ EXCEPTED = {
     ("docs/authentication.md", "kgo.NewClient("): _OTHER_CLIENT + "make conformance",
     ("docs/authentication.md", "new Kafka({"): _OTHER_CLIENT + "make conformance",
     ("docs/authentication.md", "KafkaProducer("): _OTHER_CLIENT + "tests/integration/test_sasl.py",
+    ("docs/workers.md", "pylogd broker --workers 4 --listen 127.0.0.1:9092 --data /var/lib/pylogd"): (
+        "tests/integration/test_workers.py runs workers"
+    ),
     ("docs/console.md", "pip install 'pylogd-broker[console]'"): "tests/integration/test_console.py starts the console",
     ("docs/console.md", "pylogd console --config console.toml"): "as the block before; the file is read by a test",
     ("docs/cluster.md", "pylogd brokers maintenance enable 3"): (

@@ -19,6 +19,7 @@ from pylogd.config import (
     Settings,
     parse_assignments,
 )
+from pylogd.config.metadata_store import store_file
 from pylogd.config.values import LONG_MAX
 
 ALL = [*SETTINGS.values(), *TOPIC_SETTINGS.values()]
@@ -195,8 +196,8 @@ def test_typed_access() -> None:
     assert settings.text("broker.rack") is None
     assert settings.words("log.dirs") == ("/a",)
     assert settings.words("advertised.listeners") == ()
-    assert settings.metadata_path == Path("/a/metadata.sqlite")
-    assert Settings({"metadata.store": "sqlite:/b/c"}).metadata_path == Path("/b/c")
+    assert store_file(settings) == Path("/a/metadata.sqlite")
+    assert store_file(Settings({"metadata.store": "sqlite:/b/c"})) == Path("/b/c")
     with pytest.raises(KeyError):
         settings["no.such.setting"]
     assert list(settings) == list(SETTINGS)

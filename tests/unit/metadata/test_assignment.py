@@ -53,6 +53,18 @@ def test_any_assignment(racks: dict[int, str | None], partitions: int, data: st.
             assert len({racks[broker] for broker in replicas}) == min(factor, distinct)
 
 
+@given(clusters(), st.integers(1, 20), st.data())
+def test_replicas_share_a_machine_only_if_there_are_more_than_machines(
+    racks: dict[int, str | None], partitions: int, data: st.DataObject
+) -> None:
+    factor = data.draw(st.integers(1, len(racks)))
+    hosts = {broker: data.draw(st.sampled_from("xyz")) for broker in data.draw(st.sets(st.sampled_from(sorted(racks))))}
+    count = len({hosts.get(broker, broker) for broker in racks})
+    for replicas in assign_replicas(racks, partitions, factor, start=data.draw(st.integers(0, 100)), hosts=hosts):
+        assert len(replicas) == len(set(replicas)) == factor
+        assert len({hosts.get(broker, broker) for broker in replicas}) == min(factor, count)
+
+
 @given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 30), st.integers(0, 100))
 def test_adding_partitions_goes_on_where_the_topic_ended(brokers: int, have: int, more: int, start: int) -> None:
     racks = dict.fromkeys(range(brokers))

@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.config import Settings
+from pylogd.config.metadata_store import METADATA_FILE
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
@@ -205,7 +206,7 @@ def test_stored_settings_that_this_release_does_not_know_are_passed_over(store: 
 
 def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
     settings = Settings({"log.dirs": [str(tmp_path)]})
-    metadata = Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker()))
+    metadata = Metadata(settings, SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker()))
     result_of(metadata.start())
     result_of(metadata.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
     made = result_of(metadata.topic_admin.create_topic("a"))
@@ -224,14 +225,14 @@ def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_closes_the_store(tmp_path: Path) -> None:
     settings = Settings({"log.dirs": [str(tmp_path)]})
-    store = SqliteStore(settings.metadata_path, worker=InlineWorker())
+    store = SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker())
     result_of(store.start())
     with pytest.raises(StoreFailure, match="another process"):
-        result_of(Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker())).start())
+        result_of(Metadata(settings, SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker())).start())
     result_of(store.ensure("/cluster/id"))
     result_of(store.close())
     with pytest.raises(CorruptMetadata):
-        result_of(Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker())).start())
+        result_of(Metadata(settings, SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker())).start())
     result_of(store.start())
     result_of(store.close())
 

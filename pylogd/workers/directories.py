@@ -1,0 +1,30 @@
+"""Which log directories are those of workers. Imports no Twisted: a single broker asks too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pylogd.config import ConfigError, Settings
+
+#: Worker K has its data in `worker-K` of each log directory.
+WORKER_FOLDER: Final = "worker-"
+#: In a log directory of a broker without --workers (`pylogd.log.checkpoints`).
+_SINGLE_FILE: Final = "meta.properties"
+
+
+def refuse_directories_of_workers(settings: Settings) -> None:
+    """Raise ConfigError if a log directory holds the data of workers: a single broker would not find the partitions."""
+    for directory in settings.words("log.dirs"):
+        if (Path(directory) / f"{WORKER_FOLDER}1").is_dir():
+            raise ConfigError(f"{directory} holds the data of workers: start with --workers", "log.dirs")
+
+
+def refuse_directories_of_one(settings: Settings) -> None:
+    """Raise ConfigError if a log directory holds the data of a single broker."""
+    for directory in settings.words("log.dirs"):
+        if (Path(directory) / _SINGLE_FILE).exists():
+            raise ConfigError(
+                f"{directory} holds the data of a broker without --workers: give another directory to --workers",
+                "log.dirs",
+            )

@@ -1,0 +1,121 @@
+"""What each worker of a machine is: its settings, made from those of the command.
+
+Worker K of N (from 1) has the node id `node.id` + K - 1, and `worker-K` in each of `log.dirs`. A listener on port P
+becomes two: the one of its name on port P + K, which is the worker's own, and one named `BOOTSTRAP_<name>` on port P,
+which all workers share (SO_REUSEPORT) and whose clients are told the worker's own ports. Advertised ports are counted
+up in the same way.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pylogd.config import ConfigError, Listener, Settings
+from pylogd.config.lookup import listener_setting
+from pylogd.config.metadata_store import UNIX_SCHEME, store_file
+from pylogd.config.metrics import metrics_listener
+from pylogd.local.broker import free_row
+from pylogd.workers.directories import WORKER_FOLDER, refuse_directories_of_one
+
+SOCKET_FILE: Final = "metadata.sock"
+#: Bytes of a Unix socket's path (unix(7)), without the zero that ends it.
+_LONGEST_PATH: Final = 107
+_BOOTSTRAP: Final = "BOOTSTRAP_"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The processes of one machine.
+
+    workers: the settings of each. bootstrap: the shared addresses. store: the file of the embedded metadata store and
+    the path of the socket at which it is served; None with ZooKeeper.
+    """
+
+    workers: tuple[Settings, ...]
+    bootstrap: tuple[Listener, ...]
+    store: tuple[Path, Path] | None
+
+
+def make_plan(settings: Settings, count: int) -> Plan:
+    """Return what `count` workers are. Ports that are 0 are chosen here. Raises ConfigError, OSError."""
+    refuse_directories_of_one(settings)
+    shared = tuple(_with_port(listener, count) for listener in settings.listeners)
+    store = _store(settings)
+    return Plan(tuple(_worker(settings, shared, store, number) for number in range(1, count + 1)), shared, store)
+
+
+def _store(settings: Settings) -> tuple[Path, Path] | None:
+    if settings.text("zookeeper.connect"):
+        return None
+    file = store_file(settings)
+    if file is None:
+        raise ConfigError("metadata.store names a socket: with --workers, name a file", "metadata.store")
+    path = Path(settings.words("log.dirs")[0]).absolute() / SOCKET_FILE
+    if len(str(path).encode()) > _LONGEST_PATH:
+        raise ConfigError(
+            f"{path} is too long for a Unix socket, by which workers reach the metadata store "
+            f"({_LONGEST_PATH} bytes): put the first of log.dirs at a shorter path", "log.dirs",
+        )  # fmt: skip
+    return file, path
+
+
+def _worker(
+    settings: Settings, shared: Sequence[Listener], store: tuple[Path, Path] | None, number: int
+) -> Settings:  # fmt: skip
+    """Return the settings of a worker; `number` counts from 1."""
+    own = [replace(listener, port=listener.port + number) for listener in shared]
+    common = [replace(listener, name=_BOOTSTRAP + listener.name) for listener in shared]
+    addresses = {listener.name: listener for listener in settings.advertised_listeners}
+    told = [_told(listener, addresses.get(listener.name), number) for listener in own]
+    told += [replace(listener, name=_BOOTSTRAP + listener.name) for listener in told]
+    directories = [Path(directory) / f"{WORKER_FOLDER}{number}" for directory in settings.words("log.dirs")]
+    more = {
+        "node.id": str(settings.integer("node.id") + number - 1),
+        "log.dirs": ",".join(map(str, directories)),
+        "listeners": ",".join(map(str, own + common)),
+        "advertised.listeners": ",".join(map(str, told)),
+        "listener.security.protocol.map": ",".join(f"{one.name}:{one.protocol.value}" for one in own + common),
+        "host.id": settings.text("host.id") or socket.gethostname(),
+        **_for_bootstrap(settings, shared),
+    }
+    if store is not None:
+        more["metadata.store"] = f"{UNIX_SCHEME}{store[1]}"
+    metrics = metrics_listener(settings.text("metrics.listener"))
+    if metrics is not None and metrics.port:
+        more["metrics.listener"] = str(replace(metrics, port=metrics.port + number - 1)).rpartition("//")[2]
+    return settings.with_overrides(more)
+
+
+def _for_bootstrap(settings: Settings, shared: Sequence[Listener]) -> dict[str, str]:
+    """Return the settings of the shared listeners: those of the listeners that they stand for, on a shared port."""
+    given = settings.given()
+    found = {}
+    for listener in shared:
+        name = _BOOTSTRAP + listener.name
+        own = listener_setting(listener.name, "")
+        found.update(
+            {listener_setting(name, key.removeprefix(own)): given[key] for key in given if key.startswith(own)}
+        )
+        found[listener_setting(name, "socket.reuse.port")] = "true"
+    return found
+
+
+def _with_port(listener: Listener, count: int) -> Listener:
+    """Return a listener with a port after which `count` ports are free, if its own is 0.
+
+    Raises ConfigError for a listener that is not a plain address, OSError if there are no free ports.
+    """
+    if not listener.endpoint.startswith("tcp"):
+        raise ConfigError(f"with --workers a listener is an address, not {listener.endpoint}", "listeners")
+    return listener if listener.port else replace(listener, port=free_row(count + 1))
+
+
+def _told(own: Listener, advertised: Listener | None, number: int) -> Listener:
+    """Return what clients are told of a worker's own listener. An advertised port is counted up like its own."""
+    if advertised is None:
+        return replace(own, host=socket.gethostname()) if own.wildcard else own
+    return replace(own, host=advertised.host, port=advertised.port + number if advertised.port else own.port)

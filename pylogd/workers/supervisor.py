@@ -1,0 +1,258 @@
+"""The parent of the workers: it starts them, starts those again that end, and ends them.
+
+Strategy: the parent imports what a broker needs, and forks. So the workers share that memory; the parent itself has no
+reactor and no threads, which could not be forked. It waits for signals and for the lines by which its children say that
+they serve. The kernel sends the children SIGTERM if the parent ends, whatever ends it.
+
+A child that ends before all have served ends the command. Later it is started again, alone: at once, and after 1, 2,
+4 ... seconds if it ended within a minute of its start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pylogd import __version__
+from pylogd.api.first_requests import build_codecs
+from pylogd.config import Settings
+from pylogd.net.shared_port import bound_socket
+from pylogd.process.broker import run_broker
+from pylogd.process.logs import LogOutput
+from pylogd.process.shell import Shell, notify_ready, process_reactor, run_in_foreground
+from pylogd.workers.plan import Plan
+from pylogd.workers.store_process import StoreProcess
+
+_PR_SET_PDEATHSIG: Final = 1
+_NAME: Final = "pylogd"
+#: A child that has run for so many seconds is started again at once.
+_LONG_RUN_SECONDS: Final = 60.0
+_MOST_WAIT_SECONDS: Final = 32.0
+#: What workers import after the fork otherwise. None of it makes a reactor.
+_LATE_MODULES: Final = ("pylogd.metadata.remote", "twisted.internet.epollreactor")
+_FORWARDED: Final = (signal.SIGHUP, signal.SIGUSR1)
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(eq=False)
+class Child:
+    """A process to be kept running. run: what it does; it is given what to call with the line that says it serves."""
+
+    name: str
+    run: Callable[[Callable[[str], object]], int]
+    pid: int = 0
+    pipe: int = -1  # the line that says that it serves comes here
+    started: float = 0.0
+    due: float = 0.0  # when to start it again, while it has no process
+    failures: int = 0
+    serves: bool = False
+
+
+def run_workers(plan: Plan, announce: Callable[[str], object], output: LogOutput) -> int:
+    """Run the workers of a plan until SIGTERM or SIGINT. Return the exit status: 1 if they could not start.
+
+    announce: told, once, where they listen. output: the log of all processes.
+    """
+    with ExitStack() as held:
+        # Keeps the shared ports when no worker runs. The sockets do not listen, so no connection waits in them.
+        for listener in plan.bootstrap:
+            held.enter_context(bound_socket(listener.host, listener.port, shared=True))
+        return Supervisor(_children(plan, output), partial(_summary, plan), announce, output).run()
+
+
+def _children(plan: Plan, output: LogOutput) -> list[Child]:
+    children = []
+    if plan.store is not None:
+        file, socket = plan.store
+        file.parent.mkdir(parents=True, exist_ok=True)
+        socket.parent.mkdir(parents=True, exist_ok=True)
+
+        def serve_store(serves: Callable[[str], object]) -> int:
+            reactor = process_reactor()
+            output.begin()
+            shell = Shell(reactor, StoreProcess(file, socket, reactor), lambda: f"metadata store {file}")
+            output.reopen_on(reactor, *_FORWARDED)
+            shell.announce = serves
+            return run_in_foreground(shell, reactor, f"{_NAME}, metadata store", output.style)
+
+        children.append(Child("the metadata store", serve_store))
+    for settings in plan.workers:
+        children.append(Child(f"worker {settings.integer('node.id')}", partial(_serve, settings, output)))
+    return children
+
+
+def _serve(settings: Settings, output: LogOutput, serves: Callable[[str], object]) -> int:
+    return run_broker(settings, serves, output)
+
+
+def _summary(plan: Plan) -> str:
+    nodes = [worker.integer("node.id") for worker in plan.workers]
+    where = ", ".join(str(listener) for listener in plan.bootstrap)
+    which = f"nodes {nodes[0]} to {nodes[-1]}" if len(nodes) > 1 else f"node {nodes[0]}"
+    return f"{_NAME} {__version__}: {len(nodes)} workers ({which}) listen on {where}"
+
+
+def _load() -> None:
+    """Load what a worker needs, so that the workers share its memory."""
+    for name in _LATE_MODULES:
+        importlib.import_module(name)
+    build_codecs()
+    gc.collect()
+    gc.freeze()  # otherwise the first collection of each child would write to all of it
+
+
+class Supervisor:
+    """Keeps children running."""
+
+    def __init__(
+        self, children: list[Child], summary: Callable[[], str], announce: Callable[[str], object], output: LogOutput
+    ) -> None:
+        """The first child is started first, and serves before the others are started."""
+        self._children = children
+        self._summary = summary
+        self._announce = announce
+        self._output = output
+        self._log = output.logger("pylogd.workers")
+        self._stopping = self._announced = False
+        self._failed = False
+        self._signals = -1
+
+    def run(self) -> int:
+        """Run until all children have ended, as they were asked to; return the exit status."""
+        _load()
+        self._signals, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write)
+        for number in (*_STOPPING, *_FORWARDED, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self._start(self._children[0])
+        while any(child.pid for child in self._children) or not self._stopping:
+            self._wait()
+        return 1 if self._failed else 0
+
+    def _wait(self) -> None:
+        """Handle what comes next: signals, a child that serves, or one to be started again."""
+        pipes = {child.pipe: child for child in self._children if child.pipe >= 0}
+        due = [child.due for child in self._children if child.due]
+        timeout = max(min(due) - time.monotonic(), 0.0) if due and not self._stopping else None
+        ready, _, _ = select.select([self._signals, *pipes], [], [], timeout)
+        for fd in ready:
+            if fd != self._signals:
+                self._hear(pipes[fd])
+        if self._signals in ready:
+            for number in os.read(self._signals, 4096):
+                self._handle(number)
+            self._reap()
+        for child in self._children:
+            if child.due and child.due <= time.monotonic() and not self._stopping:
+                self._start(child)
+
+    def _hear(self, child: Child) -> None:
+        line = os.read(child.pipe, 4096)
+        os.close(child.pipe)
+        child.pipe = -1
+        child.serves = bool(line)  # an empty one: it has ended
+        if not child.serves or self._announced or self._stopping:
+            return
+        for other in self._children:
+            if not other.started:
+                self._start(other)
+        if all(one.serves for one in self._children):
+            self._announced = True
+            self._output.announce(self._announce)(self._summary())
+            notify_ready()
+
+    def _handle(self, number: int) -> None:
+        if number in _FORWARDED:
+            self._output.reopen()
+            self._send(number)
+        elif number in _STOPPING:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Ask all but the first to end, and the first once they have. Each further request is passed on."""
+        self._stopping = True
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        first, *others = self._children
+        targets = [child for child in others if child.pid]
+        if number != signal.SIGTERM or not targets:
+            targets.append(first)
+        for child in targets:
+            if child.pid:
+                os.kill(child.pid, number)
+
+    def _start(self, child: Child) -> None:
+        child.pipe, write = os.pipe2(os.O_CLOEXEC)
+        child.due, child.serves, child.started = 0.0, False, time.monotonic()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        child.pid = os.fork()
+        if not child.pid:
+            _be(child, self._output, write, parent)
+        os.close(write)
+
+    def _reap(self) -> None:
+        while any(child.pid for child in self._children):
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            ended = next(child for child in self._children if child.pid == pid)
+            ended.pid = 0
+            self._ended(ended, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, code: int) -> None:
+        if self._stopping:
+            self._failed = self._failed or code != 0
+            if child is not self._children[0] and not any(other.pid for other in self._children[1:]):
+                self._send(signal.SIGTERM)  # the metadata store, which is needed to the end
+            return
+        if not self._announced:
+            self._failed = True
+            self._stop()
+            return
+        ran = time.monotonic() - child.started
+        child.failures = 0 if ran >= _LONG_RUN_SECONDS else child.failures + 1
+        wait = 0.0 if child.failures < 2 else min(2.0 ** (child.failures - 2), _MOST_WAIT_SECONDS)
+        child.due = time.monotonic() + wait
+        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        self._log.error(
+            "{child} has ended ({why}); it is started again in {wait:.0f} s", child=child.name, why=why, wait=wait
+        )
+
+
+def _be(child: Child, output: LogOutput, write: int, parent: int) -> None:
+    """Become a child, in the process that was just forked: never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*_STOPPING, *_FORWARDED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent only, which ends the children in their order
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            return
+        os.environ.pop("NOTIFY_SOCKET", None)  # the parent tells systemd
+        output.process = child.name
+
+        def serves(line: str) -> None:
+            os.write(write, line.encode()[:4096])
+            os.close(write)
+
+        code = child.run(serves)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
