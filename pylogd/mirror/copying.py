@@ -297,7 +297,7 @@ class Copier:
             if error is not None:
                 self._append_failed(copy, error)
             elif offset >= 0:
-                copy.appended(batch.runs(offset))
+                copy.appended(batch, offset)
             if self._is_full:  # once for all that one answer has brought
                 self._is_full = False
                 self._reactor.callLater(0, self._wake)

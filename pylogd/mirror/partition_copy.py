@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pylogd.client.core.model import TopicPartition
+from pylogd.mirror.batches import BatchCopy
 from pylogd.mirror.lag import LagMark
 from pylogd.mirror.offset_map import Run, joined
 from pylogd.mirror.target import Checkpoint, SourcePartition
+
+#: A run that no batch continues.
+_NOTHING: Final = Run(-1, -1, 0)
 
 
 class PartitionRoute(NamedTuple):
@@ -52,10 +56,15 @@ class PartitionCopy:
     def __post_init__(self) -> None:
         self.target = self.path.target
 
-    def appended(self, runs: list[Run]) -> None:
-        """Record that records were acknowledged by the target."""
-        self.runs[-1:] = joined([*self.runs[-1:], *runs])  # mostly one run: it would be as many as there are batches
-        self.target_offset = max(self.target_offset, runs[-1].target + runs[-1].length)
+    def appended(self, batch: BatchCopy, offset: int) -> None:
+        """Record that the target has acknowledged a batch, whose first record has this offset there."""
+        runs, end = self.runs, offset + batch.records
+        source, target, length = runs[-1] if runs else _NOTHING
+        if batch.offsets is None and batch.first == source + length and offset == target + length:
+            runs[-1] = Run(source, target, length + batch.records)  # mostly: runs would be as many as batches
+        else:
+            runs[-1:] = joined([*runs[-1:], *batch.runs(offset)])
+        self.target_offset = max(self.target_offset, end)
 
     def next_checkpoint(self, now_ms: int) -> tuple[Checkpoint, list[Run]]:
         """Return what to commit: the checkpoint, and the runs since the last one."""

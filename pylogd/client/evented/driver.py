@@ -57,7 +57,7 @@ class Driver:
         self._timer: Timer | None = None
         self._wakes_at = 0.0
         self._turned_at = float("-inf")  # what is due later than that was not done yet
-        self.turning = self._again = False
+        self.turning = self._again = self._is_soon = False
 
     def add(self, machine: Machine) -> None:
         """Drive a machine from now on."""
@@ -101,7 +101,8 @@ class Driver:
         """Take a turn once the code that runs now has returned."""
         if self.turning:
             self._again = True
-        elif not self.closed:
+        elif not (self.closed or self._is_soon):
+            self._is_soon = True
             self._wake_at(self.loop.now())
 
     def turn(self) -> None:
@@ -109,7 +110,7 @@ class Driver:
         if self.closed or self.turning:
             self._again = True
             return
-        self.turning = True
+        self.turning, self._is_soon = True, False
         try:
             for _ in range(_MOST_ROUNDS):
                 self._again = False

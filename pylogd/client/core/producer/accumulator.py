@@ -344,17 +344,21 @@ class Accumulator:
         former = self.open.get(partition)
         if former is not None:
             self.seal(former)
-        batch = self._open_batch(partition)
-        batch.encoded, batch.size = encoded, len(encoded)
+        batch = self._new_batch(partition)
+        batch.encoded, batch.count = encoded, count
+        batch.size = batch.held = len(encoded)
         self.buffered += batch.size
-        self.seal(batch)
-        batch.count = count
+        self.sealed.append(batch)
         return batch
 
     def _open_batch(self, partition: TopicPartition) -> Batch:
+        batch = self.open[partition] = self._new_batch(partition)
+        return batch
+
+    def _new_batch(self, partition: TopicPartition) -> Batch:
         now = self._monotonic()
         batch = Batch(partition, self.next_number, now + self._linger, now + self._delivery_timeout)
-        self.open[partition] = self.unfinished[batch.number] = batch
+        self.unfinished[batch.number] = batch
         self._queued[partition] = self._queued.get(partition, 0) + 1
         self.next_number += 1
         return batch

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from pylogd.client.core.metrics import ClientMetrics, NetworkMeters, Statistics, Window
 from pylogd.client.core.model import TopicPartition
@@ -52,6 +52,10 @@ class ProducerMetrics(ClientMetrics):
     partitions: Mapping[TopicPartition, ProducerPartitionMetrics] = field(default_factory=dict)
 
 
+#: The names of the numbers of a partition, whose sums are those of the producer.
+_PARTITION_NUMBERS: Final = tuple(each.name for each in fields(ProducerPartitionMetrics))
+
+
 class _PartitionMeters:
     """What is recorded of one partition."""
 
@@ -82,7 +86,6 @@ class ProducerMeters:
         self._network = network
         self._window = window = network.window
         self._buffer_memory = buffer_memory
-        self._all = _PartitionMeters(window)
         self._partitions: dict[TopicPartition, _PartitionMeters] = {}
         self._queue_time, self._compression, self._requests = window.meter(), window.meter(), window.meter()
 
@@ -94,19 +97,18 @@ class ProducerMeters:
 
     def completed(self, batch: Batch, result: BatchResult, size: int) -> None:
         """Record the result of a batch of `size` encoded bytes."""
-        for meters in (self._all, self._of(batch.partition)):
-            if result.error is not None:
-                meters.errors.record(batch.count)
-            else:
-                meters.records.record(batch.count)
-                meters.bytes.record(size)
-        if result.error is None and batch.size:
+        meters = self._of(batch.partition)
+        if result.error is not None:
+            meters.errors.record(batch.count)
+            return
+        meters.records.record(batch.count)
+        meters.bytes.record(size)
+        if batch.size:
             self._compression.record(size / batch.size)
 
     def retried(self, batch: Batch) -> None:
         """Record that a batch will be sent again."""
-        for meters in (self._all, self._of(batch.partition)):
-            meters.retries.record(batch.count)
+        self._of(batch.partition).retries.record(batch.count)
 
     def sent(self, records: int, queued_seconds: list[float]) -> None:
         """Record a request with so many records, and how long each of its batches waited if this is its first."""
@@ -117,20 +119,21 @@ class ProducerMeters:
     def snapshot(self, now: float, buffered: int) -> ProducerMetrics:
         """Return all numbers, with so many bytes `buffered`."""
         seconds = self._window.seconds(now)
-        partitions = {
-            partition: ProducerPartitionMetrics(**meters.snapshot(seconds))
-            for partition, meters in list(self._partitions.items())
-        }
+        meters = dict(self._partitions)
+        found = {partition: each.snapshot(seconds) for partition, each in meters.items()}
+        totals = {name: sum(each[name] for each in found.values()) for name in _PARTITION_NUMBERS}
+        recent = [each.bytes.recent for each in meters.values()]
+        batches, size = sum(count for count, _ in recent), sum(total for _, total in recent)
         return ProducerMetrics(
             **self._network.snapshot(now),
-            **self._all.snapshot(seconds),
-            batch_size_avg=self._all.bytes.average,
-            batch_size_max=self._all.bytes.highest,
+            **totals,
+            batch_size_avg=size / batches if batches else 0.0,
+            batch_size_max=max((each.bytes.highest for each in meters.values()), default=0.0),
             records_per_request_avg=self._requests.average,
             record_queue_time_avg=self._queue_time.average,
             record_queue_time_max=self._queue_time.highest,
             compression_rate_avg=self._compression.average,
             buffer_total_bytes=self._buffer_memory,
             buffer_available_bytes=max(0, self._buffer_memory - buffered),
-            partitions=partitions,
+            partitions={partition: ProducerPartitionMetrics(**each) for partition, each in found.items()},
         )

@@ -69,7 +69,7 @@ TRANSACTION = MachineTable(
 
 #: A transaction is open or being ended: the application has to end it, or to wait for its end.
 UNFINISHED = frozenset({_State.OPEN, _State.COMMITTING, _State.BROKEN, _State.ABORTING, _State.RENEWING})
-#: Batches may be sent.
-SENDING = frozenset({_State.OPEN, _State.COMMITTING})
+#: Batches may be sent. A tuple, which is looked through by identity: this is asked for each batch.
+SENDING = (_State.OPEN, _State.COMMITTING)
 #: Something is asked of the coordinator until it answers.
 ENDING = frozenset({_State.COMMITTING, _State.ABORTING, _State.RENEWING})

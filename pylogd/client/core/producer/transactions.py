@@ -116,7 +116,7 @@ class Transactions:
     @property
     def refusal(self) -> PylogdError | None:
         """Why no records are accepted at the moment; None while a transaction is open."""
-        if self.state is _State.OPEN:
+        if self._machine.state is _State.OPEN:
             return None
         return self.error or TransactionError("no transaction is open: records are sent between begin and end of one")
 
@@ -208,8 +208,8 @@ class Transactions:
     def may_send(self, partition: TopicPartition) -> bool:
         """Whether batches may be sent to a partition."""
         if self._level == 1:
-            return partition in self._partitions and self.state in SENDING
-        return self.state in SENDING
+            return partition in self._partitions and self._machine.state in SENDING
+        return self._machine.state in SENDING
 
     def sending(self) -> None:
         """Record that batches are being sent: the coordinator will know of the transaction."""
