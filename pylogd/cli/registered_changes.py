@@ -14,7 +14,7 @@ from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.cli.schema_options import registry_api, registry_options
 
 _LEVELS: Final = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE"))]
-_MODES: Final = ["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"]
+_MODES: Final = ["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD"]
 #: The codes of the registry's API for a subject that has no settings, or no mode, of its own.
 _NOTHING_OWN: Final = frozenset({40408, 40409})
 _UNKNOWN_SUBJECT: Final = 40401
@@ -138,7 +138,8 @@ def set_mode(url: str | None, config: Path | None, force: bool, words: tuple[str
     """Change the mode of SUBJECT, or of the registry.
 
     READWRITE: schemas may be registered and deleted. READONLY: neither. READONLY_OVERRIDE, of the registry only: for
-    no subject, whatever its own mode is. IMPORT: whoever registers a schema says which id it gets.
+    no subject, whatever its own mode is. IMPORT: whoever registers a schema says which id it gets. FORWARD, of the
+    SUBJECT :.__GLOBAL: only: IMPORT for all contexts without a mode of their own.
     """
     wanted = words[-1].upper()
     if len(words) > 2 or wanted not in _MODES:

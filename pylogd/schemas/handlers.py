@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
@@ -16,7 +17,7 @@ from twisted.internet.defer import Deferred
 from pylogd import __version__
 from pylogd.schemas.api_request import ApiRequest
 from pylogd.schemas.checking import SchemaChecker
-from pylogd.schemas.contexts import WILDCARD, context_named
+from pylogd.schemas.contexts import WILDCARD, beside, context_named
 from pylogd.schemas.contracts import rule_types
 from pylogd.schemas.errors import (
     IncompatibleSchema,
@@ -152,7 +153,8 @@ class Handlers:
 
     async def _version(self, request: ApiRequest) -> dict[str, Any]:
         found = self._found(request)
-        return {**found.as_json(), "schema": await self._form(request, found.subject, found.schema)}
+        text = await self._form(request, found.subject, found.schema)
+        return {**found.as_json(), **_qualified(request, found.subject, found.schema), "schema": text}
 
     async def _version_text(self, request: ApiRequest) -> Text:
         found = self._found(request)
@@ -206,11 +208,11 @@ class Handlers:
 
     async def _register(self, request: ApiRequest) -> dict[str, Any]:
         wanted, number, subject = request.number("id"), request.number("version"), self._subject(request)
-        schema = await self._read(request, subject, fill=True)
+        schema, force = await self._read(request, subject, fill=True), request.flag("force")
         passed: Comparison | None = None
 
         def work() -> tuple[dict[str, Any], list[TopicRecord]]:
-            made, records = self._registry.register(subject, schema, wanted, number, passed=passed)
+            made, records = self._registry.register(subject, schema, wanted, number, passed=passed, force=force)
             return _made(made), records
 
         for _ in range(_MOST_COMPARISONS):
@@ -251,7 +253,8 @@ class Handlers:
         subject = request.subject_of_id()
         used = self._registry.uses_of(request.id(), subject, deleted=True)[0]
         text = await self._form(request, used.subject, used.schema)
-        document = {**used.schema.members(), "guid": used.guid, "schema": text}
+        references = _qualified(request, used.subject, used.schema)
+        document = {**used.schema.members(), **references, "guid": used.guid, "schema": text}
         if request.flag("fetchMaxId"):
             document["maxId"] = self._registry.last_id(subject)
         return document
@@ -333,6 +336,14 @@ class Handlers:
             return {} if before is None else {"mode": before.value}, records
 
         return self._store.change(work)
+
+
+def _qualified(request: ApiRequest, subject: str, schema: Schema) -> dict[str, Any]:
+    """Return the member `references` with the subjects' full names, if the request asks for them (referenceFormat)."""
+    if request.text("referenceFormat") != "qualified" or not schema.references:
+        return {}
+    found = [replace(each, subject=beside(subject, each.subject)) for each in schema.references]
+    return {"references": [each.as_json() for each in found]}
 
 
 def _made(version: Version) -> dict[str, Any]:

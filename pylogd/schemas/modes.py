@@ -17,11 +17,18 @@ class Mode(StrEnum):
     READONLY_OVERRIDE = "READONLY_OVERRIDE"
     #: Schemas are registered with the id, and optionally the version, that the request names.
     IMPORT = "IMPORT"
+    #: IMPORT for all contexts without a mode of their own: what an exporter of another registry sends is accepted.
+    FORWARD = "FORWARD"
 
     @property
     def writable(self) -> bool:
         """Whether the mode allows changes."""
-        return self in (Mode.READWRITE, Mode.IMPORT)
+        return self is Mode.READWRITE or self.imports
+
+    @property
+    def imports(self) -> bool:
+        """Whether a registration names its id, and is not compared with earlier versions."""
+        return self in (Mode.IMPORT, Mode.FORWARD)
 
     @classmethod
     def named(cls, name: object) -> Mode:
@@ -29,4 +36,4 @@ class Mode(StrEnum):
         try:
             return cls(str(name).upper())
         except ValueError as error:
-            raise InvalidMode("Invalid mode. Valid values are READWRITE, READONLY and IMPORT.") from error
+            raise InvalidMode("Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD.") from error

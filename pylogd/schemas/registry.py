@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pylogd.schemas.contexts import DEFAULT, context_of, prefix
+from pylogd.schemas.contexts import DEFAULT, EVERY, context_of, prefix
 from pylogd.schemas.contracts import notes_version
 from pylogd.schemas.errors import (
     ConfigNotFound,
     ContextNotEmpty,
     IdDoesNotMatch,
+    InvalidMode,
     InvalidSchema,
     OperationNotPermitted,
     ReferenceExists,
@@ -55,11 +56,12 @@ class Registry(Lookups):
         number: int | None = None,
         *,
         passed: Comparison | None = None,
+        force: bool = False,
     ) -> tuple[Version, list[TopicRecord]]:
         """Return the version of a valid schema and the records to write, none if the subject has the schema already.
 
         schema_id, number: the id and version that the client asks for, None for the next one.
-        passed: the comparison with earlier versions that found the schema compatible.
+        passed: the comparison with earlier versions that found the schema compatible. force: it need not be.
 
         Raises NotCompared if another comparison is necessary, InvalidSchema for a version that is not the next one, and
         OperationNotPermitted if the mode forbids it.
@@ -69,7 +71,7 @@ class Registry(Lookups):
             return known, []
         mode, context = self._check_writable(subject), context_of(subject)
         following = self._used.get(subject, 0) + 1
-        if mode is Mode.IMPORT:
+        if mode.imports:
             if schema_id is None:
                 raise _wrong_mode(subject, "not in read-write mode")
             self._check_import(subject, schema, schema_id, number)
@@ -81,7 +83,7 @@ class Registry(Lookups):
             schema = self.completing(subject, schema)
             if number is not None or notes_version(schema):
                 schema = self.completing(subject, schema, following)
-            needed = self.comparison(subject, schema)
+            needed = None if force else self.comparison(subject, schema)
             if needed is not None and needed != passed:
                 raise NotCompared(needed)
             schema_id = self._ids.get((context, schema.identity)) or self._next_id(context)
@@ -224,9 +226,12 @@ class Registry(Lookups):
     def set_mode(self, subject: str | None, mode: Mode, *, force: bool = False) -> list[TopicRecord]:
         """Return the records to write.
 
-        Raises OperationNotPermitted for IMPORT where subjects exist already, unless `force`, and ReferenceExists.
+        Raises OperationNotPermitted for IMPORT where subjects exist already, unless `force`, ReferenceExists, and
+        InvalidMode for FORWARD anywhere but in the context of all others.
         """
         records = []
+        if mode is Mode.FORWARD and subject != EVERY:
+            raise InvalidMode("Forward mode only supported on global level")
         if mode is Mode.IMPORT and self.mode(subject) is not Mode.IMPORT and not force:
             inside = self._inside(subject)
             if any(not version.deleted for version in inside):

@@ -238,7 +238,9 @@ REFUSED: list[tuple[str, str, Any, int, int, str | None]] = [
     ("DELETE", "/config/a", None, 404, 40401, "Subject 'a' not found."),
     ("GET", "/mode/a", None, 404, 40409, "Subject 'a' does not have subject-level mode configured"),
     ("DELETE", "/mode/a", None, 404, 40401, "Subject 'a' not found."),
-    ("PUT", "/mode", {"mode": "SIDEWAYS"}, 422, 42204, None),
+    ("PUT", "/mode", {"mode": "SIDEWAYS"}, 422, 42204,
+     "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."),
+    ("PUT", "/mode/a", {"mode": "FORWARD"}, 422, 42204, "Forward mode only supported on global level"),
     ("GET", "/nowhere", None, 404, 404, "HTTP 404 Not Found"),
     ("PUT", "/subjects", {}, 405, 405, None),
     ("POST", "/subjects/a%2Fb%20c/versions", {"schema": '"int"'}, 200, 0, None),
@@ -302,6 +304,15 @@ def test_contexts_have_ids_and_settings_of_their_own(registry: RegistryProcess) 
     found = ask(f"{url}/schemas/ids/1?fetchMaxId=true")[1]
     assert (found["schema"], found["maxId"]) == ('"int"', 1)
     assert ask(f"{url}/schemas/ids/2?subject=t&fetchMaxId=true")[1]["schema"] == '"long"', "found in another context"
+    using = {"schema": '["null","E"]', "references": [{"name": "E", "subject": "e", "version": 1}]}
+    assert made(ask(f"{one}/subjects/e/versions", "POST", ENUM)) == (200, 4, 1)
+    assert made(ask(f"{one}/subjects/w/versions", "POST", using)) == (200, 5, 1)
+    for path in ("subjects/w/versions/1", "schemas/ids/5"):
+        found = ask(f"{one}/{path}?referenceFormat=qualified&format=resolved")[1]
+        assert [each["subject"] for each in found["references"]] == [":.one:e"]
+        assert json.loads(found["schema"])[1]["symbols"] == ["A"]
+        assert ask(f"{one}/{path}")[1]["references"] == using["references"]
+    assert made(ask(f"{one}/subjects/e/versions?force=true", "POST", {"schema": '"int"'})) == (200, 3, 2)
     assert ask(f"{one}/config", "PUT", {"compatibility": "NONE"}) == (200, {"compatibility": "NONE"})
     assert ask(f"{url}/config/:.one:s?defaultToGlobal=true") == (200, {"compatibilityLevel": "NONE"})
     assert ask(f"{url}/config/s?defaultToGlobal=true") == (200, {"compatibilityLevel": "BACKWARD"})

@@ -37,10 +37,8 @@ def canonical(definitions: Definitions, *, normalize: bool) -> str:
 
 
 def rendered(definitions: Definitions, form: str) -> str:
-    """Return the schema as it is; `resolved` is not supported."""
-    if form == "resolved":
-        raise InvalidSchema("format=resolved is not supported: get the references one by one")
-    return definitions[-1].text
+    """Return the schema; for `resolved` with the types that it refers to, each where it is first used."""
+    return str(_as_avro(definitions)) if form == "resolved" else definitions[-1].text
 
 
 def conflicts(reader: Definitions, writer: Definitions) -> list[str]:

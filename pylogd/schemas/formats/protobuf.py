@@ -44,10 +44,13 @@ def canonical(definitions: Definitions, *, normalize: bool) -> str:
 
 
 def rendered(definitions: Definitions, form: str) -> str:
-    """Return the file; for `serialized` as a FileDescriptorProto in base64."""
-    if form != "serialized":
+    """Return the file; for `serialized` as a FileDescriptorProto in base64, for `ignore_extensions` without them."""
+    if form not in ("serialized", "ignore_extensions"):
         return definitions[-1].text
     file = _compiled(_as_texts(definitions)).file[-1]
+    if form == "ignore_extensions":
+        _clear_extensions(file)
+        return ProtoWriter(file, DescriptorPool()).text()  # options of its own: the pool has no file that names them
     file.ClearField("source_code_info")
     file.name = "default"
     return base64.b64encode(file.SerializeToString()).decode("ascii")
@@ -57,6 +60,16 @@ def conflicts(reader: Definitions, writer: Definitions) -> list[str]:
     """Return why messages of `writer` can't be read with `reader`, by the rules of Confluent's registry."""
     old, new = _compiled(_as_texts(writer)), _compiled(_as_texts(reader))
     return incompatibilities(list(old.file), list(new.file))
+
+
+def _clear_extensions(file: FileDescriptorProto) -> None:
+    file.ClearField("extension")
+    messages = list(file.message_type)
+    while messages:
+        message = messages.pop()
+        messages += message.nested_type
+        message.ClearField("extension")
+        message.ClearField("extension_range")
 
 
 def _as_texts(definitions: Definitions) -> Definitions:

@@ -203,6 +203,30 @@ def test_every_construct_is_written(text: str) -> None:
     assert canonical((Definition("", serialised),), normalize=True) == plain
 
 
+def test_extensions_and_own_options_can_be_left_out() -> None:
+    text = """syntax = "proto2";
+
+import "google/protobuf/descriptor.proto";
+
+extend google.protobuf.FieldOptions {
+  optional string unit = 50000;
+}
+message A {
+  extensions 100 to 199;
+  optional int32 delay = 1 [deprecated = true, (unit) = "minutes"];
+  message Inner {
+    extend A {
+      optional int32 more = 100;
+    }
+  }
+}
+"""
+    found = rendered((Definition("", text),), "ignore_extensions")
+    assert "extend" not in found and "unit" not in found
+    assert "optional int32 delay = 1 [deprecated = true];" in found
+    assert canonical((Definition("", found),), normalize=False) == found
+
+
 def test_an_edition() -> None:
     field = "int32 a = 1 [features = { field_presence: IMPLICIT }];"
     text = f'edition = "2023";\n\nmessage A {{\n  reserved old;\n  {field}\n}}\n'

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pylogd.schemas.contexts import EVERY
 from pylogd.schemas.errors import (
     ConfigNotFound,
     IdDoesNotMatch,
@@ -24,7 +25,8 @@ from pylogd.schemas.errors import (
     VersionNotFound,
     VersionNotSoftDeleted,
 )
-from pylogd.schemas.model import Compatibility, NotCompared, Reference
+from pylogd.schemas.formats import format_of
+from pylogd.schemas.model import AVRO, Compatibility, Definition, NotCompared, Reference
 from pylogd.schemas.modes import Mode
 from pylogd.schemas.registry import Registry
 from tests.unit.schemas.registries import CARRIER, DELAY, DELAY_DEFAULT, Fixture, conflicts, read, record_of
@@ -142,6 +144,22 @@ def test_references() -> None:
         )
     with pytest.raises(InvalidSchema):
         read(fixture.registry, record_of({"name": "carrier", "type": "Carrier"}))
+
+
+def test_an_avro_schema_with_its_references_resolved() -> None:
+    """A type is written where it is used first, and later by its name."""
+    fixture = Fixture()
+    fixture.register("place", record_of({"name": "code", "type": "string"}, name="a.Place"))
+    uses = [{"name": name, "type": "a.Place"} for name in ("origin", "destination")]
+    reference = Reference("a.Place", "place", 1)
+    fixture.register("flight", record_of(*uses), reference)
+    definitions = fixture.registry.definitions("flight", fixture.registry.version("flight", "1").schema)
+    text = format_of(AVRO).rendered(definitions, "resolved")
+    origin, destination = json.loads(text)["fields"]
+    assert origin["type"]["fields"] == [{"type": "string", "name": "code"}]
+    assert destination["type"] == "a.Place"
+    assert format_of(AVRO).canonical((Definition("", text),), normalize=False), "it needs no references"
+    assert "code" not in format_of(AVRO).rendered(definitions, "other")
 
 
 def test_deleting_hides_and_deleting_permanently_removes() -> None:
@@ -352,6 +370,28 @@ class TestModes:
         fixture.write(registry.remove_mode("s")[1])
         with pytest.raises(ModeNotFound):
             registry.own_mode("s")
+
+    def test_forward_is_import_for_contexts_without_a_mode(self) -> None:
+        fixture = Fixture()
+        fixture.register("old", '"int"')
+        for subject in (None, "s", ":.a:"):
+            with pytest.raises(InvalidMode, match="only supported on global level"):
+                fixture.registry.set_mode(subject, Mode.FORWARD)
+        fixture.write(fixture.registry.set_mode(EVERY, Mode.FORWARD))
+        assert self.register(fixture, ":.a:s", '"int"', 7, 3) == 7
+        assert self.register(fixture, ":.a:s", record_of(CARRIER), 9, 4) == 9, "it is not compared"
+        fixture.write(fixture.registry.set_mode(":.b:", Mode.READWRITE))
+        with pytest.raises(OperationNotPermitted, match="not in import mode"):
+            self.register(fixture, ":.b:s", '"int"', 7)
+
+    def test_a_forced_registration_is_not_compared(self) -> None:
+        fixture = Fixture()
+        fixture.register("s", '"int"')
+        schema = read(fixture.registry, record_of(CARRIER))
+        with pytest.raises(NotCompared):
+            fixture.registry.register("s", schema)
+        version, _ = fixture.registry.register("s", schema, force=True)
+        assert version.version == 2
 
     def test_ids_run_out(self) -> None:
         fixture = self.importing()
