@@ -30,6 +30,11 @@ class LakeReader:
         self._history: History | None = None
         self._snapshot = Snapshot()
 
+    @property
+    def directory(self) -> str:
+        """The lake's directory, with its scheme if it has one."""
+        return self._files.path("").rstrip("/")
+
     def refresh(self) -> None:
         """See what was committed."""
         if self._history is None or not self._history.number:

@@ -1,6 +1,7 @@
 """Write the markers of complete periods as files, which jobs can wait for without a client.
 
-    DIRECTORY/STAGE/TOPIC/2026-11-23T07.json
+    DIRECTORY/STAGE/TOPIC/2026-11-23T07.json        of all stages, in a directory of their own
+    TABLE/_complete/TOPIC/2026-11-23T07.json        of a table, inside of it
 
 Strategy: a file is written beside its name and moved there, so that it is whole once it exists. The directory may be on
 any file system that pyarrow knows (`hdfs://`, `s3://`, a local path); an object store writes an object as a whole.
@@ -8,7 +9,7 @@ any file system that pyarrow knows (`hdfs://`, `s3://`, a local path); an object
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pylogd.audit.markers import Marker
 from pylogd.errors import PylogdError
@@ -17,16 +18,25 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
+#: The directory in a table. Readers of Parquet, Delta and Iceberg pass over names that begin so, and so do those who
+#: delete files that no commit names.
+_IN_TABLE: Final = "_complete"
+
+
 class MarkerFiles:
     """The directory with the files. Methods wait for the file system, and raise OSError."""
 
-    def __init__(self, location: str) -> None:
-        """`location`: a path, or a URI that pyarrow knows. Raises PylogdError for one that it does not."""
+    def __init__(self, location: str, *, in_table: bool = False) -> None:
+        """location: a path, or a URI that pyarrow knows. in_table: it is that of a table, whose files are written.
+
+        Raises PylogdError for a location that pyarrow does not know.
+        """
         self._files, self._root = open_location(location)
+        self._in_table = in_table
 
     def write(self, marker: Marker) -> None:
         """Write the file of a marker that says complete; remove the one of another."""
-        directory = f"{self._root}/{marker.stage}/{marker.topic}"
+        directory = f"{self._root}/{_IN_TABLE if self._in_table else marker.stage}/{marker.topic}"
         path = f"{directory}/{marker.period}.json"
         if not marker.is_complete:
             self._remove(path)

@@ -1,7 +1,7 @@
 """Open the stages that are named on the command line.
 
     NAME=cluster:HOST:PORT[,...][,via=mirror|,group=GROUP|,settle=SECONDS][,from=STAGE][,config=FILE]
-    NAME=table:LOCATION[,from=STAGE]
+    NAME=table:LOCATION[,from=STAGE][,markers=true]
 
 Must not know: the command line's library.
 """
@@ -32,7 +32,7 @@ from pylogd.tables.opening import parse_table
 #: The first stage: the cluster with the audit topic.
 SERVING: Final = "serving"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_KEYS: Final = {"cluster": {"via", "group", "settle", "from", "config"}, "table": {"from"}}
+_KEYS: Final = {"cluster": {"via", "group", "settle", "from", "config"}, "table": {"from", "markers"}}
 _SETTLE_SECONDS: Final = 60.0
 _MIRROR: Final = "mirror"
 
@@ -70,6 +70,8 @@ class StageDescription:
     def spec(self) -> StageSpec:
         """What the ledger has to know. Raises InvalidStage."""
         source = self.settings.get("from", SERVING)
+        if (markers := self.settings.get("markers", "false")) not in ("true", "false"):
+            raise InvalidStage(f"{self.name}: markers={markers} is neither true nor false")
         if self.kind == "table":
             return StageSpec(self.name, source, has_offsets=False)
         try:
@@ -109,7 +111,8 @@ def make_stage(
     def make(ledger: Ledger, since: Since) -> Stage:
         if description.kind == "table":
             return TableStage(
-                reactor, spec, lambda: open_table(where), ledger, since, now_ms, interval=look_seconds
+                reactor, spec, lambda: open_table(where), ledger, since, now_ms, interval=look_seconds,
+                has_markers=description.settings.get("markers") == "true",
             )  # fmt: skip
         group = description.settings.get("group")
         committed: CommittedOffsets | None = None

@@ -297,6 +297,9 @@ class AuditService:
                 await deferToThreadPool(
                     self._reactor, self._reactor.getThreadPool(), self._files.write, marker
                 )  # fmt: skip
+            for stage in self._stages:
+                if stage.spec.name == marker.stage:
+                    await stage.publish(marker)
 
     async def _write(self, topic: str, records: Sequence[tuple[bytes, bytes]]) -> None:
         deliveries = [await self._producer.send(topic, value, key) for key, value in records]

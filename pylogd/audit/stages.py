@@ -19,6 +19,7 @@ from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
+from pylogd.audit.markers import Marker
 from pylogd.audit.windows import StageSpec
 
 
@@ -49,6 +50,12 @@ class Stage(Protocol):
 
     def refresh(self) -> Deferred[None]:
         """Look up what the stage has committed, if it is a copy."""
+
+    def publish(self, marker: Marker) -> Deferred[None]:
+        """Tell those who read the stage of a period's verdict, beside its record in the topic of markers.
+
+        Fails with PylogdError or OSError; then it is called again.
+        """
 
     def stop(self) -> Deferred[None]:
         """Stop reading. Fires once nothing is given to the ledger any more."""

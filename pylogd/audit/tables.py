@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -26,7 +26,8 @@ from twisted.python.failure import Failure
 
 from pylogd.audit.counting import Counted, Row, Skip
 from pylogd.audit.ledger import Ledger
-from pylogd.audit.marker_files import open_location
+from pylogd.audit.marker_files import MarkerFiles, open_location
+from pylogd.audit.markers import Marker
 from pylogd.audit.topics import Since
 from pylogd.audit.windows import StageSpec
 from pylogd.client.core.audit import HEADER
@@ -53,6 +54,10 @@ class NotAudited(PylogdError):
 
 class ReadableTable(Protocol):
     """What is needed of a table: a part of `tables.interface.Table`."""
+
+    @property
+    def directory(self) -> str:
+        """Where its files are; empty if that is not known before it is made."""
 
     @property
     def position(self) -> Position:
@@ -90,6 +95,11 @@ class TableReader:
         self._table.refresh()
         self._seen = {file.path for file in (*self._table.files(), *self._table.quarantined())}
         return self._reached()
+
+    def write(self, marker: Marker) -> None:
+        """Write a marker into the table's directory. Raises PylogdError and OSError."""
+        if self._table.directory:
+            MarkerFiles(self._table.directory, in_table=True).write(marker)
 
     def look(self, since: Mapping[Partition, int], skip: Mapping[str, Skip], now_ms: int) -> Look:
         """Count the rows of files that were not there at the last look.
@@ -184,9 +194,11 @@ class TableStage:
 
     def __init__(
         self, reactor: Any, spec: StageSpec, open_table: Callable[[], ReadableTable], ledger: Ledger, since: Since,
-        now_ms: Callable[[], int], *, interval: float = _LOOK_SECONDS,
+        now_ms: Callable[[], int], *, interval: float = _LOOK_SECONDS, has_markers: bool = False,
     ) -> None:  # fmt: skip
-        """open_table: opens the table, in a thread. interval: seconds between two looks."""
+        """open_table: opens the table, in a thread. interval: seconds between two looks. has_markers: whether markers
+        of complete periods are written into the table's directory.
+        """
         self.spec = spec
         self._reactor = reactor
         self._open = open_table
@@ -194,6 +206,7 @@ class TableStage:
         self._since = since
         self._now_ms = now_ms
         self._interval = interval
+        self._has_markers = has_markers
         self._reader: TableReader | None = None
         self._stopping = False
         self._running: Deferred[None] | None = None
@@ -218,9 +231,13 @@ class TableStage:
 
     def refresh(self) -> Deferred[None]:
         """Do nothing: each look finds what was committed."""
-        done: Deferred[None] = Deferred()
-        done.callback(None)
-        return done
+        return succeed(None)
+
+    def publish(self, marker: Marker) -> Deferred[None]:
+        """Write the marker into the table, if it is to have markers."""
+        if self._has_markers and self._reader is not None:  # without one nothing was judged
+            return self._thread(self._reader.write, marker)
+        return succeed(None)
 
     def stop(self) -> Deferred[None]:
         """Stop looking. Fires once the last look has ended."""

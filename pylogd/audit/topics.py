@@ -16,13 +16,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.audit.counting import Counted
 from pylogd.audit.ledger import Ledger
+from pylogd.audit.markers import Marker
 from pylogd.audit.stages import CommittedOffsets
 from pylogd.audit.windows import StageSpec
 from pylogd.client.core.audit import InvalidReport, Report
@@ -203,6 +204,10 @@ class TopicStage:
     def refresh(self) -> Deferred[None]:
         """Look up what was committed."""
         return Deferred.fromCoroutine(self._refresh())
+
+    def publish(self, marker: Marker) -> Deferred[None]:  # of a topic, the record is all
+        """Do nothing."""
+        return succeed(None)
 
     async def _refresh(self) -> None:
         if self._committed is not None:

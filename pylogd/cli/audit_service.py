@@ -93,8 +93,7 @@ def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen
 
     \b
     pylogd audit serve flights --listen 127.0.0.1:8090
-    pylogd audit serve flights --stage lake=table:/data/lake \\
-        --marker-files /data/lake/_complete
+    pylogd audit serve flights --stage lake=table:/data/lake,markers=true
     pylogd audit serve flights --stage mirror=cluster:mirror:9092,via=mirror
     """
     opening = _extra("pylogd.audit.opening")

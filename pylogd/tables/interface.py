@@ -203,6 +203,10 @@ class Table(Protocol):
         """Where the table is, as users name it."""
 
     @property
+    def directory(self) -> str:
+        """Where its files are: a directory, with its scheme if it has one; empty if not known before it is made."""
+
+    @property
     def quarantine(self) -> str:
         """Where the quarantine is, as users name it."""
 

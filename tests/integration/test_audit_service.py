@@ -6,8 +6,10 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +20,7 @@ from pylogd.clock import wall_ms
 from pylogd.local.broker import pylogd_command
 from tests.audits import ServedAudit, sums, until
 from tests.integration.conftest import Address, StartBroker
+from tests.mirrors import MirrorProcess, write_file
 
 pytestmark = pytest.mark.timeout(300)
 #: Sends 100 messages, then 50 which stay in the buffer, and waits for its end.
@@ -121,6 +124,60 @@ def test_complete_periods_have_markers_that_jobs_wait_for(
     found = run(broker, "report", "--state", f"{audited_topic}-state", "--html", str(page), "--all")
     assert found.exit_code == 0, found.output
     assert "<svg" in page.read_text()
+
+
+def test_each_stage_is_judged_up_to_what_it_has_committed(
+    broker: Address, audited_topic: str, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """From producers to the serving cluster, by a mirror to another one, and from that to a table with markers."""
+    copy, table = start_broker().address, tmp_path / "table"
+    lake = f'[table.lake]\nlocation = "delta:{table}"\ncommit.interval.ms = 200'
+    routes = [
+        {"source": "a", "target": "b", "topics": [f"{audited_topic}"]},
+        {"source": "b", "target": "lake", "topics": [f"{audited_topic}"]},
+    ]
+    store = f'metadata.store = "{tmp_path / "store"}"'
+    file = write_file(tmp_path / "mirror.toml", {"a": broker.address, "b": copy}, routes, store, lake)
+    mirrored, loaded = f"copy=cluster:{copy},via=mirror", f"lake=table:delta:{table},from=copy,markers=true"
+    times = ("--since", "1m", "--window", "1", "--period", "2", "--grace", "0.2", "--interval", "0.2")
+    names = ("reported", "received", "missing", "duplicates")
+    with mirroring(file) as mirror:  # so that the topic is there
+        await_topic(copy, audited_topic, mirror.log)
+    with ServedAudit(
+        broker.address, audited_topic, tmp_path, *times, "--stage", mirrored, "--stage", loaded
+    ) as service:  # fmt: skip
+        with Producer(broker.address) as producer, AuditedProducer(
+            producer, topic=f"{audited_topic}-audit", window_ms=1000
+        ) as audited:  # fmt: skip
+            for number in range(200):
+                audited.send(audited_topic, b"%d" % number, key=b"%d" % number)
+        until(lambda: sums(service.windows(), *names) == (200, 200, 0, 0), service.log)
+        for stage in ("copy", "lake"):
+            pending = [row for row in service.windows(stage) if row["reported"]]
+            assert {row["verdict"] for row in pending} == {"pending"}, "it has not passed the windows"
+        with mirroring(file):
+            until(lambda: sums(service.windows("copy"), *names) == (200, 200, 0, 0), service.log)
+            until(lambda: sums(service.windows("lake"), *names) == (200, 200, 0, 0), service.log)
+        until(lambda: sums(markers_of(table), *names) == (200, 200, 0, 0), service.log)
+        assert {(each["stage"], each["complete"]) for each in markers_of(table)} == {("lake", True)}
+
+
+@contextmanager
+def mirroring(file: Path) -> Iterator[MirrorProcess]:
+    process = MirrorProcess(file, file.with_suffix(".log"))
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def await_topic(address: str, topic: str, log: Callable[[], str]) -> None:
+    with Admin(address) as admin:
+        until(lambda: topic in {found.name for found in admin.list_topics()}, log)
+
+
+def markers_of(table: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in table.glob("_complete/*/*.json")]
 
 
 def test_it_ends_although_its_brokers_are_gone(start_broker: StartBroker, topic: str, tmp_path: Path) -> None:

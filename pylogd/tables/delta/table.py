@@ -63,6 +63,11 @@ class DeltaLakeTable(RecordedTable):
         return self._uri
 
     @property
+    def directory(self) -> str:
+        """The table's directory."""
+        return self._uri
+
+    @property
     def quarantine(self) -> str:
         """The directory of the quarantine."""
         return self._uri + _SUFFIX

@@ -98,6 +98,11 @@ class IcebergTable(RecordedTable):
         return str(self._name)
 
     @property
+    def directory(self) -> str:
+        """The directory that the catalog has given the table; empty before the table is made."""
+        return "" if self._table is None else str(self._table.location())
+
+    @property
     def quarantine(self) -> str:
         """The name of the quarantine."""
         return str(self._name) + _SUFFIX

@@ -74,6 +74,11 @@ class LakeTable:
         return self._files.root
 
     @property
+    def directory(self) -> str:
+        """The lake's directory."""
+        return self.location
+
+    @property
     def quarantine(self) -> str:
         """The directory of the quarantine."""
         return self._files.path(QUARANTINE)

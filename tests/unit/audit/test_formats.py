@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from pylogd.audit.judging import Verdict
+from pylogd.audit.markers import Marker
 from pylogd.audit.opening import open_table
 from pylogd.audit.tables import Look, TableReader
+from pylogd.clock import wall_ms
 from pylogd.tables.columns import HEADERS
 from pylogd.tables.position import LoadRange
 from tests.audits import START, WIDTH, header
@@ -52,3 +56,23 @@ def test_what_a_commit_adds_is_counted_once(kind: str, tmp_path: Path) -> None:
     assert found(reader.look(second.reached, {}, START)) == []
     again = TableReader(open_table(name), ["t"], WIDTH)
     assert found(again.look({("t", 0): 20}, {}, START)) == [*range(20, 25)]
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_table_has_a_file_for_each_complete_period(kind: str, tmp_path: Path) -> None:
+    """It stays when the table is compacted and cleaned, and goes when the period is not complete any more."""
+    case = CASES[kind](tmp_path)
+    case.made()
+    load(case, 0, 10)
+    table = open_table(NAMES[kind].format(tmp_path))
+    reader = TableReader(table, ["t"], WIDTH)
+    reader.look({}, {}, START)
+    marker = Marker("lake", "t", START, START + WIDTH, Verdict.COMPLETE, 0, 0, 0, 0, 0, 0)
+    reader.write(marker)
+    (path,) = tmp_path.rglob("_complete/t/*.json")
+    assert Marker.decode(path.read_bytes()) == marker and path.stem == marker.period
+    case.open().clean(wall_ms() + 3_600_000)
+    assert path.exists()
+    assert found(reader.look({}, {}, START)) == []
+    reader.write(replace(marker, verdict=Verdict.INCOMPLETE))
+    assert not path.exists()

@@ -43,6 +43,7 @@ def test_other_texts_are_refused(text: str) -> None:
         (["a=table:/x,from=m", "m=cluster:a:1"], "no cluster named m before it"),
         (["a=table:/x", "b=table:/y,from=a"], "no cluster named a before it"),
         (["m=cluster:a:1,settle=soon"], "no number of seconds"),
+        (["a=table:/x,markers=inside"], "markers=inside is neither true nor false"),
     ],
 )
 def test_stages_that_do_not_fit_together(texts: list[str], message: str) -> None:
