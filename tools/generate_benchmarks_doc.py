@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 Row = dict[str, str]
+#: What is asked of a worker of the mirror, in MB/s.
+_MIRROR_MB = 300
 
 _HEAD = """\
 # Benchmarks
@@ -116,7 +118,8 @@ def mirror() -> list[str]:
         "times MirrorMaker": "times MirrorMaker 2",
         "processor s/GB": "processor s/GB",
     }
-    text = "The target is 300 MB/s: missed. [MIRROR.md](../bench/MIRROR.md)"
+    verdict = "met" if float(rows[0]["MB/s"]) >= _MIRROR_MB else "missed"
+    text = f"The target is {_MIRROR_MB} MB/s: {verdict}. [MIRROR.md](../bench/MIRROR.md)"
     return ["## The mirror", "", *shown(rows, columns), "", text]
 
 
