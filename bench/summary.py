@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from bench import plots
-from bench.experiments import CEILING, EXPERIMENTS, METRICS, PAPER, PYLOGD, Experiment, Target
+from bench.experiments import EXPERIMENTS, METRICS, PAPER, PYLOGD, YARDSTICKS, Experiment, Target
 from bench.results import Results
 from tests.pages import write_page
 
@@ -145,12 +145,12 @@ def _targets(results: Results) -> Iterator[str]:
 def _nearest(results: Results) -> Iterator[str]:
     """Return the broker without a target of its own beside which pylogd's result is worst."""
     yield from ("## The best of the others in each experiment", "")
-    yield from ("Beside those that the table of targets does not have; the ceiling is no broker.", "")
+    yield from ("Beside those that the table of targets does not have; ceiling and floor are no brokers.", "")
     yield from _head("experiment", "metric", "pylogd", "the best other", "its", "pylogd's ratio", "target", "")
     for one in EXPERIMENTS:
         metric = one.headline
         own = _median(results, one, _own(one), metric)
-        out = {_own(one), CEILING, *(target.beside for target in one.targets)}
+        out = {_own(one), *YARDSTICKS, *(target.beside for target in one.targets)}
         others = {
             peer: value for peer in one.peers if peer not in out and (value := _median(results, one, peer, metric))
         }

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import confluent_kafka
 
+from bench import compiling
 from bench.loads.base import TOPIC, Load, Said, Unsupported, Work, run_all
 from bench.peers.base import Peer
 from conformance import checks, java_tools
 
 SOURCE = Path(__file__).parents[1] / "client.c"
-CLIENT = SOURCE.parents[1] / ".cache" / "bench" / "client"
+CLIENT = compiling.PROGRAMS / "client"
 
 
 def build() -> None:
@@ -24,25 +22,15 @@ def build() -> None:
 
 
 def compiled(source: Path) -> Path:
-    """Compile a C program against the librdkafka in confluent-kafka's wheel, or say what it needs; return the program.
+    """Compile a C program against the librdkafka in confluent-kafka's wheel; return the program.
 
     The system's librdkafka may be too old for some brokers. Only its headers are used; the newer library is compatible.
     """
-    program = CLIENT.parent / source.stem
-    program.parent.mkdir(parents=True, exist_ok=True)
     library = next((Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so*"), None)
-    newest = max(path.stat().st_mtime for path in (source, library) if path is not None)
-    if program.exists() and program.stat().st_mtime > newest:
-        return program
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        sys.exit("bench: needs a C compiler (Debian: apt-get install gcc librdkafka-dev)")
-    command = [compiler, "-O2", "-pthread", "-o", str(program), str(source)]
-    command += ["-lrdkafka"] if library is None else [str(library), f"-Wl,-rpath,{library.parent}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"bench: needs librdkafka's headers (Debian: apt-get install librdkafka-dev)\n{done.stderr}")
-    return program
+    packages = "gcc librdkafka-dev"
+    if library is None:
+        return compiling.compiled(source, ["-lrdkafka"], packages=packages)
+    return compiling.compiled(source, [str(library), f"-Wl,-rpath,{library.parent}"], [library], packages)
 
 
 def _producing(work: Work) -> list[str]:

