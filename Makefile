@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races panels spark-sql site docs-check stores strangers clean
+.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races panels spark-sql site docs-check stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -169,6 +169,9 @@ coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by u
 
 fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+fuzz-compiled: install ## hostile Produce requests to the compiled function under AddressSanitizer and UBSan, compared with Python (20 seconds; FUZZ_ARGS="--seconds 3600")
+	$(BIN)/python -m tests.fuzz.compiled $(FUZZ_ARGS)
 
 acls: install ## compare decisions by 100,000 random sets of ACLs with a plain oracle (a minute)
 	PYLOGD_ACL_SETS=100000 $(PYTEST) tests/property/test_acl_rules.py

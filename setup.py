@@ -2,10 +2,12 @@
 
 from setuptools import Extension, setup
 
-_COMPILED = ("wire/_speedups", "log/_residency", "net/_tls_records")
+_COMPILED = ("wire/_speedups", "wire/fast/_fast", "log/_residency", "net/_tls_records")
+_INCLUDED = ["pylogd/wire/_inspect.h"]
 
 setup(
     ext_modules=[
-        Extension(f"pylogd.{name.replace('/', '.')}", [f"pylogd/{name}.c"], optional=True) for name in _COMPILED
+        Extension(f"pylogd.{name.replace('/', '.')}", [f"pylogd/{name}.c"], depends=_INCLUDED, optional=True)
+        for name in _COMPILED
     ]
 )

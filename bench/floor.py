@@ -8,7 +8,7 @@ reverse order in every other one. A ratio is the median over rounds, with its 95
 rounds). `--before` adds an earlier pylogd, installed in another environment.
 
 Rules: the processor time is the kernel's for the broker's process, user and system. The records are the same; the floor
-gets the last versions that it serves, Produce 7 and Fetch 4; pylogd gets 11 and 13, which has the topic's id. acks=1, one
+gets the last versions that it serves, Produce 7 and Fetch 4; pylogd gets 11 and 13, which has topic ids. acks=1, one
 partition, one connection.
 """
 

@@ -16,12 +16,14 @@ from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from unittest.mock import patch
 
 from pylogd.api.dispatch import Dispatcher
 from pylogd.log.files import RealFileSystem
 from pylogd.net.sender import Sender
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire import schema
+from pylogd.wire.fast import compiled
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch
@@ -31,8 +33,11 @@ from tests.fakes.transport import ManualReactor, PairTransport
 
 TOPIC = "t"
 PRODUCE_VERSION, FETCH_VERSION = 10, 16  # as librdkafka 2.16 requests it
-#: Cases with other counts if the compiled record codec is missing.
-COMPILED = ("codec: make a batch of 50", "codec: read a batch of 50")
+#: Cases with other counts if the compiled functions are missing.
+COMPILED = (
+    "codec: make a batch of 50", "codec: read a batch of 50", "produce, a batch of 1",
+    "produce, 40 batches of 1 in one read", "produce, a batch of 50",
+)  # fmt: skip
 _BUFFER_BYTES = 4 << 20
 _MARK = 0x0102030405060708  # an offset that is found again in a frame
 _LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1)
@@ -117,6 +122,12 @@ class HotPath:
         self.transport.deliver(frames)
         self.take(replies)
 
+    def ask_in_python(self, frames: bytes, replies: int) -> None:
+        """Do as `ask_at_once`, as where the function for requests of one shape could not be compiled."""
+        with patch.object(compiled, "fast", None):
+            self._protocol.produce_shape = None
+            self.ask_at_once(frames, replies)
+
     def take(self, size: int | None) -> int:
         """Receive so many bytes from the broker, or as many as the first four say."""
         got = 0
@@ -175,9 +186,11 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     assert slices is not None
     sender: Any = path.sender
     return {
-        "produce, a batch of 1": lambda: path.ask(one),
-        "produce, 40 batches of 1 in one read": lambda: path.ask_at_once(forty, replies),
-        "produce, a batch of 50": lambda: path.ask(fifty),
+        COMPILED[2]: lambda: path.ask(one),
+        "produce, a batch of 1, in Python": lambda: path.ask_in_python(one, replies // 40),
+        COMPILED[3]: lambda: path.ask_at_once(forty, replies),
+        "produce, 40 batches of 1 in one read, in Python": lambda: path.ask_in_python(forty, replies),
+        COMPILED[4]: lambda: path.ask(fifty),
         "fetch, 64 KB": lambda: path.ask(small),
         "fetch, 1 MB": lambda: path.ask(large),
         "fetch that waits, and a produce that ends it": lambda: path.end_wait(waiting, offset_at, one),

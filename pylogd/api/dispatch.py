@@ -18,8 +18,8 @@ from twisted.python.failure import Failure
 
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.auditing import ADMINISTRATIVE, describe
-from pylogd.api.context import BrokerParts, Connection, RequestContext
-from pylogd.api.fast.produce import answer_batch
+from pylogd.api.context import BrokerParts, RequestContext
+from pylogd.api.fast.produce import ShapedConnection, answer_batch
 from pylogd.api.fetch_lagging import fetch_sparing_disks
 from pylogd.api.metering import metered_batch, metered_handlers
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, Handler, overlapping_apis, served_versions
@@ -38,7 +38,7 @@ T = TypeVar("T")
 _LENGTH_SIZE = 4  # bytes in front of each reply
 
 
-class ClientConnection(Connection, Protocol):
+class ClientConnection(ShapedConnection, Protocol):
     """A connection that keeps the context of its last request for the next one."""
 
     context: RequestContext | None

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import BrokerParts, Connection, RequestContext
-from pylogd.api.fast.produce import answer_batch
+from pylogd.api.fast.produce import ShapedConnection, answer_batch
 from pylogd.api.registry import Handler
 from pylogd.api.statistics import STATISTICS
 from pylogd.clock import WorkTime
@@ -111,7 +111,7 @@ def _charged(broker: BrokerParts, kind: QuotaKind, user: str, client_id: str | N
 
 
 def metered_batch(
-    broker: BrokerParts, connection: Connection, frame: memoryview, session: ServerSession, most: int
+    broker: BrokerParts, connection: ShapedConnection, frame: memoryview, session: ServerSession, most: int
 ) -> BatchReply:
     """Answer requests together as `answer_batch` does, and charge the client for them.
 

@@ -41,6 +41,10 @@ _ANY_CODEC = frozenset(range(MAX_CODEC + 1)), frozenset(range(TRANSACTIONAL, TRA
 _MARKER = TRANSACTIONAL | CONTROL
 #: Of an accepted batch: last offset delta, largest time stamp, producer id, producer epoch, first sequence number.
 BatchFields = tuple[int, int, int, int, int]
+#: The limits of a client's batch outside of transactions for a compiled check: `max_bytes`, `segment_bytes`,
+#: `last_offset`, `roll_timestamp`, `before_max_ms` and `after_max_ms` of `FastAccept`, and the highest codec.
+CompiledLimits = tuple[int, int, int, int, int, int, int]
+_INT64_MAX = (1 << 63) - 1
 
 
 class FastAccept:
@@ -51,12 +55,12 @@ class FastAccept:
     of a batch of the broker's own. segment_bytes, own_segment_bytes: what the segment may grow to by either; -1 to
     accept no batch. last_offset: the highest offset that the segment's index can hold. roll_timestamp: a batch with a
     later time stamp goes to a new segment. before_max_ms, after_max_ms: how far time stamps may be in the past and in
-    the future.
+    the future. compiled: the same for a compiled check; None if it must accept no batch.
     """
 
     __slots__ = (
-        "after_max_ms", "before_max_ms", "is_valid", "last_offset", "max_bytes", "max_own_bytes", "own_segment_bytes",
-        "plain", "roll_timestamp", "segment_bytes", "transactional",
+        "after_max_ms", "before_max_ms", "compiled", "is_valid", "last_offset", "max_bytes", "max_own_bytes",
+        "own_segment_bytes", "plain", "roll_timestamp", "segment_bytes", "transactional",
     )  # fmt: skip
 
     def set_limits(self, config: LogConfig, active: Segment, roll_ms: int, usable: bool) -> None:
@@ -73,6 +77,12 @@ class FastAccept:
         self.roll_timestamp = active.first_timestamp + roll_ms if active.first_timestamp >= 0 else -1
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
+        self.compiled: CompiledLimits | None = None
+        if validated and self.segment_bytes >= 0:
+            self.compiled = (
+                self.max_bytes, self.segment_bytes, min(self.last_offset, _INT64_MAX),
+                min(self.roll_timestamp, _INT64_MAX), self.before_max_ms, self.after_max_ms, max(self.plain),
+            )  # fmt: skip
 
     def check(
         self, records: Buffer, position: int, offset: int, now_ms: int, terms: TransactionTerms | None = None

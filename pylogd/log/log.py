@@ -2,7 +2,7 @@
 
 An append checks the batches, assigns offsets, and writes everything with one `pwritev`: 16 new bytes for each batch
 (base offset, length, leader epoch), and the rest of it as received, without a copy. Nearly all batches of clients are
-accepted by their headers alone (`fast_accept`), and `append_batches` writes many such together; all other batches go
+accepted by their headers alone (`fast_accept`), and `batch_runs` writes many such together; all other batches go
 through `validator.check_batches`. A read looks the position up (`reading`) and returns a `FileSlice`: record bytes
 never pass through this module. What removes segments works on a log from outside: `truncation`, `retention`,
 `compaction`; so does `durability`, which flushes it.
@@ -23,8 +23,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from pylogd.log.accepting import IOV_MAX, PREFIX_SIZE, Accepted, accept, pack_prefix
+from pylogd.log.accepting import IOV_MAX, Accepted, accept
 from pylogd.log.append_result import AppendResult
+from pylogd.log.batch_runs import BatchRun
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
@@ -39,9 +40,6 @@ from pylogd.log.segment import Segment, Storage
 from pylogd.log.transactions import AbortedTransaction, TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
 from pylogd.log.write_failures import WriteFailures
-from pylogd.wire.records import LENGTH_OVERHEAD
-
-_COPIED_BYTES = 4096  # smaller batches are copied to be written together: that is cheaper than many small buffers
 
 
 class Log:
@@ -198,41 +196,21 @@ class Log:
         """Inspect records that a client wants to append, for `append`. May take long."""
         return inspect(memoryview(records), self._config, self.now_ms())
 
-    def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
-        """Append with one write as many batches of clients, from the first on, as `fast_accept` accepts.
+    def append_batches(self, run: BatchRun, *, leader_epoch: int) -> int:
+        """Append with one write as many batches of clients, from the first on, as need no closer look.
 
-        Return their base offsets. What is left is for `append`. Raises StorageFailure: nothing was appended.
+        Return how many; `run` has the rest of the result. What is left is for `append`. Raises StorageFailure: nothing
+        was appended.
         """
         with self.lock:
             segment = self._active
-            if leader_epoch != self.epochs.latest or not segment.has_entries_for(len(batches)):
-                return []
-            accepted = self.fast_accept.check_all(
-                batches, segment.size, self.log_end_offset, self.now_ms(), self.producers
-            )
-            if not accepted:
-                return []
-            parts: list[Buffer] = []
-            size = 0
-            for records, base, _ in accepted:
-                length = len(records)
-                parts += (pack_prefix(base, length - LENGTH_OVERHEAD, leader_epoch), records[PREFIX_SIZE:])
-                size += length
-            if size < len(accepted) * _COPIED_BYTES or len(parts) > IOV_MAX:
-                parts = [b"".join(parts)]
+            if leader_epoch != self.epochs.latest or not segment.has_entries_for(run.most):
+                return 0
             try:
-                segment.write(parts, size)
+                return run.append_to(self, segment, leader_epoch)
             except StorageFailure as failure:
                 self.write_failures.note(failure, self.log_end_offset, self.storage.seconds())
                 raise
-            if segment.cached is not None:
-                segment.note_cached(parts, size)
-            for records, base, (delta, newest, producer_id, epoch, sequence) in accepted:
-                segment.note_batch(len(records), base + delta, newest, self.index_interval)
-                if producer_id >= 0:
-                    self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
-            self.log_end_offset = base + delta + 1
-            return [base for _, base, _ in accepted]
 
     def _append_checked(
         self,

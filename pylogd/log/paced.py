@@ -7,10 +7,10 @@ it is taken just then, for a roll or a truncation, the append waits for that, bu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from pylogd.log.append_result import AppendResult
+from pylogd.log.batch_runs import BatchRun
 from pylogd.log.errors import AppendInTurn
 from pylogd.log.files import Buffer
 from pylogd.log.log import Log
@@ -33,11 +33,11 @@ class PacedLog(Log):
         finally:
             self._end(began)
 
-    def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
+    def append_batches(self, run: BatchRun, *, leader_epoch: int) -> int:
         """See `Log.append_batches`. Raises AppendInTurn."""
         began = self._begin()
         try:
-            return super().append_batches(batches, leader_epoch=leader_epoch)
+            return super().append_batches(run, leader_epoch=leader_epoch)
         finally:
             self._end(began)
 

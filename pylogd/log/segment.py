@@ -26,7 +26,7 @@ from pylogd.log.caching import BlockCache, CachedRange
 from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, sync_file, write_all
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex, TransactionIndex
-from pylogd.log.index_files import read_transaction_index, write_index_files, write_transaction_index
+from pylogd.log.index_files import read_transaction_index, write_index_files
 from pylogd.log.located import PROBE, Located
 from pylogd.log.scan import BadBatch, scan
 from pylogd.log.transactions import AbortedTransaction
@@ -196,21 +196,20 @@ class Segment:
         self.size = position + size
         return self.full
 
+    def note_run(
+        self, size: int, since_index: int, stamp: int, stamp_offset: int, entries: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """Account for batches that were written at the end, as `note_batch` for each: see `batch_runs.Taken`."""
+        for last_offset, position, self._max_timestamp, self._max_timestamp_offset in entries:
+            self._note_index(last_offset, position)
+        self._max_timestamp, self._max_timestamp_offset, self.bytes_since_index = stamp, stamp_offset, since_index
+        self.size += size
+
     def note_aborted(self, aborted: AbortedTransaction) -> None:
         """Add a transaction that the last batch, a marker, aborts."""
         assert self.indexes is not None
         self.indexes.aborted.append(aborted)
         self.has_aborted = True
-
-    def replace_aborted(self, index: TransactionIndex) -> None:
-        """Use another transaction index for a segment that is not written, and write it. Raises StorageFailure."""
-        path = self.file_paths()[-1]
-        try:
-            write_transaction_index(self.storage.fs, path, index, sync=True)
-        except OSError as error:
-            raise StorageFailure(path, error) from error
-        self.has_aborted = bool(index.entries)
-        self.storage.indexes.discard(self.key)
 
     def note_cached(self, buffers: Sequence[Buffer], size: int, *, keep: bool = True) -> None:
         """Tell the block cache, if any, of a write, before `note_batch`. keep: whether a producer appended it."""

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Collection, Sequence
 
 from pylogd.log.config import NO_LIMIT
+from pylogd.log.errors import StorageFailure
 from pylogd.log.files import FileSystem, read_file, replace_file, write_atomically
 from pylogd.log.index import TransactionIndex
+from pylogd.log.index_files import write_transaction_index
 from pylogd.log.producers import Producers, SnapshotCorrupt
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from pylogd.log.transactions import AbortedTransaction
@@ -95,7 +97,18 @@ def rebuild_transaction_indexes(
             continue
         aborted = _replay(segment, start, NO_LIMIT, producers)
         if segment.base_offset in bases:
-            segment.replace_aborted(TransactionIndex(aborted))
+            _replace_aborted(segment, TransactionIndex(aborted))
+
+
+def _replace_aborted(segment: Segment, index: TransactionIndex) -> None:
+    """Use another transaction index for a segment that is not written, and write it. Raises StorageFailure."""
+    storage, path = segment.storage, segment.file_paths()[-1]
+    try:
+        write_transaction_index(storage.fs, path, index, sync=True)
+    except OSError as error:
+        raise StorageFailure(path, error) from error
+    segment.has_aborted = bool(index.entries)
+    storage.indexes.discard(segment.key)
 
 
 def _restore_last(fs: FileSystem, directory: str, most: int, producers: Producers) -> int:

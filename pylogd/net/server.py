@@ -96,9 +96,9 @@ class BrokerProtocol(Protocol):
 
     host: the peer's address; behind a proxy that of the client, if the proxy tells. listener: the name of the listener
     that accepted it. security_protocol: that of the listener. principal: who the client is. authenticated: whether it
-    has said so; always true without SASL. authentication, context: kept here by the handler from one request to the
-    next. on_lost: called when the connection has ended. claim: which broker of the cluster it says that it comes from,
-    if any. software: the name and version of the client's software, once it has said so.
+    has said so; always true without SASL. authentication, context, produce_shape: kept here by the handler from one
+    request to the next. on_lost: called when the connection has ended. claim: which broker of the cluster it says that
+    it comes from, if any. software: the name and version of the client's software, once it has said so.
     """
 
     pipeline: Pipeline
@@ -109,6 +109,7 @@ class BrokerProtocol(Protocol):
     principal: Principal = ANONYMOUS
     authenticated = True
     context: Any = None
+    produce_shape: Any = None
     tokens: BareTokens | None = None  # while it sends SASL messages in bare frames
     progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
     on_lost: Callable[[], object] | None = None

@@ -14,13 +14,14 @@ It must not know requests, error codes or the metadata store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.python.failure import Failure
 
+from pylogd.log.batch_runs import BatchRun
 from pylogd.log.errors import AppendInTurn, StorageError, StorageFailure
 from pylogd.replica.append_queues import AppendQueues
 from pylogd.replica.disk_calls import DiskCalls, InThread
@@ -127,22 +128,22 @@ class ReplicaManager:
         """
         return None if self._staged is None else self._staged.refusal(partition, records)
 
-    def append_batches(self, partition: Partition, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
+    def append_batches(self, partition: Partition, run: BatchRun, acks_all: bool) -> int:
         """Append with one write as many of a client's batches, from the first on, as need no closer look.
 
-        Return their base offsets, and wake who waits for them. What is left is for `append`. Raises StorageFailure:
-        nothing was appended.
+        Return how many, and wake who waits for them. What is left is for `append`. Raises StorageFailure: nothing was
+        appended.
         """
         try:
-            bases = partition.append_batches(batches, acks_all)
+            count = partition.append_batches(run, acks_all)
         except StorageFailure as error:
             self._storage_failed(error)
             raise
-        if bases:
+        if count:
             if partition.log.log_end_offset > partition.flush_at:
                 self._flushers[partition.key].appended()
             self.fetch_waits.check(partition.key)
-        return bases
+        return count
 
     def _appended(self, partition: Partition, last_offset: int) -> None:
         """Flush and wake who waits, after a staged write was committed."""

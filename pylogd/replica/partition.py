@@ -20,10 +20,11 @@ It must not know requests, error codes or the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pylogd.errors import PylogdError
+from pylogd.log.batch_runs import BatchRun
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 from pylogd.log.validator import AppendOrigin
@@ -304,9 +305,8 @@ class Partition:
         """Append batches that get their offsets here, all or none.
 
         inspections: what `Log.inspect` found in them. own: they are the broker's, and not looked into. terms: of
-        batches of a transaction, and markers. Raises
-        NotEnoughReplicas, NotLeader, PartitionOffline and the log's errors, of which InspectionNeeded means that
-        `inspections` can't be done without.
+        batches of a transaction, and markers. Raises NotEnoughReplicas, NotLeader, PartitionOffline and the log's
+        errors, of which InspectionNeeded means that `inspections` can't be done without.
         """
         log = self._writable
         if log is None or (acks_all and not self.enough_in_sync):
@@ -334,15 +334,15 @@ class Partition:
         if self._writable is log and self.alone and not self.flush_visible:
             self.high_watermark = log.log_end_offset
 
-    def append_batches(self, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
-        """As `Log.append_batches`. Append and return nothing where `append` would refuse."""
+    def append_batches(self, run: BatchRun, acks_all: bool) -> int:
+        """As `Log.append_batches`. Append nothing, and return 0, where `append` would refuse."""
         log = self._writable
         if log is None or (acks_all and not self.enough_in_sync):
-            return []
-        bases = log.append_batches(batches, leader_epoch=self.leader_epoch)
+            return 0
+        count = log.append_batches(run, leader_epoch=self.leader_epoch)
         if self.alone and not self.flush_visible:
             self.high_watermark = log.log_end_offset
-        return bases
+        return count
 
     def check_follower(self, node_id: int, epoch: int) -> None:
         """Check a follower's leader epoch, and that it has a replica. Raises as `check_epoch`, or NotLeader."""

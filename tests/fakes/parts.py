@@ -51,6 +51,7 @@ from pylogd.transactions.coordinator import TransactionCoordinator
 from pylogd.transactions.service import Transactions
 from pylogd.transactions.verification import PartitionVerifier
 from pylogd.wire import schema
+from pylogd.wire.fast.compiled import KnownShape
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.metadata import InlineWorker, result_of
@@ -94,6 +95,7 @@ class FakeConnection:
     claim: PeerClaim | None = None
     software = ("", "")
     authenticated = True
+    produce_shape: KnownShape | None = None
 
     def __init__(self) -> None:
         self.muted: list[float] = []

@@ -41,7 +41,7 @@ def sources() -> dict[str, Path]:
     found = {PLUGIN: CHECKOUT / PLUGIN, SPARK: CHECKOUT / SPARK}
     for folder, inside in (("pylogd", "pylogd"), ("protocol", "pylogd/protocol")):
         for path in (CHECKOUT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".so"):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".h", ".so"):
                 found[f"{inside}/{path.relative_to(CHECKOUT / folder)}"] = path
     return found
 
@@ -64,7 +64,7 @@ def test_the_wheel_contains_every_source_file_unchanged() -> None:
 def test_the_wheel_contains_nothing_else() -> None:
     own = re.compile(
         r"(.*/)?(pylogd_broker-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)"
-        r"|pylogd/(wire/_speedups|log/_residency|net/_tls_records)\.[^/]+\.so"
+        r"|pylogd/(wire/_speedups|wire/fast/_fast|log/_residency|net/_tls_records)\.[^/]+\.so"
     )
     ours = sources()
     strange = [name for name in installed() if name not in ours and not own.fullmatch(name)]

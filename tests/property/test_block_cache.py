@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylogd.cache.ranges import BlockCache, BlockRange, BlockSlice
+from pylogd.log.batch_runs import BatchList
 from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import ColdRead
@@ -93,7 +94,7 @@ class CacheMachine(RuleBasedStateMachine):
     def produce_together(self, partition: int, batches: list[list[int]]) -> None:
         made = [self.make_batch(sizes) for sizes in batches]
         counts = {
-            len(log.append_batches([memoryview(data) for data in made], leader_epoch=self.epoch))
+            log.append_batches(BatchList([memoryview(data) for data in made]), leader_epoch=self.epoch)
             for log in self.logs(partition)
         }
         assert len(counts) == 1

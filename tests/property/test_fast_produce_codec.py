@@ -179,11 +179,11 @@ def test_a_request_batch_of_one_is_what_the_session_parses(version: int, data: s
         return
     event = ServerSession(1 << 20, {PRODUCE: (3, LAST)}).parse(memoryview(frame))
     assert isinstance(event, RequestReceived)
-    (correlation_id,), (records,) = batch.correlation_ids, batch.records
-    assert (event.api_key, event.version, event.correlation_id) == (PRODUCE, batch.version, correlation_id)
-    partition = PartitionProduceData(batch.index, bytes(records))
-    topic = TopicProduceData(batch.topic, batch.topic_id, [partition])
-    expected = ProduceRequest(None, batch.acks, event.request.timeout_ms, [topic])
+    (correlation_id,), (records,), shape = batch.correlation_ids, batch.records, batch.shape
+    assert (event.api_key, event.version, event.correlation_id) == (PRODUCE, shape.version, correlation_id)
+    partition = PartitionProduceData(shape.index, bytes(records))
+    topic = TopicProduceData(shape.topic, shape.topic_id, [partition])
+    expected = ProduceRequest(None, shape.acks, event.request.timeout_ms, [topic])
     assert outcome(lambda _: event.request, b"") == expected
 
 

@@ -21,6 +21,7 @@ from pylogd.api.registry import served_versions
 from pylogd.errors import ErrorCode
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.wire.fast import compiled
 from pylogd.wire.fast.produce import LAST
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -206,8 +207,21 @@ def _joined(parts: list[Any]) -> bytes:
     return b"".join(map(bytes, parts))
 
 
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The fast path with the compiled function, and without it."""
+    name: str = request.param
+    if name == "python":
+        with patch.object(compiled, "fast", None):
+            yield name
+    else:
+        if compiled.fast is None:
+            pytest.skip("there was no compiler")
+        yield name
+
+
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+def sides(way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
     folder = tmp_path_factory.mktemp("sides")
     made = []
     for name in ("fast", "general"):
@@ -327,7 +341,7 @@ def test_the_fast_path_knows_every_version_that_is_served() -> None:
     assert served_versions()[ProduceRequest.API_KEY][1] == LAST
 
 
-def test_a_full_disk_is_reported_to_each(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_to_each(way: str, tmp_path: Path) -> None:
     fast, general = Side(tmp_path / "fast", fast=True), Side(tmp_path / "general", fast=False)
     before = fast.state()
     answered = []
@@ -343,7 +357,7 @@ def test_a_full_disk_is_reported_to_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_failed_write_is_not_tried_again(tmp_path: Path, together: bool) -> None:
+def test_a_failed_write_is_not_tried_again(way: str, tmp_path: Path, together: bool) -> None:
     """Half of a write reaches the disk, which is full for this one write: its requests get an error and can be sent
     again.
     """

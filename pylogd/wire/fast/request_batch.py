@@ -41,29 +41,39 @@ _INT32 = struct.Struct(">i")
 _THROTTLE_TAIL = 5  # bytes of a response from its throttle time on
 
 
-class ProduceRequestBatch:
-    """Produce requests for one partition that differ only in correlation id and records.
+class ProduceShape:
+    """What Produce requests for one partition have in common: all but correlation id and records.
 
-    version, acks, topic, topic_id, index: of every request. The topic goes by its name, from version 13 on by its id.
-    correlation_ids, records: of each request, in order.
-    ends: the position behind each request in the bytes given to `collect`; 0 for the first.
+    The topic goes by its name, from version 13 on by its id. common: the bytes between correlation id and the size of
+    the records.
     """
 
-    __slots__ = (
-        "_common", "acks", "correlation_ids", "ends", "index", "records", "topic", "topic_id", "version",
-    )  # fmt: skip
+    __slots__ = ("acks", "common", "index", "topic", "topic_id", "version")
 
-    def __init__(
-        self, version: int, acks: int, topic: str, topic_id: bytes, index: int, common: memoryview,
-        correlation_id: int, records: memoryview,
-    ) -> None:  # fmt: skip
-        """`common`: the bytes of the first request between its correlation id and the size of its records."""
+    def __init__(self, version: int, acks: int, topic: str, topic_id: bytes, index: int, common: bytes) -> None:
         self.version = version
         self.acks = acks
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
-        self._common = common
+        self.common = common
+
+    def encode_response(self, base_offset: int, append_time: int, log_start: int) -> bytes:
+        """Return the body of a response without an error."""
+        return encode_response(self.version, self.topic, self.topic_id, self.index, base_offset, append_time, log_start)
+
+
+class ProduceRequestBatch:
+    """Produce requests of one shape.
+
+    correlation_ids, records: of each request, in order.
+    ends: the position behind each request in the bytes given to `collect`; 0 for the first.
+    """
+
+    __slots__ = ("correlation_ids", "ends", "records", "shape")
+
+    def __init__(self, shape: ProduceShape, correlation_id: int, records: memoryview) -> None:
+        self.shape = shape
         self.correlation_ids = [correlation_id]
         self.records = [records]
         self.ends = [0]
@@ -76,7 +86,7 @@ class ProduceRequestBatch:
 
         max_bytes: of a request. most: how many requests the batch may have.
         """
-        received, common, version = len(chunk), bytes(self._common), self.version
+        received, common, version = len(chunk), self.shape.common, self.shape.version
         size_at = _LENGTH_SIZE + _COMMON_FROM + len(common)
         ids, batches, ends = self.correlation_ids, self.records, self.ends
         while at + size_at + 2 <= received and len(ends) < most:
@@ -102,8 +112,8 @@ class ProduceRequestBatch:
 
     def encode_responses(self, base_offsets: Sequence[int], append_time: int, log_start: int) -> bytes:
         """Return the whole responses, with length and header, to as many requests as there are base offsets."""
-        version, ids = self.version, self.correlation_ids
-        body = encode_response(version, self.topic, self.topic_id, self.index, base_offsets[0], append_time, log_start)
+        ids = self.correlation_ids
+        body = self.shape.encode_response(base_offsets[0], append_time, log_start)
         size = len(body) + _HEAD_REST
         if len(base_offsets) == 1:
             return _pack_head(size, ids[0], 0) + body
@@ -154,5 +164,5 @@ def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
     end = start + size - 1
     if tags or transactional or topics != _ONE or partitions != _ONE or size <= 1 or frame[end:] != END_TAGS:
         return None
-    common = frame[_COMMON_FROM:size_at]
-    return ProduceRequestBatch(version, acks, topic, topic_id, index, common, correlation_id, frame[start:end])
+    shape = ProduceShape(version, acks, topic, topic_id, index, bytes(frame[_COMMON_FROM:size_at]))
+    return ProduceRequestBatch(shape, correlation_id, frame[start:end])

@@ -1,0 +1,512 @@
+/* Produce requests of the plain shape, as many as one read has brought: find, check and number their batches, and write
+ * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.log.fast_accept
+ * and pylogd.log.log do the same, and tests/property/test_request_batches.py compares what clients and disks see.
+ *
+ * Strategy: a client that goes on as it began repeats the bytes around its records. The first request that differs, and
+ * the first batch that is not accepted by its header and a walk over its records, end the run: nothing has been done
+ * for it, and Python goes on with it. Two passes: the first finds and checks, and the second, when all sizes are known,
+ * writes. Nothing is kept between two calls, and no object is made for a request.
+ *
+ * Rules: a length is compared with the bytes that exist before it is used, in 64 bits. What the second pass writes
+ * depends on sizes that the first has kept, not on bytes that it reads again, so that no input and no other thread can
+ * cause a write out of bounds. The tables of the CRC belong to the module object, so each interpreter has its own.
+ */
+#include "../_inspect.h"
+
+enum {
+    MOST = 256,         /* requests of a run */
+    LENGTH = 4,         /* bytes of a request's length, */
+    COMMON_AT = 8,      /* and of what is in front of the bytes that requests have in common: API, version, number */
+    END_TAGS = 3,       /* bytes behind the records: no tagged fields */
+    RESPONSE_HEAD = 9,  /* length, correlation id, no tagged fields */
+    BASE_OFFSET = 33,   /* where in a response's body fields are, counted from its end */
+    LOG_START = 17,
+    PREFIX = 16,        /* bytes of a batch that the broker writes: base offset, length, leader epoch */
+    OVERHEAD = 12,      /* bytes of a batch that its length does not count */
+    CRC_FROM = 21,      /* what the CRC of a batch covers */
+    REMEMBERED = 5,     /* batches of a producer: see pylogd.log.producers */
+};
+
+/* CRC-32C ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t crc[8][256]; /* what a byte becomes when 0 to 7 zero bytes follow */
+} State;
+
+static int
+prepare(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++)
+            value = value & 1 ? value >> 1 ^ 0x82F63B78u : value >> 1;
+        state->crc[0][byte] = value;
+    }
+    for (int zeros = 1; zeros < 8; zeros++)
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t before = state->crc[zeros - 1][byte];
+            state->crc[zeros][byte] = before >> 8 ^ state->crc[0][before & 255];
+        }
+    return 0;
+}
+
+static uint32_t
+crc_by_tables(const State *state, const uint8_t *at, size_t size)
+{
+    uint32_t crc = UINT32_MAX;
+    for (; size >= 8; at += 8, size -= 8)
+        crc = state->crc[7][(crc ^ at[0]) & 255] ^ state->crc[6][(crc >> 8 ^ at[1]) & 255]
+              ^ state->crc[5][(crc >> 16 ^ at[2]) & 255] ^ state->crc[4][crc >> 24 ^ at[3]] ^ state->crc[3][at[4]]
+              ^ state->crc[2][at[5]] ^ state->crc[1][at[6]] ^ state->crc[0][at[7]];
+    for (; size; at++, size--)
+        crc = crc >> 8 ^ state->crc[0][(crc ^ *at) & 255];
+    return ~crc;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("sse4.2"))) static uint32_t
+crc_by_processor(const uint8_t *at, size_t size)
+{
+    uint64_t crc = UINT32_MAX;
+    for (; size >= 8; at += 8, size -= 8) {
+        uint64_t eight;
+        memcpy(&eight, at, 8);
+        crc = __builtin_ia32_crc32di(crc, eight);
+    }
+    uint32_t rest = (uint32_t)crc;
+    for (; size; at++, size--)
+        rest = __builtin_ia32_crc32qi(rest, *at);
+    return ~rest;
+}
+
+static uint32_t
+crc32c(const State *state, const uint8_t *at, size_t size)
+{
+    return __builtin_cpu_supports("sse4.2") ? crc_by_processor(at, size) : crc_by_tables(state, at, size);
+}
+#else
+#define crc32c crc_by_tables
+#endif
+
+PyDoc_STRVAR(checksum_doc, "checksum(data, tables, /)\n--\n\n"
+"Return the CRC-32C of data: with tables, as on processors without an instruction for it.");
+
+static PyObject *
+checksum(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    int tables;
+    if (!PyArg_ParseTuple(args, "y*p", &data, &tables))
+        return NULL;
+    const State *state = PyModule_GetState(self);
+    uint32_t found = tables ? crc_by_tables(state, data.buf, (size_t)data.len)
+                            : crc32c(state, data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(found);
+}
+
+/* What is passed in ------------------------------------------------------------------------------------------------ */
+
+/* The requests. All have the same `kind` (API and version) and `common` bytes. */
+typedef struct {
+    Py_buffer frame; /* the first, without its length */
+    Py_buffer chunk; /* the others, from `at` on */
+    Py_ssize_t at, most;
+    int64_t max_request;
+    uint32_t kind;
+    const uint8_t *common, *body; /* body: of a response */
+    Py_ssize_t common_size, body_size;
+} Requests;
+
+/* Which batches are accepted: see pylogd.log.fast_accept. */
+typedef struct {
+    int64_t max_bytes, segment_bytes, last_offset, roll_timestamp, before_max_ms, after_max_ms, highest_codec;
+} Limits;
+
+/* What the log is when the first batch comes. */
+typedef struct {
+    int64_t position, offset, leader_epoch, now_ms, log_start;
+    int64_t index_interval, since_index, max_timestamp, max_timestamp_offset;
+} Log;
+
+/* A batch that was found, and accepted. */
+typedef struct {
+    const uint8_t *records;
+    Py_ssize_t size;
+    uint32_t correlation_id;
+    int32_t delta, sequence;
+    int16_t epoch;
+    int64_t newest, producer;
+} Found;
+
+static int
+read_numbers(PyObject *tuple, int64_t *numbers, Py_ssize_t count, const char *name)
+{
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != count) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple of %zd numbers", name, count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        numbers[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+        if (numbers[i] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+/* Read (kind, common, body), which the caller keeps alive. */
+static int
+read_shape(PyObject *shape, Requests *requests)
+{
+    if (!PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) != 3 || !PyBytes_Check(PyTuple_GET_ITEM(shape, 1))
+        || !PyBytes_Check(PyTuple_GET_ITEM(shape, 2)) || PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 2)) < BASE_OFFSET) {
+        PyErr_SetString(PyExc_TypeError, "a shape is (API and version, common bytes, body of a response)");
+        return -1;
+    }
+    long long kind = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, 0));
+    if (kind == -1 && PyErr_Occurred())
+        return -1;
+    requests->kind = (uint32_t)kind;
+    requests->common = (const uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(shape, 1));
+    requests->common_size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 1));
+    requests->body = (const uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(shape, 2));
+    requests->body_size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 2));
+    return 0;
+}
+
+/* Finding ---------------------------------------------------------------------------------------------------------- */
+
+/* Find the records in the request of `size` bytes at `at`. Return whether it has the shape of the others. */
+static inline int
+find_records(const Requests *requests, const uint8_t *at, Py_ssize_t size, Found *found)
+{
+    Py_ssize_t start = COMMON_AT + requests->common_size;
+    if (size < start + 2 || (uint32_t)big_endian(at, 4) != requests->kind
+        || memcmp(at + COMMON_AT, requests->common, (size_t)requests->common_size) != 0)
+        return 0;
+    Py_ssize_t length = at[start++]; /* a varint of one or two bytes: one more than the records have */
+    if (length >= 128) {
+        if (at[start] >= 128)
+            return 0;
+        length = (length & 127) | (Py_ssize_t)at[start++] << 7;
+    }
+    if (length < 1 || start + length - 1 + END_TAGS != size || memcmp(at + size - END_TAGS, "\0\0\0", END_TAGS) != 0)
+        return 0;
+    found->correlation_id = (uint32_t)big_endian(at + 4, 4);
+    found->records = at + start;
+    found->size = length - 1;
+    return 1;
+}
+
+/* Find the next request in the chunk, behind position `*at`, which is moved behind it. Return whether there is one. */
+static inline int
+find_next(const Requests *requests, Py_ssize_t *at, Found *found)
+{
+    const uint8_t *chunk = requests->chunk.buf;
+    Py_ssize_t left = requests->chunk.len - *at;
+    if (left < LENGTH)
+        return 0;
+    int64_t length = (int32_t)big_endian(chunk + *at, 4);
+    if (length < 0 || length > requests->max_request || length > left - LENGTH
+        || !find_records(requests, chunk + *at + LENGTH, (Py_ssize_t)length, found))
+        return 0;
+    *at += LENGTH + (Py_ssize_t)length;
+    return 1;
+}
+
+/* Checking --------------------------------------------------------------------------------------------------------- */
+
+static inline int64_t
+saturated(int64_t value, int64_t added)
+{
+    int64_t sum;
+    if (!__builtin_add_overflow(value, added, &sum))
+        return sum;
+    return added < 0 ? INT64_MIN : INT64_MAX;
+}
+
+/* Return whether the log may take a batch as its next, as pylogd.log.fast_accept.FastAccept.check does. */
+static inline int
+accepts(const State *state, const Limits *limits, const Log *log, Found *found)
+{
+    const uint8_t *at = found->records;
+    if (found->size < BATCH_HEADER || found->size > limits->max_bytes
+        || found->size > limits->segment_bytes - log->position)
+        return 0;
+    int64_t first = (int64_t)big_endian(at + 27, 8), attributes = (int16_t)big_endian(at + 21, 2);
+    found->delta = (int32_t)big_endian(at + 23, 4);
+    found->newest = (int64_t)big_endian(at + 35, 8);
+    found->producer = (int64_t)big_endian(at + 43, 8);
+    found->epoch = (int16_t)big_endian(at + 51, 2);
+    found->sequence = (int32_t)big_endian(at + 53, 4);
+    return big_endian(at, 8) == 0 && (int64_t)(int32_t)big_endian(at + 8, 4) + OVERHEAD == found->size && at[16] == 2
+           && attributes >= 0 && attributes <= limits->highest_codec && found->delta >= 0
+           && (int64_t)(int32_t)big_endian(at + 57, 4) == (int64_t)found->delta + 1 && first >= 0
+           && first <= found->newest && found->newest <= saturated(log->now_ms, limits->after_max_ms)
+           && found->newest <= limits->roll_timestamp && log->offset <= limits->last_offset - found->delta
+           && log->offset < INT64_MAX - found->delta
+           && (found->producer == -1 || (found->sequence >= 0 && found->epoch >= 0 && found->producer >= 0))
+           && crc32c(state, at + CRC_FROM, (size_t)found->size - CRC_FROM) == (uint32_t)big_endian(at + 17, 4)
+           && batch_agrees(at, found->size, saturated(log->now_ms, -limits->before_max_ms));
+}
+
+/* Which batch an idempotent one has to continue, if any was accepted: producer, epoch and sequence number. */
+typedef struct {
+    int64_t producer;
+    int32_t sequence;
+    int16_t epoch;
+} Due;
+
+/* Return whether a batch continues its producer's sequence, or has none; -1 with an exception. */
+static inline int
+is_due(PyObject *producers_due, Due *due, const Found *found, Py_ssize_t accepted)
+{
+    if (found->producer < 0)
+        return 1;
+    if (due->producer != found->producer || due->epoch != found->epoch || due->sequence != found->sequence) {
+        if (accepted)
+            return 0;
+        PyObject *answer = PyObject_CallFunction(producers_due, "Lii", (long long)found->producer, (int)found->epoch,
+                                                 (int)found->sequence);
+        int yes = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        if (yes <= 0)
+            return yes;
+    }
+    due->producer = found->producer;
+    due->epoch = found->epoch;
+    due->sequence = (int32_t)(((uint32_t)found->sequence + (uint32_t)found->delta + 1) & INT32_MAX);
+    return 1;
+}
+
+/* Writing ---------------------------------------------------------------------------------------------------------- */
+
+static inline uint8_t *
+put(uint8_t *at, uint64_t value, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--, value >>= 8)
+        at[i] = (uint8_t)value;
+    return at + bytes;
+}
+
+/* Return the bytes that go to the log. */
+static PyObject *
+encode_batches(const Found *found, Py_ssize_t count, Py_ssize_t size, const Log *log)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
+    if (bytes == NULL)
+        return NULL;
+    uint8_t *at = (uint8_t *)PyBytes_AS_STRING(bytes);
+    int64_t offset = log->offset;
+    for (; count; found++, count--) {
+        at = put(at, (uint64_t)offset, 8);
+        at = put(at, (uint64_t)(found->size - OVERHEAD), 4);
+        at = put(at, (uint64_t)log->leader_epoch, 4);
+        memcpy(at, found->records + PREFIX, (size_t)found->size - PREFIX);
+        at += found->size - PREFIX;
+        offset += (int64_t)found->delta + 1;
+    }
+    return bytes;
+}
+
+/* Return the responses, with length and header. */
+static PyObject *
+encode_responses(const Requests *requests, const Found *found, Py_ssize_t count, const Log *log)
+{
+    Py_ssize_t size = requests->body_size + RESPONSE_HEAD;
+    PyObject *bytes = size > PY_SSIZE_T_MAX / MOST ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, size * count);
+    if (bytes == NULL)
+        return NULL;
+    uint8_t *at = (uint8_t *)PyBytes_AS_STRING(bytes);
+    int64_t offset = log->offset;
+    for (; count; found++, count--) {
+        put(put(put(at, (uint64_t)(size - LENGTH), 4), found->correlation_id, 4), 0, 1);
+        memcpy(at + RESPONSE_HEAD, requests->body, (size_t)requests->body_size);
+        at += size;
+        put(at - BASE_OFFSET, (uint64_t)offset, 8);
+        put(at - LOG_START, (uint64_t)log->log_start, 8);
+        offset += (int64_t)found->delta + 1;
+    }
+    return bytes;
+}
+
+/* Move the log behind the batches, and return the entries of its indexes that are due meanwhile, as
+ * pylogd.log.segment.Segment.note_batch would make them.
+ */
+static PyObject *
+note_batches(const Found *found, Py_ssize_t count, Log *log)
+{
+    PyObject *entries = PyList_New(0);
+    for (; entries != NULL && count; found++, count--) {
+        int64_t last = log->offset + found->delta;
+        if (found->newest > log->max_timestamp) {
+            log->max_timestamp = found->newest;
+            log->max_timestamp_offset = last;
+        }
+        if (log->since_index > log->index_interval) {
+            PyObject *entry = Py_BuildValue("LLLL", (long long)last, (long long)log->position,
+                                            (long long)log->max_timestamp, (long long)log->max_timestamp_offset);
+            if (entry == NULL || PyList_Append(entries, entry) < 0)
+                Py_CLEAR(entries);
+            Py_XDECREF(entry);
+            log->since_index = 0;
+        }
+        log->since_index += found->size;
+        log->position += found->size;
+        log->offset = last + 1;
+    }
+    return entries;
+}
+
+/* Return what `Producers.wrote` takes for each of the last batches of the one producer, if there is one. */
+static PyObject *
+last_batches(const Found *found, Py_ssize_t count, int64_t offset)
+{
+    PyObject *batches = PyList_New(0);
+    Py_ssize_t numbered = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        numbered += found[i].producer >= 0;
+    for (; batches != NULL && count && numbered; found++, count--) {
+        if (found->producer >= 0 && numbered-- <= REMEMBERED) {
+            PyObject *batch = Py_BuildValue("LiiiLL", (long long)found->producer, (int)found->epoch,
+                                            (int)found->sequence, (int)found->delta, (long long)offset,
+                                            (long long)found->newest);
+            if (batch == NULL || PyList_Append(batches, batch) < 0)
+                Py_CLEAR(batches);
+            Py_XDECREF(batch);
+        }
+        offset += (int64_t)found->delta + 1;
+    }
+    return batches;
+}
+
+static PyObject *
+encode_run(const Requests *requests, const Found *found, Py_ssize_t count, Py_ssize_t end, Py_ssize_t size, Log log)
+{
+    PyObject *data = encode_batches(found, count, size, &log);
+    PyObject *replies = encode_responses(requests, found, count, &log);
+    PyObject *batches = last_batches(found, count, log.offset);
+    PyObject *entries = note_batches(found, count, &log), *run = NULL;
+    if (data != NULL && replies != NULL && batches != NULL && entries != NULL)
+        run = Py_BuildValue("nnOOLLLLOO", count, end, data, replies, (long long)log.offset, (long long)log.since_index,
+                            (long long)log.max_timestamp, (long long)log.max_timestamp_offset, entries, batches);
+    Py_XDECREF(data);
+    Py_XDECREF(replies);
+    Py_XDECREF(batches);
+    Py_XDECREF(entries);
+    return run;
+}
+
+/* Functions -------------------------------------------------------------------------------------------------------- */
+
+/* Find and check the requests. Return the run of those that were accepted, or None. */
+static PyObject *
+take_run(const State *state, const Requests *requests, const Limits *limits, const Log *log, PyObject *producers_due)
+{
+    Found found[MOST];
+    Due due = {-1, 0, 0};
+    Log next = *log;
+    Py_ssize_t count = 0, at = requests->at, end = 0;
+    int there = find_records(requests, requests->frame.buf, requests->frame.len, found);
+    while (there && accepts(state, limits, &next, found + count)) {
+        int yes = is_due(producers_due, &due, found + count, count);
+        if (yes < 0)
+            return NULL;
+        if (!yes)
+            break;
+        next.position += found[count].size;
+        next.offset += (int64_t)found[count].delta + 1;
+        end = count ? at : 0;
+        there = ++count < requests->most && find_next(requests, &at, found + count);
+    }
+    if (!count)
+        Py_RETURN_NONE;
+    return encode_run(requests, found, count, end, (Py_ssize_t)(next.position - log->position), *log);
+}
+
+PyDoc_STRVAR(take_requests_doc,
+"take_requests(frame, chunk, at, most, max_request, shape, limits, log, due, /)\n--\n\n"
+"As pylogd.wire.fast.compiled.TakeRequests says.");
+
+static PyObject *
+take_requests(PyObject *self, PyObject *const *args, Py_ssize_t number)
+{
+    Requests requests;
+    Limits limits;
+    Log log;
+    PyObject *run = NULL;
+    if (number != 9) {
+        PyErr_SetString(PyExc_TypeError, "take_requests takes 9 arguments");
+        return NULL;
+    }
+    requests.at = PyLong_AsSsize_t(args[2]);
+    requests.most = PyLong_AsSsize_t(args[3]);
+    requests.max_request = PyLong_AsLongLong(args[4]);
+    if (PyErr_Occurred() || read_shape(args[5], &requests) < 0
+        || read_numbers(args[6], (int64_t *)&limits, sizeof limits / sizeof(int64_t), "limits") < 0
+        || read_numbers(args[7], (int64_t *)&log, sizeof log / sizeof(int64_t), "log") < 0
+        || PyObject_GetBuffer(args[0], &requests.frame, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(args[1], &requests.chunk, PyBUF_SIMPLE) == 0) {
+        if (requests.at < 0 || requests.at > requests.chunk.len || requests.most > MOST || log.position < 0
+            || log.offset < 0 || limits.before_max_ms < 0)
+            PyErr_SetString(PyExc_ValueError, "a position, a number or a limit is out of range");
+        else
+            run = take_run(PyModule_GetState(self), &requests, &limits, &log, args[8]);
+        PyBuffer_Release(&requests.chunk);
+    }
+    PyBuffer_Release(&requests.frame);
+    return run;
+}
+
+PyDoc_STRVAR(matches_doc, "matches(frame, shape, /)\n--\n\n"
+"Return whether a request has the API, version and common bytes of a shape.");
+
+static PyObject *
+matches(PyObject *self, PyObject *const *args, Py_ssize_t number)
+{
+    Requests requests;
+    if (number != 2) {
+        PyErr_SetString(PyExc_TypeError, "matches takes a request and a shape");
+        return NULL;
+    }
+    if (read_shape(args[1], &requests) < 0 || PyObject_GetBuffer(args[0], &requests.frame, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *at = requests.frame.buf;
+    int same = requests.frame.len >= COMMON_AT + requests.common_size && (uint32_t)big_endian(at, 4) == requests.kind
+               && memcmp(at + COMMON_AT, requests.common, (size_t)requests.common_size) == 0;
+    PyBuffer_Release(&requests.frame);
+    return PyBool_FromLong(same);
+}
+
+/* The module ------------------------------------------------------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"take_requests", (PyCFunction)(void (*)(void))take_requests, METH_FASTCALL, take_requests_doc},
+    {"matches", (PyCFunction)(void (*)(void))matches, METH_FASTCALL, matches_doc},
+    {"checksum", checksum, METH_VARARGS, checksum_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, prepare},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* it changes nothing that another thread can see */
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_fast", "Produce requests of the plain shape, many at a time.", sizeof(State), methods,
+    slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit__fast(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,58 @@
+"""The compiled function for Produce requests of one shape, where there is one.
+
+Strategy: most requests of a connection have the shape of the one before. So the shape of the last request that was
+parsed is kept with the connection; the function compares the next request with it, and those received behind it, and
+parses nothing. What else it does is in `pylogd.log.batch_runs`, and how, in `_fast.c`.
+
+Rules: what it leaves, `request_batch` takes; a client can't tell which of them has answered.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from pylogd.wire.fast.request_batch import ProduceShape
+from pylogd.wire.session import ServerSession
+
+fast: ModuleType | None
+try:
+    from pylogd.wire.fast import _fast as fast
+except ImportError:  # not compiled: there was no compiler
+    fast = None
+if os.environ.get("PYLOGD_PURE_PYTHON"):
+    fast = None
+
+_NO_TIMESTAMP = -1
+
+
+class KnownShape:
+    """A shape that the next requests of a connection are compared with."""
+
+    __slots__ = ("_compared", "_module", "shape")
+
+    def __init__(self, shape: ProduceShape, module: Any) -> None:
+        """`module`: the compiled one."""
+        self.shape = shape
+        self._module = module
+        self._compared = (shape.version, shape.common, shape.encode_response(0, _NO_TIMESTAMP, 0))
+
+    def matches(self, frame: memoryview) -> bool:
+        """Return whether a request, without its length, has this shape up to its records."""
+        same: bool = self._module.matches(frame, self._compared)
+        return same
+
+    def requests(self, frame: memoryview, session: ServerSession, most: int) -> partial[Any]:
+        """Return the compiled function for the request in `frame`, and up to `most - 1` unread ones in `session`.
+
+        It finds and checks their batches, and encodes what is written and sent: see `pylogd.log.batch_runs.Take`.
+        """
+        chunk, at, max_bytes = session.unread()
+        return partial(self._module.take_requests, frame, chunk, at, most, max_bytes, self._compared)
+
+
+def known_shape(shape: ProduceShape) -> KnownShape | None:
+    """Return what to compare the next requests with; None if there is no compiled function."""
+    return None if fast is None else KnownShape(shape, fast)

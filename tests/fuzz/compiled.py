@@ -1,0 +1,226 @@
+"""Compare the compiled function for Produce requests with Python on hostile input: `python -m tests.fuzz.compiled`.
+
+Strategy: requests of one shape, with batches that continue a producer's sequence or not, are damaged, cut and put into
+memory that ends with them; limits and the state of the log are usual or extreme. `agree` asserts that the compiled
+function returns what the functions in Python give. The command runs it for `--seconds` with a copy of the function that
+was compiled with AddressSanitizer and UBSan, so that an access out of bounds and an overflow end it too. A number that
+is printed with a failure repeats it: `--first NUMBER`.
+
+Exit status: 0 if nothing was found, 1 if something was, 2 if the sanitizers are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pylogd.log.accepting import PREFIX_SIZE, pack_prefix
+from pylogd.log.fast_accept import FastAccept
+from pylogd.log.producers import Producers
+from pylogd.wire.fast.request_batch import ProduceShape, parse_request
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import LENGTH_OVERHEAD
+from pylogd.wire.session import ClientSession
+from pylogd.wire.validation import batch_is_valid
+from tests.fakes.storage import START_MS, batch, fix_crc
+
+_SOURCE = Path(__file__).resolve().parents[2] / "pylogd" / "wire" / "fast" / "_fast.c"
+_SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC")
+_INT64 = (1 << 63) - 1
+_MOST = 256
+_INT32 = 4
+_EXTREME = (0, 1, 200, 1 << 31, _INT64 - 100, _INT64)
+
+
+def agree(number: int, module: Any) -> bool:
+    """Assert that the compiled `module` gives what Python gives for input `number`; return whether it took any."""
+    chance = random.Random(number)
+    shape, frame, chunk, at = _requests(chance)
+    accept, producers = _limits(chance), Producers()
+    producers.wrote(7, 0, 0, 0, 0, START_MS)
+    most, max_request = chance.choice((1, 2, _MOST)), chance.choice((1 << 20, 1 << 20, 300))
+    log = (
+        chance.choice((100, 100, 100, 0, 1 << 40)), chance.choice((50, 50, 50, 0, (1 << 31) - 2, _INT64 - 3)),
+        chance.choice((0, 5)), START_MS, chance.choice((0, 3)), chance.choice((0, 300, 4096)),
+        chance.choice((0, 4096)), START_MS, 49,
+    )  # fmt: skip
+    template = (shape.version, shape.common, shape.encode_response(0, -1, 0))
+    found = module.take_requests(
+        _ending(frame), _ending(chunk), at, most, max_request, template, accept.compiled, log, producers.due
+    )
+    expected = _expected(frame, chunk, at, most, max_request, shape, accept, log, producers)
+    assert found == expected, f"input {number}: {found} instead of {expected}"
+    head = frame[:_INT32], frame[8 : 8 + len(shape.common)]
+    assert module.matches(_ending(frame), template) == (head == (shape.version.to_bytes(_INT32, "big"), shape.common))
+    return found is not None
+
+
+def _ending(data: bytes) -> memoryview:
+    """Return the bytes in memory of their own, so that a sanitizer sees what is read behind them."""
+    return memoryview(bytearray(data))
+
+
+def _requests(chance: random.Random) -> tuple[ProduceShape, bytes, bytes, int]:
+    """Return a shape, a request, and others in a chunk from a position on; some are damaged."""
+    session, version = ClientSession(1 << 20, chance.choice((None, "me"))), chance.choice((9, 11, 13))
+    sequence, producer = 1, chance.choice((-1, -1, 7, 8))
+    frames: list[bytes] = []
+    for _ in range(chance.randint(1, 9)):
+        fields: dict[str, Any] = (
+            {} if producer < 0 else {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
+        )
+        sequence += chance.choice((1, 1, 1, 1, 1, 2))
+        size = chance.choice((0, 10, 20, 20, 50, 60, 200, 3000, 20_000))
+        records = batch(*[b"v" * size] * chance.choice((1, 1, 3)), compression=chance.choice((0, 0, 0, 0, 4)), **fields)
+        sequence += records[57:61] == b"\0\0\0\3" and 2
+        if chance.random() < 0.1:
+            records = _damaged(chance, records)
+            records = fix_crc(records) if chance.random() < 0.7 else records
+        topic = TopicProduceData("" if version > 12 else "t", bytes(16), [PartitionProduceData(0, records)])
+        parts: list[Any] = session.encode_request(ProduceRequest(None, 1, 1000, [topic]), version)
+        frames.append(b"".join(parts))
+    known = parse_request(memoryview(frames[0])[_INT32:])
+    assert known is not None
+    first, skipped = frames[0][_INT32:], bytes(chance.randint(0, 3))
+    chunk = skipped + b"".join(frames[1:])
+    if chance.random() < 0.3:
+        chunk = _damaged(chance, chunk)
+    if chance.random() < 0.1:
+        first = _damaged(chance, first)
+    if chance.random() < 0.2:
+        chunk = chunk[: max(len(skipped), len(chunk) - chance.randint(0, 300))]
+    return known.shape, first, chunk, min(len(skipped), len(chunk))
+
+
+def _damaged(chance: random.Random, data: bytes) -> bytes:
+    """Return the bytes with one or two others, as often as not among the first."""
+    changed = bytearray(data)
+    for _ in range(chance.randint(1, 2) if changed else 0):
+        place = chance.randrange(len(changed) if chance.random() < 0.5 else min(len(changed), 140))
+        changed[place] = chance.choice((0, 1, 2, 127, 128, 255, chance.randrange(256)))
+    return bytes(changed)
+
+
+def _limits(chance: random.Random) -> FastAccept:
+    """Return limits, of which one may be extreme."""
+    accept = FastAccept()
+    accept.is_valid = batch_is_valid
+    accept.plain = frozenset(range(chance.choice((1, 5))))
+    usual = {
+        "max_bytes": 1 << 20, "segment_bytes": 1 << 30, "last_offset": (1 << 31) - 1,
+        "roll_timestamp": START_MS + 3_600_000, "before_max_ms": _INT64, "after_max_ms": 3_600_000,
+    }  # fmt: skip
+    if chance.random() < 0.4:
+        usual[chance.choice(list(usual))] = chance.choice(_EXTREME)
+    usual["last_offset"] = min(usual["last_offset"], _INT64 - 1)  # the log end offset is one more
+    for name, value in usual.items():
+        setattr(accept, name, value)
+    values = usual.values()
+    accept.compiled = (*values, max(accept.plain))  # type: ignore[assignment]  # there are six
+    return accept
+
+
+def _expected(
+    frame: bytes, chunk: bytes, at: int, most: int, max_request: int, shape: ProduceShape, accept: FastAccept,
+    log: tuple[int, ...], producers: Producers,
+) -> object:  # fmt: skip
+    """Return what the compiled function should, made by the functions in Python."""
+    requests = parse_request(memoryview(frame))
+    if requests is None or (requests.shape.version, requests.shape.common) != (shape.version, shape.common):
+        return None
+    if len(frame) - len(requests.records[0]) - 3 - 8 - len(shape.common) > 2:  # a size of more than two bytes
+        return None
+    if most > 1:
+        requests.collect(memoryview(chunk), at, max_request, most)
+    position, offset, epoch, now_ms, log_start, interval, since, stamp, stamp_offset = log
+    accepted = accept.check_all(requests.records, position, offset, now_ms, producers)
+    if not accepted:
+        return None
+    data, entries, wrote = b"", [], []
+    for records, base, (delta, newest, producer, producer_epoch, sequence) in accepted:
+        data += pack_prefix(base, len(records) - LENGTH_OVERHEAD, epoch) + records[PREFIX_SIZE:]
+        offset = base + delta + 1
+        if newest > stamp:
+            stamp, stamp_offset = newest, base + delta
+        if since > interval:
+            entries.append((base + delta, position, stamp, stamp_offset))
+            since = 0
+        since, position = since + len(records), position + len(records)
+        if producer >= 0:
+            wrote.append((producer, producer_epoch, sequence, delta, base, newest))
+    replies = requests.encode_responses([base for _, base, _ in accepted], -1, log_start)
+    count = len(accepted)
+    return (
+        count, requests.ends[count - 1], data, replies, offset, since, stamp, stamp_offset, entries, wrote[-5:]
+    )  # fmt: skip
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def sanitizers() -> list[str]:
+    """Return the libraries that a process needs in which sanitized code runs; an empty list if there are none."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        return []
+    found = []
+    for name in ("libasan.so", "libubsan.so"):
+        asked = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+        found.append(asked.stdout.strip())
+    return found if all(map(os.path.isabs, found)) else []
+
+
+def run_sanitized(seconds: float, first: int) -> int:
+    """Compile a sanitized copy, and run this module with it in a child; return its exit status."""
+    libraries = sanitizers()
+    if not libraries:
+        print("fuzz: needs gcc with its sanitizers (Debian: apt-get install gcc)", file=sys.stderr)
+        return 2
+    with TemporaryDirectory() as folder:
+        target = Path(folder, "_fast.so")
+        include = f"-I{sysconfig.get_path('include')}"
+        subprocess.run(["gcc", *_SANITIZED, include, "-o", str(target), str(_SOURCE)], check=True)
+        environment = os.environ | {
+            "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        }  # fmt: skip
+        child = [sys.executable, "-m", "tests.fuzz.compiled", "--child", str(target)]
+        child += ["--seconds", str(seconds), "--first", str(first)]
+        return 1 if subprocess.run(child, env=environment, cwd=_SOURCE.parents[3], check=False).returncode else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run as the command line says; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.compiled", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=20, help="how long (20)")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first input (0)")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child is None:
+        return run_sanitized(options.seconds, options.first)
+    spec = importlib.util.spec_from_file_location("_fast", options.child)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    end, number, taken = time.monotonic() + options.seconds, options.first, 0
+    while time.monotonic() < end:
+        taken += agree(number, module)
+        number += 1
+    print(f"fuzz: compiled: {number - options.first} inputs, of {taken} requests were taken; nothing found")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

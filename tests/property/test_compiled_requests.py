@@ -1,0 +1,86 @@
+"""The compiled function for Produce requests gives what Python gives, for any bytes, and refuses bad arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pylogd.wire.records import crc32c
+from tests.fakes.parts import batch
+from tests.fuzz.compiled import agree, run_sanitized, sanitizers
+
+fast = pytest.importorskip("pylogd.wire.fast._fast", reason="there was no compiler")
+
+_SHAPE = (11, b"common", bytes(40))
+_LIMITS = (1 << 20, 1 << 30, 1 << 31, 1 << 50, 1 << 50, 1 << 50, 0)
+_LOG = (100, 0, 0, 0, 0, 4096, 0, 0, 0)
+_ARGUMENTS: tuple[Any, ...] = (b"frame", b"chunk", 0, 1, 1 << 20, _SHAPE, _LIMITS, _LOG, lambda *_: True)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_it_gives_what_python_gives(number: int) -> None:
+    agree(number, fast)
+
+
+@given(st.binary(max_size=100) | st.binary(min_size=3000, max_size=3100), st.integers(0, 8))
+def test_checksums_are_those_of_the_library(data: bytes, skipped: int) -> None:
+    part = memoryview(data)[skipped:]
+    assert fast.checksum(part, False) == fast.checksum(part, True) == crc32c(part)
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "error"),
+    [
+        (0, "text", TypeError),
+        (1, None, TypeError),
+        (2, -1, ValueError),
+        (2, 6, ValueError),
+        (2, 1 << 70, OverflowError),
+        (3, 257, ValueError),
+        (4, "much", TypeError),
+        (5, (11, b"common"), TypeError),
+        (5, (11, b"common", b"short"), TypeError),
+        (5, (1 << 70, b"common", bytes(40)), OverflowError),
+        (6, _LIMITS[1:], TypeError),
+        (6, (*_LIMITS[:6], 1 << 64), OverflowError),
+        (6, (*_LIMITS[:4], -1, 0, 0), ValueError),
+        (7, list(_LOG), TypeError),
+        (7, (-1, *_LOG[1:]), ValueError),
+        (7, (100, -1, *_LOG[2:]), ValueError),
+    ],
+)
+def test_bad_arguments_raise(number: int, value: object, error: type[Exception]) -> None:
+    assert fast.take_requests(*_ARGUMENTS) is None
+    with pytest.raises(error):
+        fast.take_requests(*_ARGUMENTS[:number], value, *_ARGUMENTS[number + 1 :])
+    with pytest.raises(TypeError):
+        fast.take_requests(*_ARGUMENTS[:number])
+
+
+def test_an_error_of_the_one_who_is_asked_is_passed_on() -> None:
+    records = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0)
+    frame = (11).to_bytes(4, "big") + bytes(4) + b"common" + bytes([len(records) + 1]) + records + bytes(3)
+    arguments = [frame, *_ARGUMENTS[1:6], (*_LIMITS[:3], *[1 << 60] * 3, 0), _LOG]
+    assert fast.take_requests(*arguments, lambda *asked: asked == (1, 0, 0))[0] == 1
+    assert fast.take_requests(*arguments, lambda *asked: False) is None
+    with pytest.raises(ZeroDivisionError):
+        fast.take_requests(*arguments, lambda *_: 1 // 0)
+
+
+@pytest.mark.skipif(not sanitizers(), reason="gcc and its sanitizers are not here")
+def test_sanitizers_find_nothing() -> None:
+    assert run_sanitized(2.0, 0) == 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="each interpreter has a lock of its own from 3.12 on")
+def test_it_can_be_imported_in_an_interpreter_with_its_own_lock() -> None:
+    code = "import _interpreters as i; n = i.create(); i.run_string(n, 'from pylogd.wire.fast import _fast')"
+    if sys.version_info < (3, 13):
+        code = code.replace("_interpreters", "_xxsubinterpreters")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
