@@ -75,25 +75,30 @@ def _requests(chance: random.Random) -> tuple[ProduceShape, bytes, bytes, int]:
     """Return a shape, a request, and others in a chunk from a position on; some are damaged."""
     session, version = ClientSession(1 << 20, chance.choice((None, "me"))), chance.choice((9, 11, 13))
     sequence, producer = 1, chance.choice((-1, -1, 7, 8))
-    frames: list[bytes] = []
+    known = parse_request(memoryview(_request(session, version, batch())))
+    assert known is not None
+    requests: list[bytes] = []
     for _ in range(chance.randint(1, 9)):
-        fields: dict[str, Any] = (
-            {} if producer < 0 else {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
-        )
-        sequence += chance.choice((1, 1, 1, 1, 1, 2))
+        fields: dict[str, Any] = {}
+        if producer >= 0:
+            fields = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
+        count = chance.choice((1, 1, 3))
+        sequence += count + chance.choice((0, 0, 0, 0, 0, 1, -count))
         size = chance.choice((0, 10, 20, 20, 50, 60, 200, 3000, 20_000))
-        records = batch(*[b"v" * size] * chance.choice((1, 1, 3)), compression=chance.choice((0, 0, 0, 0, 4)), **fields)
-        sequence += records[57:61] == b"\0\0\0\3" and 2
+        records = batch(*[b"v" * size] * count, compression=chance.choice((0, 0, 0, 0, 4)), **fields)
         if chance.random() < 0.1:
             records = _damaged(chance, records)
             records = fix_crc(records) if chance.random() < 0.7 else records
-        topic = TopicProduceData("" if version > 12 else "t", bytes(16), [PartitionProduceData(0, records)])
-        parts: list[Any] = session.encode_request(ProduceRequest(None, 1, 1000, [topic]), version)
-        frames.append(b"".join(parts))
-    known = parse_request(memoryview(frames[0])[_INT32:])
-    assert known is not None
-    first, skipped = frames[0][_INT32:], bytes(chance.randint(0, 3))
-    chunk = skipped + b"".join(frames[1:])
+        if chance.random() < 0.05:
+            records = records[: chance.randint(1, 100)]
+        request = _request(session, version, records)
+        if chance.random() < 0.1:
+            request = chance.choice(
+                (request + bytes(chance.randint(1, 3)), request[: -chance.randint(1, len(request))])
+            )
+        requests.append(request)
+    first, skipped = requests[0], bytes(chance.randint(0, 3))
+    chunk = skipped + b"".join(len(request).to_bytes(_INT32, "big") + request for request in requests[1:])
     if chance.random() < 0.3:
         chunk = _damaged(chance, chunk)
     if chance.random() < 0.1:
@@ -101,6 +106,13 @@ def _requests(chance: random.Random) -> tuple[ProduceShape, bytes, bytes, int]:
     if chance.random() < 0.2:
         chunk = chunk[: max(len(skipped), len(chunk) - chance.randint(0, 300))]
     return known.shape, first, chunk, min(len(skipped), len(chunk))
+
+
+def _request(session: ClientSession, version: int, records: bytes) -> bytes:
+    """Return a Produce request without its length."""
+    topic = TopicProduceData("" if version > 12 else "t", bytes(16), [PartitionProduceData(0, records)])
+    parts: list[Any] = session.encode_request(ProduceRequest(None, 1, 1000, [topic]), version)
+    return b"".join(parts)[_INT32:]
 
 
 def _damaged(chance: random.Random, data: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,14 +64,28 @@ def test_bad_arguments_raise(number: int, value: object, error: type[Exception])
         fast.take_requests(*_ARGUMENTS[:number])
 
 
+def _frame(records: bytes) -> bytes:
+    """Return a request of `_SHAPE`."""
+    return (11).to_bytes(4, "big") + bytes(4) + b"common" + bytes([len(records) + 1]) + records + bytes(3)
+
+
+_ACCEPTED = (1 << 20, 1 << 30, (1 << 63) - 1, 1 << 60, 1 << 60, 1 << 60, 0)
+
+
 def test_an_error_of_the_one_who_is_asked_is_passed_on() -> None:
-    records = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0)
-    frame = (11).to_bytes(4, "big") + bytes(4) + b"common" + bytes([len(records) + 1]) + records + bytes(3)
-    arguments = [frame, *_ARGUMENTS[1:6], (*_LIMITS[:3], *[1 << 60] * 3, 0), _LOG]
+    frame = _frame(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0))
+    arguments = [frame, *_ARGUMENTS[1:6], _ACCEPTED, _LOG]
     assert fast.take_requests(*arguments, lambda *asked: asked == (1, 0, 0))[0] == 1
     assert fast.take_requests(*arguments, lambda *asked: False) is None
     with pytest.raises(ZeroDivisionError):
         fast.take_requests(*arguments, lambda *_: 1 // 0)
+
+
+def test_no_offset_is_beyond_64_bits() -> None:
+    for offset, taken in (((1 << 63) - 2, True), ((1 << 63) - 1, False)):
+        log = (100, offset, *_LOG[2:])
+        found = fast.take_requests(_frame(batch(b"v")), *_ARGUMENTS[1:6], _ACCEPTED, log, lambda *_: True)
+        assert (found is not None) is taken
 
 
 @pytest.mark.skipif(not sanitizers(), reason="gcc and its sanitizers are not here")
@@ -80,7 +95,9 @@ def test_sanitizers_find_nothing() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="each interpreter has a lock of its own from 3.12 on")
 def test_it_can_be_imported_in_an_interpreter_with_its_own_lock() -> None:
-    code = "import _interpreters as i; n = i.create(); i.run_string(n, 'from pylogd.wire.fast import _fast')"
-    if sys.version_info < (3, 13):
-        code = code.replace("_interpreters", "_xxsubinterpreters")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    """By its file: the package needs modules of other projects that can't be imported there."""
+    load = f"sys.path.insert(0, {str(Path(fast.__file__).parent)!r}); import _fast; print(_fast.checksum(b'a', True))"
+    module = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    code = f"import {module} as i; i.run_string(i.create(), {'import sys; ' + load!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) == crc32c(b"a")

@@ -23,6 +23,7 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.fast import compiled
 from pylogd.wire.fast.produce import LAST
+from pylogd.wire.fast.request_batch import parse_request
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import HEADER_SIZE
@@ -298,6 +299,16 @@ def test_a_batch_is_one_write(sides: tuple[Side, Side]) -> None:
     fast.parts.fs.calls.clear()
     assert fast.answers([b"".join(_alike(fast, 40))]) == general.answers(_alike(general, 40))
     assert len([call for call in fast.parts.fs.calls if call.startswith("pwritev")]) == 2  # the first is by itself
+    assert fast.state() == general.state()
+
+
+def test_a_compiled_function_takes_requests_without_parsing(way: str, sides: tuple[Side, Side]) -> None:
+    fast, general = sides
+    frames = _alike(fast, 42)
+    with patch("pylogd.api.fast.produce.parse_request", side_effect=parse_request) as parse:
+        replies = fast.answers([*frames[:2], b"".join(frames[2:])])
+    assert parse.call_count == (1 if way == "compiled" else 2)  # the second request, whose shape is kept
+    assert replies == general.answers(_alike(general, 42))
     assert fast.state() == general.state()
 
 
