@@ -2,9 +2,9 @@
 
     python -m bench.before_after /elsewhere/.venv/bin/pylogd [--repeats 16] [--only WORD] [--write]
 
-The argument is the `pylogd` command of the earlier version, installed in another environment. Both, and the bare
-ceiling, take turns in each round with the client and the sizes of `bench/smoke.py`. A ratio is the median over rounds,
-with its 95 % confidence interval (bootstrap over rounds): if that includes 1, the row shows no difference.
+The argument is the `pylogd` command of the earlier version, installed in another environment. Both, the bare ceiling
+and the floor take turns in each round with the client and the sizes of `bench/smoke.py`. A ratio is the median over
+rounds, with its 95 % confidence interval (bootstrap over rounds): if that includes 1, the row shows no difference.
 
 Rules: the order of the turns is reversed each round, and each round reads logs of its own. What a broker costs depends
 on how the kernel has placed the pages of its log: two brokers of the same version that read one log each for all rounds
@@ -27,11 +27,12 @@ from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
 from bench.peers import PEERS, Pylogd
 from bench.smoke_report import Results
-from pylogd.local.broker import BrokerProcess
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.pages import write_page
 
 HERE = Path(__file__).parent
 _RESAMPLES = 4000
+OTHERS = ("before", "ceiling", "floor")
 
 
 def earlier(command: str) -> type[Pylogd]:
@@ -44,7 +45,8 @@ def earlier(command: str) -> type[Pylogd]:
             begun = time.monotonic()
             # The shell drops the current command, which `prefix` precedes, and runs the earlier one: not with the
             # modules of this checkout, should PYTHONPATH name it.
-            prefix = ["sh", "-c", 'unset PYTHONPATH; shift; exec "$0" "$@"', command]
+            dropped = len(pylogd_command())
+            prefix = ["sh", "-c", f'unset PYTHONPATH; shift {dropped}; exec "$0" "$@"', command]
             self._process = process = BrokerProcess(self.data, self.folder / "log", prefix=prefix)
             self.host, self.port, self.pid = process.host, process.port, process.pid
             self.await_accept(lambda: process.process.poll() is None, begun)
@@ -66,15 +68,15 @@ def table(results: Results, repeats: int, where: str) -> str:
         "# pylogd after and before a change",
         "",
         f"By `python -m bench.before_after` ({repeats} rounds in turns; see its docstring). Above 1 means more "
-        "messages a second, or processor time, than the earlier pylogd or the ceiling. An interval that includes 1 "
-        "shows no difference.",
+        "messages a second, or processor time, than the earlier pylogd, the ceiling or the floor (`bench/floor.c`). An "
+        "interval that includes 1 shows no difference.",
         "",
-        "| | messages/s, after : before | CPU, after : before | messages/s : ceiling | CPU : ceiling |",
-        "| --- | --- | --- | --- | --- |",
+        "| | " + " | ".join(f"messages/s : {other} | CPU : {other}" for other in OTHERS) + " |",
+        "| --- |" + " --- | --- |" * len(OTHERS),
     ]
     for name, peers in results.workloads.items():
         cells = [name]
-        for other in ("before", "ceiling"):
+        for other in OTHERS:
             pairs = list(zip(peers["pylogd"], peers[other], strict=True))
             cells.append(interval([mine.rate / theirs.rate for mine, theirs in pairs]))
             cells.append(interval([mine.cpu / theirs.cpu for mine, theirs in pairs]))
@@ -93,7 +95,7 @@ def main() -> None:
     build()
     PEERS["before"] = earlier(options.command)
     with tempfile.TemporaryDirectory(prefix="data-", dir=CLIENT.parent) as folder:
-        bench = smoke.Bench(["before", "pylogd", "ceiling"], options.repeats, 1.0, Path(folder), refill=True)
+        bench = smoke.Bench([*OTHERS, "pylogd"], options.repeats, 1.0, Path(folder), refill=True)
         for work in smoke.WORKLOADS:
             if options.only in work.name:
                 (bench.produce_row if work.verb == "produce" else bench.consume_row)(work)
