@@ -3,7 +3,7 @@
     python -m bench.floor [--before /elsewhere/.venv/bin/pylogd] [--rounds 10] [--requests 20000] [--write]
 
 The floor is `bench/floor.c`: it answers without looking at what it was sent. A client has several connections. On each
-it sends so many requests at once, waits for all replies, and sends the next: so many requests arrive in one read. Mostly
+it sends so many requests at once, waits for all replies, and sends the next: so many arrive in one read. Mostly
 another connection has requests then, so that the broker seldom sleeps: to be woken up costs 15 us on a virtual machine
 that is otherwise idle, whatever the broker does. The brokers take turns in each round, in reverse order in every other
 one. A ratio is the median over rounds, with its 95 % confidence interval (bootstrap over rounds). `--before` adds an
