@@ -150,7 +150,7 @@ def several_brokers(machine: Machine) -> None:
 
 def try_all(machine: Machine) -> None:
     """Type everything."""
-    (pipx,) = re.findall(r"^    (pipx install .*)$", (CHECKOUT / "docs" / "install.md").read_text(), re.MULTILINE)
+    (pipx,) = re.findall(r"^pipx install .*$", (CHECKOUT / "docs" / "install.md").read_text(), re.MULTILINE)
     machine.type(pipx, install=True)
     machine.type("/root/.local/bin/pylogd --version")
     for line in block("Install"):
@@ -171,6 +171,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, help="the page to write")
     options = parser.parse_args()
+    # Shells ignore SIGINT for what they run in the background, and what is typed here would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     require("mmdebstrap", "mvn")
     tar = debian_root("minutes", ("python3", "python3-venv", "pipx", "ca-certificates", "openjdk-17-jre-headless"))
     with tempfile.TemporaryDirectory(prefix="pylogd-minutes-") as folder, unpacked(tar, Path(folder) / "root") as root:
