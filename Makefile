@@ -124,7 +124,7 @@ spark-sql: install java ## run the Spark SQL of docs/tables.md with the packages
 site: install ## build the documentation as a site in .cache/site/html, check its links, and that it needs no network (npm has its script for diagrams)
 	@mermaid=$$(sh tools/find-mermaid.sh) && $(BIN)/python tools/build_site.py --mermaid "$$mermaid"
 
-docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (8 minutes)
+docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (18 minutes)
 	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/security/test_plugins.py tests/integration/docs \
 		tests/integration/spark/test_docs.py tests/integration/spark/test_queries.py \
 		tests/integration/spark/test_typed.py tests/integration/spark/test_connect.py

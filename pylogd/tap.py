@@ -25,7 +25,7 @@ from pylogd.process.shell import process_reactor
 
 log = Logger()
 
-#: Bytes of an error that twistd shows; it reads 100.
+#: How many bytes of an error go to twistd's parent process. It reads 100, of which the status, "1 ", takes two.
 _MOST_OF_AN_ERROR: Final = 98
 
 #: twistd's name for standard output as its log file.

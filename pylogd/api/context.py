@@ -268,16 +268,16 @@ class _OwnConnection:
     software = ("", "")
 
     def finish(self) -> None:
-        """There is no connection to close."""
+        """Do nothing: there is no connection to close."""
 
     def lift_element_bounds(self) -> None:
-        """There are no bounds."""
+        """Do nothing: requests of the broker itself have no bounds."""
 
     def receive_tokens(self, step: Callable[[bytes], Any]) -> None:
-        """Nobody sends tokens."""
+        """Do nothing: the broker itself is not authenticated."""
 
     def mute(self, seconds: float) -> None:
-        """A broker does not throttle itself."""
+        """Do nothing: a broker does not throttle itself."""
 
 
 class OwnContext(RequestContext):

@@ -21,7 +21,7 @@ from pylogd.wire.messages.push_telemetry import PushTelemetryRequest, PushTeleme
 
 @handles(PushTelemetryRequest, 0, 0)
 def push_telemetry(context: RequestContext, request: PushTelemetryRequest) -> Deferred[PushTelemetryResponse]:
-    """Take the metrics."""
+    """Store the metrics that a client pushes, and answer with an error code."""
     pushed = context.broker.telemetry.push(
         identity_of(context, request.client_instance_id), request.subscription_id, request.compression_type,
         bytes(request.metrics), request.terminating,

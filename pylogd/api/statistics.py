@@ -67,7 +67,7 @@ class RequestStatistics:
         self.response_sizes.setdefault(api_key, Histogram(SIZE_BOUNDS)).observe(size)
 
     def count_throttle(self, quota: str, seconds: float) -> None:
-        """Note that a quota has a client wait."""
+        """Count a request whose client has to wait for a quota."""
         self.throttled[quota] += 1
         self.throttled_seconds[quota] = self.throttled_seconds.get(quota, 0.0) + seconds
 

@@ -50,7 +50,7 @@ class AuditProcess:
         self._web = AuditWeb(reactor, listen, lambda: self.service.ledger, metrics.text)
 
     def describe(self) -> str:
-        """Return a line that says what is audited, and where to look."""
+        """Return the line that announces the start: the stages that are audited, and the URL of the pages."""
         topics = ", ".join(self._options.topics)
         where = "" if self._web is None else " and answers on http://{}:{}".format(*self._web.address)
         begin = datetime.fromtimestamp(self.service.ledger.options.from_ms / 1000, UTC).strftime(

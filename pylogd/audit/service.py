@@ -81,14 +81,14 @@ class Observer:
     """Is told what happens; the metrics are one."""
 
     def turned(self, changes: Sequence[Change], markers: Sequence[Marker]) -> None:
-        """Note that a turn ended without an error."""
+        """Called when a turn has ended without an error."""
 
     def failed(self) -> None:
-        """Note that a turn failed."""
+        """Called when a turn has failed; the next one tries again."""
 
 
 class AuditService:
-    """The service. `ledger` has the windows once it is started."""
+    """Judges windows in turns, and publishes the results. `ledger` has the windows once it is started."""
 
     def __init__(
         self, reactor: Any, options: AuditOptions, windows: LedgerOptions,

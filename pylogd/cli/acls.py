@@ -68,7 +68,7 @@ def _resources(patterns: Sequence[str], default: str) -> Callable[[Function], Fu
 
 
 def _entries(function: Function) -> Function:
-    """Add the options that say who may do what."""
+    """Add the options of an ACL: principal, host, operation, resource."""
     options = [
         click.option("--allow-principal", "allowed", multiple=True, metavar="TYPE:NAME",
                      help="Who is allowed, for example User:alice; 'User:*' is everybody. Repeatable."),

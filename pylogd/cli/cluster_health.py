@@ -22,7 +22,7 @@ _LOOK_SECONDS: Final = 0.5
 
 
 def _look(bootstrap: str) -> Facts:
-    """Ask a cluster. Raises PylogdError."""
+    """Ask a cluster for its state. Raises PylogdError."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
         topics = admin.list_topics(internal=True)

@@ -11,6 +11,7 @@ import click
 
 from pylogd.cli.common import bootstrap_option, check_endpoint, registry_settings
 from pylogd.cli.common import security as client_security
+from pylogd.cli.https_options import check_https, https_context, https_options
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, print_line
 
@@ -37,12 +38,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
               help="Append a JSON line for each change of a cluster: who, when, what.")  # fmt: skip
 @click.option("--users", type=_FILE, metavar="FILE",
               help="Require a user of this file, with a password ('pylogd users hash' makes its lines).")  # fmt: skip
-@click.option("--tls-certificate", type=_FILE, metavar="FILE",
-              help="Serve HTTPS with this certificate and its chain (PEM), read again when it changes.")  # fmt: skip
-@click.option("--tls-key", type=_FILE, metavar="FILE",
-              help="The certificate's key (PEM, not encrypted), if it is in another file.")  # fmt: skip
-@click.option("--tls-client-ca", type=_FILE, metavar="FILE",
-              help="Log in by certificate: browsers need one that these authorities signed (PEM).")  # fmt: skip
+@https_options("Log in by certificate: browsers need one that these authorities signed (PEM).")
 @click.option("--oidc", type=_FILE, metavar="FILE",
               help="Log in at an OpenID provider: issuer, client_id, client_secret, public_url (TOML).")  # fmt: skip
 @click.option("--host", "hosts", multiple=True, metavar="NAME",
@@ -75,7 +71,7 @@ def console(
     chosen = _configuration(bootstrap, config, registry)
     roles = _roles(chosen, options)
     output = begin_log(reactor, options["logfile"], options["log_format"])
-    login, tls, provider = _login(reactor, options, roles), _tls(reactor, options), _provider(options)
+    login, tls, provider = _login(reactor, options, roles), https_context(reactor, options), _provider(options)
     settings = ConsoleOptions(
         endpoint, options["interval"], options["allow_writes"], _is_secure(options), _hosts(listen, options),
         chosen.masking, options["action_log"],
@@ -87,7 +83,7 @@ def console(
 
 
 def _is_secure(options: Mapping[str, Any]) -> bool:
-    """Return whether browsers come by TLS, here or at a proxy."""
+    """Return whether browsers use HTTPS, up to here or up to a proxy in front."""
     return options["tls_certificate"] is not None or options["behind_tls_proxy"]
 
 
@@ -100,13 +96,12 @@ def _has_login(options: Mapping[str, Any]) -> bool:
 
 
 def _check_access(listen: str, options: Mapping[str, Any]) -> None:
-    """Refuse what would let strangers change clusters."""
+    """Raise UsageError for options that would let anybody change clusters; print a note if anybody can read them."""
     if options["allow_writes"] and not _has_login(options) and not _is_local(listen):
         raise click.UsageError(
             "--allow-writes at an address that others reach needs a login: --users, --tls-client-ca or --oidc"
         )
-    if options["tls_certificate"] is None and (options["tls_key"] or options["tls_client_ca"]):
-        raise click.UsageError("--tls-key and --tls-client-ca need --tls-certificate")
+    check_https(options)
     if not _has_login(options) and not _is_local(listen):
         note("whoever can connect to this address may read the clusters: set --users, --tls-client-ca or --oidc")
 
@@ -147,7 +142,7 @@ def _roles(chosen: Configuration, options: Mapping[str, Any]) -> Roles:
 
 
 def _login(reactor: Any, options: Mapping[str, Any], roles: Roles) -> Any:
-    """Return what finds out who somebody is, by the options."""
+    """Return the logins that the options allow: passwords, certificates, a provider."""
     from pylogd.console.login import Login
     from pylogd.security.sasl.passwords import UsersFile
 
@@ -160,21 +155,8 @@ def _login(reactor: Any, options: Mapping[str, Any], roles: Roles) -> Any:
     )  # fmt: skip
 
 
-def _tls(reactor: Any, options: Mapping[str, Any]) -> Any:
-    """Return what serves TLS by the options, None without."""
-    if options["tls_certificate"] is None:
-        return None
-    try:
-        from pylogd.schemas.tls import ReloadedTls, TlsFiles
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[tls]'") from error
-    paths = (options[name] for name in ("tls_certificate", "tls_key", "tls_client_ca"))
-    certificate, key, authorities = (None if path is None else str(path) for path in paths)
-    return ReloadedTls(reactor, TlsFiles(str(certificate), key, authorities))
-
-
 def _provider(options: Mapping[str, Any]) -> Any:
-    """Return the OpenID provider, None without."""
+    """Return the OpenID provider of --oidc; None without that option. Raises ClickException without the extra."""
     if options["oidc"] is None:
         return None
     try:

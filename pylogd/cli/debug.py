@@ -48,7 +48,7 @@ _SECRETS = re.compile(
 
 @click.group(cls=Commands)
 def debug() -> None:
-    """Collect what a bug report needs."""
+    """Collect what a bug report needs, in one archive."""
 
 
 @debug.command()
@@ -144,7 +144,7 @@ def _about(ctx: click.Context, bootstrap: str) -> dict[str, Any]:
 
 
 def _ask(collected: _Bundle, admin: Admin) -> None:
-    """Add what the cluster tells."""
+    """Ask the cluster for its brokers, topics, settings, groups and more, and add a file for each answer."""
     part = collected.part
     part("cluster.json", admin.describe_cluster)
     part("brokers.json", lambda: broker_summaries(
@@ -251,7 +251,7 @@ def _metrics(url: str) -> str:
 
 
 def _end_of(log: Path) -> str:
-    """Return the end of a log, without what looks like a secret."""
+    """Return the last `_MOST_LOG` bytes of a log from its first whole line on, with secrets hidden."""
     with log.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - _MOST_LOG))
@@ -262,5 +262,9 @@ def _end_of(log: Path) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Return text in which the values of passwords and the like are hidden."""
+    """Return the text with the values of secrets replaced by `REDACTED`.
+
+    A secret is recognized by its name in `name=value` or `name: value`: one with "password", "secret", "token",
+    "credential", "authorization" or "jaas" in it. Secrets without such a name stay.
+    """
     return _SECRETS.sub(lambda found: f"{found['name']}{found['sep']}{REDACTED}", text)

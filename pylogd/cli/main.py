@@ -139,7 +139,7 @@ def pylogd() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command and end the process with its exit status."""
+    """Run the command of `sys.argv`, and end the process with its exit status."""
     try:
         code = pylogd.main(arguments, prog_name="pylogd", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

@@ -11,6 +11,7 @@ import click
 
 from pylogd.cli.common import bootstrap_option, check_endpoint
 from pylogd.cli.common import security as client_security
+from pylogd.cli.https_options import https_context, https_options
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, print_line, secret
 
@@ -27,12 +28,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--compatibility", type=click.Choice(_LEVELS, case_sensitive=False), default="BACKWARD",
               show_default=True, metavar="LEVEL", help="Compatibility level of subjects without one of their own: "
               + ", ".join(_LEVELS) + ".")  # fmt: skip
-@click.option("--tls-certificate", type=_FILE, metavar="FILE",
-              help="Serve HTTPS with this certificate and its chain (PEM), read again when it changes.")  # fmt: skip
-@click.option("--tls-key", type=_FILE, metavar="FILE",
-              help="The certificate's key (PEM, not encrypted), if it is in another file.")  # fmt: skip
-@click.option("--tls-client-ca", type=_FILE, metavar="FILE",
-              help="Require certificates of clients, signed by one of these authorities (PEM).")  # fmt: skip
+@https_options("Require certificates of clients, signed by one of these authorities (PEM).")
 @click.option("--group-id", default="schema-registry", show_default=True, metavar="NAME",
               help="The group in which the registries that share the topic elect their leader.")  # fmt: skip
 @click.option("--advertise", metavar="HOST:PORT",
@@ -84,7 +80,7 @@ def schema_registry(
     reactor = process_reactor()
     endpoint = check_endpoint(reactor, listen)
     output = begin_log(reactor, access["logfile"], access["log_format"])
-    tls, authenticator = _tls(reactor, access), _authenticator(reactor, access)
+    tls, authenticator = https_context(reactor, access), _authenticator(reactor, access)
     service = SchemaRegistryService(
         reactor, bootstrap, endpoint, topic, Compatibility.named(compatibility), client_security(),
         authenticator=authenticator, tls=tls, forwarder=_forwarder(reactor, access), membership=_membership(access),
@@ -109,22 +105,8 @@ def _add_user(users: Path | None, name: str) -> None:
         raise click.BadParameter(str(error), param_hint="--add-user") from None
 
 
-def _tls(reactor: Any, access: Mapping[str, Any]) -> Any:
-    """Return what serves TLS by the options, None without."""
-    if access["tls_certificate"] is None:
-        if access["tls_key"] or access["tls_client_ca"]:
-            raise click.UsageError("--tls-key and --tls-client-ca need --tls-certificate")
-        return None
-    try:
-        from pylogd.schemas.tls import ReloadedTls, TlsFiles
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[tls]'") from error
-    files = TlsFiles(*(access[name] for name in ("tls_certificate", "tls_key", "tls_client_ca")))
-    return ReloadedTls(reactor, files)
-
-
 def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
-    """Return what sends changes to the leader, by the options."""
+    """Return the client that sends changes to the leading registry; with HTTPS it shows the own certificate."""
     from pylogd.schemas.forwarding import Forwarder
 
     if access["tls_certificate"] is None:
@@ -149,7 +131,7 @@ def _membership(access: Mapping[str, Any]) -> Any:
 
 
 def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
-    """Return what checks credentials, by the options."""
+    """Return the check of passwords (--users) and tokens (--jwks). Without both, every request is let in."""
     from pylogd.schemas.authentication import Authenticator, RegistryTokens
     from pylogd.security.sasl.conversation import MechanismUnavailable
     from pylogd.security.sasl.passwords import UsersFile

@@ -32,7 +32,7 @@ class StageSummary(NamedTuple):
 
 
 class AuditReader:
-    """Reads an audit service. Blocking."""
+    """Reads the HTTP API of an audit service. Its calls block: use a thread."""
 
     def __init__(self, url: str) -> None:
         """url: where the service answers, such as `http://localhost:8090/`."""

@@ -85,7 +85,7 @@ class WatchedCluster:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The cluster's name in the configuration, which is in the paths of its pages."""
         return self.options.name
 
     def seconds(self) -> float:
@@ -93,7 +93,7 @@ class WatchedCluster:
         return float(self._reactor.seconds())
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Return after so many seconds; the reactor goes on meanwhile."""
         await deferLater(self._reactor, seconds, lambda: None)
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class WatchedCluster:
         self.cluster.close()
 
     def _services(self) -> list[Repeated[Any]]:
-        """Return what is read of other services."""
+        """Return the readers of mirrors, audit and tables that are configured."""
         return [one for one in (self.mirrors, self.audit, self.tables) if one is not None]
 
 

@@ -18,7 +18,7 @@ _ALIVE_SECONDS: Final = 20.0
 
 
 class EventStreams:
-    """The open streams."""
+    """The open streams of server-sent events, one for each page that follows a cluster's samples."""
 
     def __init__(self, clock: Any) -> None:
         self._open: dict[Any, Callable[[], None]] = {}
@@ -26,11 +26,11 @@ class EventStreams:
         self._alive.clock = clock
 
     def start(self) -> None:
-        """Begin to keep streams alive."""
+        """Send a comment to all streams from time to time, so that no proxy closes them."""
         self._alive.start(_ALIVE_SECONDS, now=False).addErrback(lambda _: None)
 
     def stop(self) -> None:
-        """End all streams."""
+        """End all streams. Their browsers connect again after 5 s."""
         if self._alive.running:
             self._alive.stop()
         for request, forget in list(self._open.items()):

@@ -26,7 +26,7 @@ class _Lag(NamedTuple):
 
 
 class Figures:
-    """Reads the pages. last: the figures of each broker by its id."""
+    """Reads the brokers' metrics pages. last: the figures of each broker by its id, as of the last `read`."""
 
     def __init__(self, reactor: Any, urls: Sequence[str]) -> None:
         self._urls = urls
@@ -35,11 +35,11 @@ class Figures:
         self.last: dict[int, Mapping[str, float]] = {}
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads that read the pages, once reads that are under way have ended."""
         self._pool.stop()
 
     async def read(self) -> list[str]:
-        """Read all pages. Return what could not be read, for people."""
+        """Read the metrics pages of all brokers. Return a line for each that could not be read, with the reason."""
         problems = []
         found: dict[int, Mapping[str, float]] = {}
         for url in self._urls:

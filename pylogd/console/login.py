@@ -57,18 +57,18 @@ class Login:
         return self._users is not None
 
     def role_of(self, identity: Identity | None) -> Role:
-        """Return the role of somebody; identity: None for whoever has not logged in."""
+        """Return the role of a user. identity: None for a browser without a login."""
         if identity is None:
             return Role.NONE if self.needed else Role.ADMIN
         return self._roles.of(identity)
 
     async def start(self) -> None:
-        """Read the users. Raises MechanismUnavailable."""
+        """Read the file of users. Raises MechanismUnavailable if it can't be read."""
         if self._users is not None:
             await self._pool.defer(self._users.read)
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads that check passwords."""
         self._pool.stop()
 
     def by_certificate(self, request: Any) -> Identity | None:

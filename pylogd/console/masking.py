@@ -22,7 +22,7 @@ class MaskingRule(NamedTuple):
 
 
 class Masking:
-    """All rules."""
+    """The masking rules of a configuration: which fields of which topics are shown as stars."""
 
     def __init__(self, rules: Sequence[MaskingRule] = ()) -> None:
         self._rules = tuple(rules)

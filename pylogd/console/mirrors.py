@@ -84,7 +84,7 @@ class _Metric(NamedTuple):
 
 
 class MirrorReader:
-    """Reads the processes of a cluster's mirrors. Blocking."""
+    """Reads the metrics pages of a cluster's mirror processes. Its calls block: use a thread."""
 
     def __init__(
         self, urls: Sequence[str], now_ms: Callable[[], int], seconds: Callable[[], float] = time.monotonic
@@ -97,7 +97,7 @@ class MirrorReader:
         self._lags: dict[str, deque[tuple[int, float]]] = {}
 
     def read(self) -> Mirrors:
-        """Return what all processes tell now."""
+        """Ask all processes of the mirrors once. Return their routes, added up by name."""
         routes: dict[str, Route] = {}
         processes = []
         for url in self._urls:

@@ -149,20 +149,20 @@ class OpenIdLogin:
     """The pages of a login at a provider."""
 
     def __init__(self, reactor: Any, provider: Provider, log_in: Callable[[PageRequest, Identity], Answer]) -> None:
-        """log_in: opens a session for a user."""
+        """log_in: called after a successful login with the user's name; opens the session."""
         self._provider = provider
         self._log_in = log_in
         self._pool = ThreadPool(reactor, _THREADS, "console-oidc")
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/login/oidc", self.begin, public=True),
             route("GET", _CALLBACK, self.end, public=True),
         ]
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads that wait for the provider."""
         self._pool.stop()
 
     async def begin(self, asked: PageRequest) -> Answer:

@@ -42,7 +42,7 @@ class Message(NamedTuple):
     headers: tuple[tuple[str, str], ...]
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the message as a JSON object, as the export has it."""
         return {
             "partition": self.partition, "offset": self.offset, "timestamp": self.timestamp, "key": self.key.value,
             "value": self.value.value, "headers": [list(one) for one in self.headers],
@@ -121,7 +121,7 @@ class Messages:
         self._pool = ThreadPool(reactor, 2, "console-decoding")
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads that decode messages."""
         self._pool.stop()
 
     async def read(self, cluster: Cluster, decoder: Decoder, wanted: Wanted, partitions: int) -> Found:

@@ -43,12 +43,12 @@ class Repeated(Generic[T]):
         self.problem = ""
 
     def start(self) -> None:
-        """Read now, and go on."""
+        """Read once now, and again `interval` seconds after each read has ended, until `stop`."""
         self._timer = None
         self._pool.defer(self._read).addCallbacks(self._took, self._failed).addBoth(self._again)
 
     def stop(self) -> None:
-        """End reading, once a read that is under way has ended."""
+        """Read no more. The result of a read that is under way is still kept."""
         self._stopped = True
         if self._timer is not None and self._timer.active():
             self._timer.cancel()

@@ -40,7 +40,7 @@ class TopicState:
         return len(self.leaders)
 
     def add(self, leader: int, replicas: Nodes, isr: Nodes) -> None:
-        """Add the next partition."""
+        """Append the next partition; their ids must come in order from 0."""
         self.leaders.append(leader)
         self.replicas.append(replicas)
         self.isr.append(isr)

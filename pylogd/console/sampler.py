@@ -76,7 +76,7 @@ class ClusterSampler:
         self._times: deque[int] = deque(maxlen=POINTS)
 
     def start(self) -> None:
-        """Take a sample, and go on."""
+        """Take a sample now, and the next ones at the interval, until `stop`."""
         self._timer = None
         begun = self._clock.seconds()
         running = self._running = Deferred.fromCoroutine(self.sample())
@@ -91,7 +91,7 @@ class ClusterSampler:
             listener()
 
     def stop(self) -> None:
-        """End sampling."""
+        """Take no further samples."""
         if self._running is not None:
             self._running.cancel()
         if self._timer is not None and self._timer.active():
@@ -114,7 +114,7 @@ class ClusterSampler:
         self.last = replace(self.last, error=failure.getErrorMessage() or "the cluster does not answer")
 
     async def sample(self) -> None:
-        """Take a sample. Raises PylogdError if no broker answers."""
+        """Take one sample, and return once it is in `last`. Raises PylogdError if no broker answers."""
         begun = self._clock.seconds()
         before, sample = self.last, Sample(number=self.last.number + 1)
         gaps = Gaps()

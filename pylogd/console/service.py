@@ -91,7 +91,7 @@ class ConsoleService:
         self.address = ("", 0)
 
     def describe(self) -> str:
-        """Return a line that says where the console answers."""
+        """Return the line that announces the start, with the URL of the console. Call it once the port is open."""
         scheme = "https" if self._tls is not None else "http"
         host, port = self.address
         return f"pylogd console answers on {scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -117,7 +117,7 @@ class ConsoleService:
             cluster.start()
 
     def resource(self) -> ConsoleResource:
-        """Return the root of the pages."""
+        """Return the HTTP resource that answers all paths."""
         options = self._options
         view = View(
             self.clusters, static_files.load(), allow_writes=options.allow_writes, login_needed=self._login.needed

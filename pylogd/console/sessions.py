@@ -36,7 +36,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions, by id."""
+    """The sessions of all browsers by id; the least recently used are dropped when there are too many."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         """seconds: a monotonic clock."""
@@ -65,5 +65,5 @@ class Sessions:
         return session_id, session
 
     def close(self, session_id: str) -> None:
-        """End a session."""
+        """Forget a session, as at a logout. An unknown id is ignored."""
         self._known.pop(session_id, None)

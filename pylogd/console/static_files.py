@@ -19,7 +19,7 @@ class StaticFile(NamedTuple):
 
 
 def load() -> Mapping[str, StaticFile]:
-    """Return the files by name. Reads the disk."""
+    """Read the packaged scripts and styles from the disk. Return their contents by file name."""
     found = {}
     for each in sorted(files("pylogd.console").joinpath("static").iterdir(), key=lambda one: one.name):
         kind = next((kind for suffix, kind in _KINDS.items() if each.name.endswith(suffix)), None)

@@ -46,7 +46,7 @@ def _snapshot(one: Committed) -> Snapshot:
 
 
 def main() -> None:
-    """Read the tables that standard input names."""
+    """Read the tables that standard input names, and write each as a line of JSON to standard output."""
     asked = json.load(sys.stdin)
     json.dump({name: as_document(read(name, *options)) for name, options in asked.items()}, sys.stdout)
 

@@ -32,7 +32,7 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class Tails:
-    """The open tails."""
+    """The open tails: browsers that follow a topic's new messages."""
 
     def __init__(self, reactor: Any, messages: Messages) -> None:
         self._reactor = reactor
@@ -51,14 +51,14 @@ class Tails:
         tail.start(cluster, wanted, places, render).addBoth(lambda _: self._open.discard(tail))
 
     def stop(self) -> None:
-        """End all tails."""
+        """End all tails, and close their consumers."""
         for tail in list(self._open):
             tail.stop()
 
 
 @implementer(IPushProducer)
 class _Tail:
-    """One tail; the producer of its connection."""
+    """One tail: a consumer, and the push producer of the browser's connection."""
 
     def __init__(self, reactor: Any, messages: Messages, request: Any) -> None:
         self._reactor = reactor
@@ -68,7 +68,7 @@ class _Tail:
         self._resumed: Deferred[None] | None = None
 
     def start(self, *arguments: Any) -> Deferred[None]:
-        """Begin; fires when it has ended."""
+        """Send messages until the time is up or the browser leaves. The Deferred fires when the tail has ended."""
         request = self._request
         request.setHeader(b"Content-Type", b"text/event-stream")
         request.setHeader(b"Cache-Control", b"no-store")
@@ -80,7 +80,7 @@ class _Tail:
         return work.addErrback(self._failed).addBoth(lambda _: self._end())
 
     def stop(self) -> None:
-        """End it."""
+        """End the tail, and close its consumer. Has no effect before `start`."""
         if self._work is not None:
             self._work.cancel()
 
@@ -125,16 +125,16 @@ class _Tail:
             await consumer.close()
 
     def pauseProducing(self) -> None:
-        """Wait: the browser does not take what was sent."""
+        """Poll no more records until `resumeProducing`: the browser does not take what was sent."""
         if self._resumed is None:
             self._resumed = Deferred()
 
     def resumeProducing(self) -> None:
-        """Go on."""
+        """Poll again: the browser has taken what was sent."""
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
             resumed.callback(None)
 
     def stopProducing(self) -> None:
-        """End: the browser has left."""
+        """End the tail: the browser has closed its connection."""
         self.stop()

@@ -94,11 +94,11 @@ class ConsoleResource(Resource):
         self.hosts = hosts
 
     def add(self, routes: Iterable[Route]) -> None:
-        """Add what answers paths."""
+        """Add routes. Of several that match a path, the first one answers."""
         self._routes += routes
 
     def render(self, request: Request) -> int:
-        """Answer a request, now or later."""
+        """Begin to answer a request. Return NOT_DONE_YET: the answer is sent when the handler's coroutine ends."""
         work = Deferred.fromCoroutine(self._answer(request))
         gone: Deferred[Any] = request.notifyFinish()
         gone.addErrback(lambda _: work.cancel())  # the browser has left

@@ -488,7 +488,7 @@ class Segment:
         self.drop_cached()
 
     def drop_cached(self) -> None:
-        """Have the block cache hold nothing of this segment."""
+        """Drop the segment's blocks from the block cache."""
         if self.cached is not None:
             self.cached = self.cached.drop()
 

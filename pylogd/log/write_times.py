@@ -12,7 +12,7 @@ class WriteTimes:
     """Measures the next write after each call of `sample`. seconds: of the writes, in whatever thread they were."""
 
     def __init__(self, fs: FileSystem, clock: Callable[[], float]) -> None:
-        """clock: monotonic, in seconds."""
+        """clock: returns monotonic seconds."""
         self._fs = fs
         self._clock = clock
         self.seconds = Histogram()

@@ -166,7 +166,10 @@ class BrokerConfigs:
                 usable.update(self._settings.check_dynamic({name: value}))
             except ConfigError as error:
                 # Another release, or an operator, wrote it. The broker has to start all the same.
-                log.warn("Ignoring a setting in {path}: {error}", path=path, error=str(error))
+                log.warn(
+                    "Not using {name} in {path}: {error}. Set it again, or delete it",
+                    name=name, path=path, error=str(error),
+                )  # fmt: skip
         return usable
 
     async def _write(

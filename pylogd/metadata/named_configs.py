@@ -123,5 +123,8 @@ class NamedConfigs:
                 setting.parse(value)
                 return True
         except ConfigError as error:
-            log.warn("Ignoring a setting in {path}: {error}", path=path, error=str(error))
+            log.warn(
+                "Not using {name} in {path}: {error}. Set it again, or delete it",
+                name=name, path=path, error=str(error),
+            )  # fmt: skip
         return False

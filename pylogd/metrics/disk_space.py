@@ -50,7 +50,7 @@ class DiskSpace:
         self._timer = self._clock.callLater(SECONDS, self.start)
 
     def stop(self) -> None:
-        """Stop the timer."""
+        """Take no further samples. The last figures stay."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 

@@ -101,14 +101,14 @@ class GroupLagSampler:
         self._timer = self._clock.callLater(self._seconds, self.start)
 
     def stop(self) -> None:
-        """Stop the timer."""
+        """Take no further samples. The last figures stay."""
         if self._running is not None:
             self._running.cancel()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
     async def sample(self) -> None:
-        """Take a sample."""
+        """Take one sample: read committed and end offsets, and update the lag of each group."""
         _, groups = self._groups.groups()
         states: Counter[tuple[str, str]] = Counter()
         wanted: set[Key] = set()

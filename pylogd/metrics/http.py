@@ -58,7 +58,7 @@ class Page(Resource):
         self._answer = answer
 
     def render(self, request: Request) -> int:
-        """Answer now, or when the function's Deferred fires."""
+        """Answer with what the function returns, at once or when its Deferred fires."""
         if request.method not in _METHODS:
             _send(Reply(b"read-only\n", status=405), request)
             return NOT_DONE_YET
@@ -161,7 +161,7 @@ class HttpServer:
         self.address = (getattr(bound, "host", ""), getattr(bound, "port", 0))
 
     async def stop(self) -> None:
-        """Close the port."""
+        """Close the port. The Deferred fires once it is closed."""
         port, self._port = self._port, None
         if port is not None:
             stopped: Any = port.stopListening()

@@ -24,11 +24,11 @@ class ReactorLag:
         self.lag = Histogram()
 
     def start(self) -> None:
-        """Start the timer."""
+        """Measure from now on: each tick of the timer adds its delay to `lag`."""
         self._call = self._clock.callLater(SECONDS, self._fired, self._clock.seconds() + SECONDS)
 
     def stop(self) -> None:
-        """Stop the timer."""
+        """Measure no more. `lag` keeps what it has."""
         if self._call is not None and self._call.active():
             self._call.cancel()
 

@@ -40,7 +40,7 @@ class SessionWatch:
         self.connected = state is SessionState.CONNECTED
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Watch the session no more."""
         self._forget()
 
 
@@ -99,7 +99,7 @@ class Samplers:
         return chain(self.survey.walk(), self.cluster.walk(), self.clients.walk())
 
     def stop(self) -> None:
-        """Stop the timers."""
+        """Stop the timers of all samplers. Sampled figures keep their last values."""
         self.groups.stop()
         self.reactor.stop()
         self.space.stop()

@@ -84,7 +84,7 @@ class MetricsService:
             samplers.stop()
 
     async def stop(self) -> None:
-        """Close the port."""
+        """Close the port. The Deferred fires once it is closed."""
         await self._http.stop()
 
     def not_ready(self) -> list[str]:

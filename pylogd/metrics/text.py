@@ -50,13 +50,13 @@ class Writer:
         self._end = _END if "openmetrics" in self.kind else b""
 
     def add(self, metric: Metric) -> None:
-        """Add a metric, or more samples of the last one."""
+        """Append a metric's samples. Consecutive calls for one metric share its HELP and TYPE lines."""
         text = self._encode(_One(metric)).removesuffix(_END)
         self._parts.append(_without_head(text) if metric.name == self._last else text)
         self._last = metric.name
 
     def end(self) -> bytes:
-        """Return the whole text."""
+        """Return the page as bytes; OpenMetrics ends with its EOF line."""
         return b"".join(self._parts) + self._end
 
 

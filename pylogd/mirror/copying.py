@@ -157,7 +157,7 @@ class Copier:
             await self._sleeper.sleep(self._backoff.next())
 
     def stop(self) -> None:
-        """Commit what was appended, and end."""
+        """Commit what was appended, and end. The Deferred fires once that is done."""
         self.stopped = True
         self._wanted = set()
         self._note_change()
@@ -266,7 +266,10 @@ class Copier:
             feed.waiting.append((copy, None, end, feed.reader.epoch(partition)))
 
     def _append(self, feed: RouteFeed, target: Target, now: float) -> bool:
-        """Append the waiting batches of a route. Return False if the target's buffers are full."""
+        """Append the batches of a route that wait in `feed` to the target, in order, until its buffers are full.
+
+        Return whether all were appended. A batch that the target can't take sets its partition aside.
+        """
         waiting, size, records = feed.waiting, 0, 0
         full = False
         while waiting:
@@ -369,7 +372,7 @@ class Copier:
                 del self._feeds[copy.path.route]
 
     def _forget_all(self) -> None:
-        """Forget everything that is not committed."""
+        """Forget all positions that are not committed: partitions start again at their checkpoints."""
         self._tasks.stop()
         for feed in self._feeds.values():
             feed.reader.close()
@@ -399,7 +402,7 @@ class Copier:
                     self._tasks.start(self._start(route, some, target))
 
     async def _start(self, route: CopiedRoute, paths: list[PartitionRoute], target: Target) -> None:
-        """Look up where partitions start, and start reading them."""
+        """Look up the checkpoints of partitions, and start to read each behind its checkpoint."""
         try:
             checkpoints = await target.checkpoints()
             state = await route.look_up([path.source for path in paths])

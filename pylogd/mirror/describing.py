@@ -51,7 +51,7 @@ class RouteView:
     """One route, as the clusters at its ends show it. Call `close` after use."""
 
     def __init__(self, settings: MirrorSettings, route: RouteSettings, reactor: Any) -> None:
-        """Nothing is connected yet."""
+        """Make the parts; nothing is connected before it is used."""
         self._route = route
         self._settings, self._reactor = settings, reactor
         self._source = self._connect(route.source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class LagMark:
-    """See the module. Times in seconds of one clock."""
+    """How long the oldest record that is not copied has waited. Times are in seconds of one clock."""
 
     __slots__ = ("_caught_up_at", "_mark", "_mark_at")
 

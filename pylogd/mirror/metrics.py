@@ -29,7 +29,7 @@ _TOTALS: Final = (
 
 
 class Mirroring(Protocol):
-    """What the metrics are of: `service.MirrorService`."""
+    """The part of `service.MirrorService` that metrics are made from."""
 
     file_error: str
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MirrorProcess:
-    """Starts and stops both in order."""
+    """A mirror and the HTTP server of its metrics. The server starts first and stops last."""
 
     def __init__(
         self, reactor: Any, path: str | Path, *, works: bool = True, controls: bool = True, listen: str | None = None
@@ -40,7 +40,7 @@ class MirrorProcess:
             self._web = HttpServer(reactor, listen, pages)
 
     def describe(self) -> str:
-        """Return a line that says what runs, and where its metrics are."""
+        """Return the line that announces the start: the mirror, its routes, and the URL of its metrics."""
         where = "" if self._web is None else ", its metrics are at http://{}:{}/metrics".format(*self._web.address)
         count = self.service.routes
         return f"pylogd mirror {self.service.name} runs {count} {'route' if count == 1 else 'routes'}{where}"

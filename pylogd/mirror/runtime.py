@@ -33,7 +33,7 @@ class RouteRuntime:
     """A route in this process: see `copying.CopiedRoute`."""
 
     def __init__(self, settings: MirrorSettings, route: RouteSettings, reactor: Any) -> None:
-        """Nothing is connected yet."""
+        """Make the parts; nothing is connected before it is used."""
         self.route = route
         self.name = route.name
         self.start: StartAt = route.start
@@ -68,7 +68,7 @@ class Runtime:
     """All of a mirror in this process. `throttle` is the worker's."""
 
     def __init__(self, settings: MirrorSettings, reactor: Any) -> None:
-        """Nothing is connected yet."""
+        """Make the parts; nothing is connected before it is used."""
         self.settings = settings
         self.throttle = Throttle(settings.worker_bytes_per_second)
         self._reactor = reactor

@@ -158,7 +158,7 @@ class SourceReader:
     # What the driver calls
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due at `now`. Return the requests to send."""
+        """Do what is due at `now` (seconds of the loop's clock). Return the requests to send."""
         return self._core.turn(now)
 
     def next_time(self, now: float) -> float | None:

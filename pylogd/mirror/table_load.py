@@ -97,7 +97,7 @@ class TableLoader:
         self._table = table
 
     def position(self) -> Position:
-        """Read the position of the table, and return it."""
+        """Read from the table up to which offset each partition is in it. Return these offsets."""
         self.table.refresh()
         return self.table.position
 
@@ -173,7 +173,7 @@ class TableLoader:
         self.table.commit(self._expected(loading), loading, added, quarantined, at_ms=at_ms)
 
     def abort(self) -> None:
-        """Drop what was written since the last commit."""
+        """Delete the files that were written since the last commit."""
         load, self._open = self._open, None
         _abort(load)
 

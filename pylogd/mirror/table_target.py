@@ -64,7 +64,7 @@ class TableView:
     """The checkpoints of a table, for programs that only read them."""
 
     def __init__(self, open_table: Callable[[], Table], reactor: Any) -> None:
-        """open_table: called in a thread."""
+        """open_table: returns the table, which may block; it is called in a thread."""
         self._open = open_table
         self._threads = ThreadPool(reactor, 1, "mirror-view")
         self.checkpoints: Mapping[SourcePartition, Checkpoint] = {}
@@ -74,7 +74,7 @@ class TableView:
         self.checkpoints = TableCheckpoints(await _called(self._threads, lambda: self._open().position))
 
     async def close(self) -> None:
-        """End the thread."""
+        """End the thread that reads the table."""
         self._threads.stop()
 
 

@@ -41,7 +41,7 @@ class RouteTopics:
     """The topics of one route. `refused` has those that are not copied, each with the reason."""
 
     def __init__(self, route: RouteSettings, source: ClusterTopics, target: ClusterTopics, map_days: int) -> None:
-        """Nothing is known yet."""
+        """Begin without topics: `refresh` finds them."""
         self.route = route
         self.refused: dict[str, str] = {}
         self._told: dict[str, str] = {}  # the refusals that were logged

@@ -59,7 +59,7 @@ class LogFile:
         return open(self._path, "a", encoding="utf-8", errors="backslashreplace")
 
     def write(self, text: str) -> None:
-        """Append text."""
+        """Append text, as twisted.logger's file observers do."""
         self._file.write(text)
 
     def flush(self) -> None:
@@ -109,7 +109,7 @@ class LogOutput:
         self.process = ""
 
     def begin(self) -> None:
-        """Write log events from now on."""
+        """Begin to write log events, to the file or to standard error."""
         log_to(self._stream, self.style, self.process)
 
     def logger(self, namespace: str) -> Logger:

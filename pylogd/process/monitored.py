@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MonitoredBroker:
-    """Starts and stops both in order."""
+    """A broker and the HTTP server of its metrics and health. The server starts first and stops last."""
 
     def __init__(self, broker: Broker, reactor: Any) -> None:
         self._broker = broker
@@ -24,7 +24,7 @@ class MonitoredBroker:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where metrics are served; None if nowhere."""
+        """The URL of the metrics page; None without `metrics.listener`."""
         return None if self._metrics is None else self._metrics.url
 
     def start(self) -> Deferred[None]:

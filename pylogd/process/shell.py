@@ -32,13 +32,13 @@ EXPECTED = (PylogdError, OSError, CannotListenError)
 
 
 class Service(Protocol):
-    """What a process runs."""
+    """What a process runs: it is started once, and stopped on a signal."""
 
     def start(self) -> Deferred[None]:
         """Fire once it serves. Fail, with everything undone, if it can't; with CancelledError if `stop` came first."""
 
     def stop(self) -> Deferred[None]:
-        """Fire once it has ended."""
+        """Stop the service. The Deferred fires once it has ended."""
 
 
 def process_reactor() -> Any:

@@ -131,7 +131,7 @@ class _CountedChannel(DeadlineChannel):
         super().connectionMade()  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Count it no more."""
+        """Remove the connection from the count."""
         if self._counted:
             self._counted = False
             self.factory.connections -= 1
@@ -159,7 +159,7 @@ class _Refusal(Protocol):
         transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Count it no more."""
+        """Remove the connection from the count."""
         self._site.refused -= 1
         if self._closing.active():
             self._closing.cancel()

@@ -140,7 +140,7 @@ class BehindLatest:
 
     @property
     def text(self) -> str:
-        """Return the numbers for the log."""
+        """Return the lag as one line for the log."""
         return f"min {self.least}, avg {self.mean:.1f}, max {self.greatest}"
 
 

@@ -127,7 +127,7 @@ class Instances:
             self._known[instance].error = code
 
     def sweep(self, now: float) -> None:
-        """Forget those that have been silent for long."""
+        """Forget the clients that have not pushed for `kept` seconds."""
         for key in [key for key, one in self._known.items() if now - one.heard > one.kept]:
             self._drop(key)
 

@@ -50,7 +50,7 @@ class Telemetry:
 
     @property
     def max_bytes(self) -> int:
-        """Most bytes of a push."""
+        """How many bytes a push may have, compressed and decompressed: larger ones are refused."""
         return self._settings.integer("telemetry.max.bytes")
 
     def ask(self, client: ClientIdentity) -> Instance:

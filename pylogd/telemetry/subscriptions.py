@@ -25,7 +25,7 @@ class ClientIdentity(NamedTuple):
     port: int
 
     def attributes(self) -> Mapping[str, str]:
-        """Return the attributes of `match`."""
+        """Return what `match` expressions of subscriptions are compared with, for one client."""
         name, version = self.software
         return {
             "client_instance_id": str(UUID(bytes=self.instance)),

@@ -73,7 +73,7 @@ def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> t
 
 
 def _warn(location: str, subject: str, found: ColumnsPlan) -> None:
-    """Log once in this process which versions a table can't follow."""
+    """Log a warning, once in this process, with the schema versions whose changes the table can't follow."""
     for version, why in found.conflicts.items():
         if (location, subject, version) not in _warned:
             _warned.add((location, subject, version))

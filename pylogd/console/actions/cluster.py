@@ -41,7 +41,7 @@ class OnCluster:
         return self.heading
 
     def back(self, asked: PageRequest) -> str:
-        """Return where to go afterwards."""
+        """Return the path, below the cluster's, of the page that the outcome links to."""
         return self.after
 
 
@@ -117,12 +117,12 @@ class Throttle(OnCluster):
 
 
 class CancelMoves(OnCluster):
-    """Cancel all moves."""
+    """Cancel all reassignments, and remove their throttle."""
 
     path, name, heading, after = "/cancel-moves", "cancel moves", "Cancel all moves", "/reassignments"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
-        """Return the form, which is empty."""
+        """Return no fields: the form has only a button."""
         return []
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:

@@ -14,7 +14,7 @@ from pylogd.console.reading import Messages
 
 
 def actions(messages: Messages, masking: Masking) -> list[Action]:
-    """Return one of each."""
+    """Return an instance of every action, for `ActionPages`."""
     return [
         CreateTopic(), AddPartitions(), ChangeSettings(), DeleteTopic(), Produce(), Replay(messages, masking),
         ResetOffsets(), DeleteGroup(), MoveReplicas(), Throttle(), CancelMoves(), SetQuota(), SetUser(), RemoveUser(),

@@ -21,16 +21,16 @@ log = Logger()
 
 
 class ActionLog:
-    """The log of one console."""
+    """Appends a JSON line for each step of an action to a file, in a thread."""
 
     def __init__(self, reactor: Any, path: Path | None, now_ms: Callable[[], int]) -> None:
-        """path: of the file, None for none."""
+        """path: the file; None to write no file. The log of the process has each action in any case."""
         self._path = path
         self._now_ms = now_ms
         self._pool = ThreadPool(reactor, 1, "console-action-log")
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread that writes, after the lines that it was given."""
         self._pool.stop()
 
     async def write(self, asked: PageRequest, action: str, command: str, outcome: str) -> None:

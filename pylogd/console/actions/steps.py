@@ -78,20 +78,20 @@ class Action(Protocol):
         ...
 
     def back(self, asked: PageRequest) -> str:
-        """Return where to go afterwards, below the cluster's path."""
+        """Return the path, below the cluster's, of the page that the outcome links to."""
         ...
 
 
 @dataclass
 class ActionPages:
-    """The pages of actions."""
+    """The pages of all actions: form, plan and outcome. log: where each action is written before and after it."""
 
     view: View
     log: ActionLog
     actions: Sequence[Action] = field(default_factory=list)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return two routes for each action: GET shows its form; POST shows the plan, or carries it out."""
         found = []
         for action in self.actions:
             where = "/c/{cluster}" + action.path

@@ -27,7 +27,7 @@ class Access:
         self._log_out = log_out
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/static/{name}", self.static, public=True),
             route("GET", "/login", self.form, public=True),

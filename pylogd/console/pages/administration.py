@@ -47,11 +47,11 @@ class Administration:
         self._pool = ThreadPool(reactor, 2, "console-registry")
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads that read the schema registry."""
         self._pool.stop()
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/c/{cluster}/admin", self.index),
             route("GET", "/c/{cluster}/reassignments", self.reassignments),

@@ -15,7 +15,7 @@ class Brokers:
         self._view = view
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/c/{cluster}/brokers", self.brokers),
             route("GET", "/c/{cluster}/brokers/{node}", self.broker),

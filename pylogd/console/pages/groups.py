@@ -53,7 +53,7 @@ class Groups:
         self._view = view
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/c/{cluster}/groups", self.groups),
             route("GET", "/c/{cluster}/groups/{group}", self.group),

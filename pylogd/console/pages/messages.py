@@ -27,7 +27,7 @@ class MessagePages:
         self._tails = tails
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         where = "/c/{cluster}/topics/{topic}/messages"
         return [
             route("GET", where, self.messages),

@@ -22,7 +22,7 @@ class Overview:
         self._events = events
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/", self.home),
             route("GET", "/c/{cluster}", self.overview),

@@ -45,13 +45,13 @@ class TableRow(NamedTuple):
 
 
 class ServicePages:
-    """The pages of mirrors, of the audit, and of tables."""
+    """The pages of mirrors, the audit and tables, from what was read last: a page view asks no service."""
 
     def __init__(self, view: View) -> None:
         self._view = view
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/c/{cluster}/mirrors", self.mirrors),
             route("GET", "/c/{cluster}/mirrors/{route}", self.mirror_route),

@@ -78,7 +78,7 @@ class Topics:
         self._view = view
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
+        """Return the routes of these pages: method, path, handler and the lowest role."""
         return [
             route("GET", "/c/{cluster}/topics", self.topics),
             route("GET", "/c/{cluster}/topics/{topic}", self.topic),

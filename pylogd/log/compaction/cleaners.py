@@ -71,7 +71,7 @@ class Cleaners:
         return 0 if cleaner is None else cleaner.working
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads of all cleaners."""
         for cleaner in self._cleaners.values():
             cleaner.start()
 
