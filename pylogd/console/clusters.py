@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from twisted.internet.task import deferLater
 
@@ -17,9 +17,12 @@ from pylogd.console.repeated import Repeated
 from pylogd.console.sampler import ClusterSampler
 from pylogd.console.tables import TableOptions, TableReader, TableState
 from pylogd.errors import PylogdError
+from pylogd.threads import ThreadPool
 
 if TYPE_CHECKING:
     from pylogd.console.audits import Audited
+
+T = TypeVar("T")
 
 _RETRY_SECONDS: Final = 8.0
 _REQUEST_SECONDS: Final = 15.0
@@ -81,6 +84,7 @@ class WatchedCluster:
         if options.tables:
             self._table_reader = TableReader(options.tables)
             self.tables = Repeated(reactor, "console-tables", self._table_reader.read, now_ms, slowly)
+        self._pool = ThreadPool(reactor, 1, "console-plans")
         self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, self._figures)
 
     @property
@@ -95,6 +99,11 @@ class WatchedCluster:
     async def pause(self, seconds: float) -> None:
         """Return after so many seconds; the reactor goes on meanwhile."""
         await deferLater(self._reactor, seconds, lambda: None)
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns that works for long. It must not change what the reactor's thread reads."""
+        found: T = await self._pool.defer(function, *arguments)
+        return found
 
     def start(self) -> None:
         """Begin to sample, and to read the services."""
@@ -111,6 +120,7 @@ class WatchedCluster:
         self.sampler.stop()
         if self._figures is not None:
             self._figures.stop()
+        self._pool.stop()
         self.cluster.close()
 
     def _services(self) -> list[Repeated[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pylogd.client.core.admin.maintenance import CORDONED, EVERY_DIRECTORY, leads_again, led_by_others
 from pylogd.client.core.admin.replica_plan import Placement
@@ -41,7 +41,7 @@ class Maintenance:
         return path("brokers", asked.parts["node"])
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
-        """Return the form."""
+        """Return a field to choose between begin and end. Raises Refused if the broker is not live."""
         node = _node(cluster, asked)
         cordoned = any(one.cordoned for one in cluster.sampler.last.brokers[node].directories)
         hint = "begin: it leads nothing and gets no new replicas, then it can be restarted; end: it leads again"
@@ -52,34 +52,48 @@ class Maintenance:
         node, do = _node(cluster, asked), asked.form.get("do", "")
         if do not in (_BEGIN, _END):
             raise Refused(422, "Choose to begin or to end the maintenance.")
-        sample = cluster.sampler.last
-        current = {
-            TopicPartition(name, index): replicas
-            for name, topic in sample.topics.items()
-            for index, replicas in enumerate(topic.replicas)
-        }
-        targets = (led_by_others if do == _BEGIN else leads_again)(current, node)
+        change = await cluster.in_thread(_change, cluster.sampler.last, node, do)
         cordon = {CORDONED: EVERY_DIRECTORY if do == _BEGIN else ""}
         await cluster.admin.alter_configs("broker", str(node), cordon, validate_only=True)
 
         async def run() -> str:
             await cluster.admin.alter_configs("broker", str(node), cordon)
-            await _reorder(cluster, targets)
-            failed = await _elect(cluster, {*targets, *_leads(sample, node)} if do == _BEGIN else targets)
+            await _reorder(cluster, change.targets)
+            failed = await _elect(cluster, change.elected)
             if do == _END:
-                return f"Broker {node} may get new replicas, and leads {len(targets)} more partitions."
+                return f"Broker {node} may get new replicas, and leads {len(change.targets)} more partitions."
             if failed:
                 raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _still(node, failed))
             return f"Broker {node} gets no new replicas, and others lead what it led: it can be restarted."
 
         rows = [(f"broker {node}: new replicas", "as they come", "none" if do == _BEGIN else "as they come")]
-        rows += [
-            (str(place), f"{_leader(sample, place)} leads", f"{nodes[0]} leads")
-            for place, nodes in sorted(targets.items())
-        ]  # fmt: skip
         line = command(cluster, "brokers", "maintenance", "enable" if do == _BEGIN else "disable", node)
-        warning = _warning(sample, node) if do == _BEGIN else ""
-        return Plan(line, run, ("What", "Now", "Then"), rows, warning)
+        return Plan(line, run, ("What", "Now", "Then"), rows + change.rows, change.warning)
+
+
+class _Change(NamedTuple):
+    """What a maintenance changes. targets: replicas in their new order. elected: partitions that get another leader."""
+
+    targets: Placement
+    elected: Collection[TopicPartition]
+    rows: list[tuple[str, str, str]]
+    warning: str
+
+
+def _change(sample: Sample, node: int, do: str) -> _Change:
+    """Return what changes, by a sample, which stays as it is. Takes seconds with 200,000 partitions: use a thread."""
+    current = {
+        TopicPartition(name, index): replicas
+        for name, topic in sample.topics.items()
+        for index, replicas in enumerate(topic.replicas)
+    }
+    targets = (led_by_others if do == _BEGIN else leads_again)(current, node)
+    rows = [
+        (str(place), f"{_leader(sample, place)} leads", f"{nodes[0]} leads") for place, nodes in sorted(targets.items())
+    ]
+    if do == _END:
+        return _Change(targets, targets, rows, "")
+    return _Change(targets, {*targets, *_leads(sample, node)}, rows, _warning(sample, node))
 
 
 def _node(cluster: WatchedCluster, asked: PageRequest) -> int:
