@@ -77,7 +77,7 @@ async def topic_pages(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
 async def _all_topics(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
     """Yield all topics of brokers older than Kafka 3.8, from one Metadata response: they can't be asked for pages.
 
-    The client refuses a response of more than `MAX_ELEMENTS` elements, about 140,000 partitions with three replicas, and
+    The client refuses a response of more than `MAX_ELEMENTS`, about 140,000 partitions with three replicas, and
     decodes it in one step, in up to a second. Its topics are freed page by page. Raises PylogdError.
     """
     response: MetadataResponse = await calls.send(
