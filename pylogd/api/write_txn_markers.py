@@ -16,6 +16,7 @@ Gaps: none.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -27,6 +28,7 @@ from pylogd.api.registry import handles
 from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.append_result import AppendResult
+from pylogd.log.errors import AppendInTurn
 from pylogd.log.markers import encode_marker
 from pylogd.log.transactions import TransactionTerms
 from pylogd.metadata.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -142,6 +144,7 @@ async def _write(
 
 async def _append(context: RequestContext, partition: Partition, batch: bytes, terms: TransactionTerms) -> AppendResult:
     replicas = context.broker.replicas
-    if partition in replicas.append_queues:
-        return await replicas.append_in_turn(partition, batch, True, own=True, terms=terms)
-    return replicas.append(partition, batch, True, own=True, terms=terms)
+    if partition not in replicas.append_queues:
+        with contextlib.suppress(AppendInTurn):
+            return replicas.append(partition, batch, True, own=True, terms=terms)
+    return await replicas.append_in_turn(partition, batch, True, own=True, terms=terms)

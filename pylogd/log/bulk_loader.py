@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.config import LogConfig
@@ -81,8 +82,15 @@ class BulkLoader:
             paths.setdefault((one.topic, one.partition), []).append(one.directory)
         unique = self._within_limit([one for one in found if len(paths[one.topic, one.partition]) == 1], limit)
         together = self._synced_together(unique)
+
+        def load(one: FoundLog) -> FoundLog:
+            return self._load_one(one, config_of, together)
+
+        # Logs whose state is known need no disk, and threads would only wait for each other.
+        known = [one for one in unique if one.stopped is not None]
+        others = [one for one in unique if one.stopped is None]
         with ThreadPoolExecutor(self._threads, "log-recovery") as pool:
-            for done, one in enumerate(pool.map(lambda one: self._load_one(one, config_of, together), unique), 1):
+            for done, one in enumerate(chain(map(load, known), pool.map(load, others)), 1):
                 if progress is not None:
                     progress(done, len(unique), os.path.basename(one.directory))
         for entry in together.values():

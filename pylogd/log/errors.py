@@ -38,8 +38,15 @@ class InspectionNeeded(StorageError):
 class AppendInTurn(InspectionNeeded):
     """The log is being written or changed in another thread: the append has to wait its turn, as one that is inspected.
 
-    Only logs that are written in threads at times raise this (`log.paced`).
+    Raised by logs that are written in threads at times (`log.paced`), and by logs at rest.
     """
+
+
+class LogAtRest(AppendInTurn):
+    """The files of the log are not open: open them in a thread (`Log.open`), then append."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"the files of {directory} are not open yet")
 
 
 class InvalidAppend(StorageError):

@@ -110,6 +110,12 @@ class FileSystem(Protocol):
     def mtime_ms(self, path: str) -> int:
         """Return when a file was last written, in milliseconds since 1970."""
 
+    def stamp(self, path: str) -> tuple[int, int] | None:
+        """Return size and time of the last change (in nanoseconds) of what is at the path; None if nothing is.
+
+        A symbolic link is not followed. The time of a directory changes with the names in it.
+        """
+
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory atomically, replacing a file of that name."""
 
@@ -191,6 +197,14 @@ class RealFileSystem:
     def mtime_ms(self, path: str) -> int:
         """Return when a file was last written, in milliseconds since 1970."""
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def stamp(self, path: str) -> tuple[int, int] | None:
+        """Return size and time of the last change of what is at the path; None if nothing is."""
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        return status.st_size, status.st_mtime_ns
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, in no particular order."""

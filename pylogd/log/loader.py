@@ -1,6 +1,7 @@
 """Open the log of one partition: create a new one, or load one from the disk and recover it after a crash.
 
-After a clean stop nothing is scanned: the last batch header of the last segment gives the log end offset. Otherwise the
+After a clean stop nothing is scanned: `stopped_logs` has the state of the log, or the last batch header of the last
+segment gives the log end offset. Otherwise the
 segments from the recovery point on are scanned, including CRCs. The log is truncated at the first batch that a crash
 may have left incomplete, and indexes, leader epochs and producers are brought up to the new end. Everything before the
 recovery point is left as it is. `bulk_loader` loads all logs of a broker.
@@ -45,6 +46,7 @@ from pylogd.log.segment import (
     segment_path,
 )
 from pylogd.log.snapshots import rebuild_transaction_indexes, restore_producers
+from pylogd.log.stopped_logs import StoppedLog, restore_log
 from pylogd.wire.records import CONTROL
 
 _log = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class FoundLog:
 
     topic_id: all zeros if unknown. recovery_point, log_start_offset: from the checkpoints of the data directory.
     clean: whether the data directory was closed cleanly. is_link: whether its directory is a symbolic link.
+    stopped: its state as the last stop left it; None if that is not known.
     """
 
     directory: str
@@ -71,6 +74,7 @@ class FoundLog:
     log_start_offset: int
     clean: bool
     is_link: bool = False
+    stopped: StoppedLog | None = None
 
 
 def load_log(
@@ -90,6 +94,13 @@ def load_log(
     """
     if found.is_link:
         raise CorruptLog(f"{found.directory}: {LINK}")
+    if found.stopped is not None:
+        log = restore_log(
+            found.stopped, found.directory, found.topic, found.partition, found.topic_id, found.log_start_offset,
+            config, storage=storage, now_ms=now_ms,
+        )  # fmt: skip
+        if log is not None:
+            return log
     try:
         return _Loader(found, config, storage, now_ms, check, sync).load()
     except OSError as error:
@@ -166,8 +177,6 @@ class _Loader:
                          self.directory, end, start)  # fmt: skip
             segments.append(Segment.create(self.storage, self.directory, start, created_ms=self.now_ms()))
             end, clean = start, False
-        if segments[-1].file is None:
-            segments[-1].open_for_append()
         self.epochs.truncate_end(end)
         self.epochs.truncate_start(start)
         if not clean and self.sync:
@@ -309,7 +318,7 @@ class _Loader:
             self.fs.ftruncate(scanned.file.fd, bad.position)
         segment.size = scanned.size
         segment.forget()
-        segment.adopt_timestamps(scanned)
+        segment.known_timestamp = scanned.known_timestamp
         scanned.persist(sync=self.sync)
         if not idempotent:
             self.without_producers.add(base)

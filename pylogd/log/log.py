@@ -33,6 +33,7 @@ from pylogd.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, S
 from pylogd.log.fast_accept import FastAccept
 from pylogd.log.files import Buffer, FileSlice
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
+from pylogd.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.log.producers import Producers
 from pylogd.log.quick_append import append_one, append_own
 from pylogd.log.reading import SegmentsView
@@ -45,8 +46,8 @@ from pylogd.log.write_failures import WriteFailures
 class Log:
     """See the module. Logs are made by `loader`.
 
-    recovery_point: the offset up to which everything is durable.
-    clean: whether the log was closed cleanly, so that its files are durable and complete.
+    recovery_point: the offset up to which everything is durable. clean: whether the log was closed cleanly, so that its
+    files are durable and complete.
     first_offset: the log end offset when it was opened. removed_bytes: of segments removed since, less those it had.
 
     Attributes that others set:
@@ -91,11 +92,9 @@ class Log:
         self.names_synced = clean  # whether the name of the log's directory is durable
         self.closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
         self.write_failures = WriteFailures()
-        self._config = config
+        self._config, self._roll_ms = config, 0
         self.stamps = False  # whether records get the broker's time
-        self._roll_ms = 0
-        self.fast_accept = FastAccept()
-        self.first_offset = log_end_offset
+        self.fast_accept, self.first_offset = FastAccept(), log_end_offset
         self._active, self._sealed_bytes, self.removed_bytes = segments[-1], 0, -segments[-1].size
         self.replace_segments(segments)
         self.config = config
@@ -121,7 +120,7 @@ class Log:
     @property
     def size(self) -> int:
         """The size of all segments in bytes."""
-        return sum([segment.size for segment in self.segments])
+        return self._sealed_bytes + self._active.size
 
     @property
     def written_bytes(self) -> int:
@@ -188,6 +187,16 @@ class Log:
                 self.write_failures.explain(gap, self.log_end_offset, self.storage.seconds())
                 raise
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the files have to be opened before an append: there was none since the start."""
+        return self._active.file is None and not self.closed
+
+    def open(self) -> None:
+        """Open the files of a log at rest. Waits for the disk. Raises StorageFailure."""
+        with self.maintenance:
+            open_files(self)
+
     def wants_inspection(self, records: Buffer) -> bool:
         """Return whether `append` has to inspect any of these records of a client."""
         return wants_inspection(memoryview(records), self._config)
@@ -223,6 +232,8 @@ class Log:
         terms: TransactionTerms | None,
     ) -> AppendResult:
         """Append any number of batches of any origin: the general path."""
+        if self.at_rest:
+            open_for_append(self, may_inspect)
         accepted = accept(
             self, records, leader_epoch, origin, now_ms, inspections, may_inspect, end=self.log_end_offset, terms=terms
         )
@@ -268,7 +279,7 @@ class Log:
         """Work out which batches `fast_accept` may accept until the segment is looked at again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
-        usable = segment.size and not self.stamps and not (segment.full or self.closed)
+        usable = segment.size and not self.stamps and segment.file is not None and not (segment.full or self.closed)
         self.fast_accept.set_limits(config, segment, self._roll_ms, bool(usable))
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
@@ -325,6 +336,7 @@ class Log:
         last sequence of their producer. Raises OffsetOutOfRange.
         """
         if allow_cold:
+            open_for_readers(self)
             end, view, last, size = self._locked_end()
         else:
             end, view = self.log_end_offset, self._view

@@ -24,6 +24,14 @@ from pylogd.log.errors import CorruptFile, InconsistentMetadata, LogDirLocked, S
 from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, SyncFailed, remove_tree, sync_directory, write_file
 from pylogd.log.loader import FoundLog
 from pylogd.log.log import Log
+from pylogd.log.stopped_logs import (
+    STOPPED_LOGS,
+    StoppedLog,
+    is_unchanged,
+    read_stopped_logs,
+    remove_stopped_logs,
+    write_stopped_logs,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +59,7 @@ DATA_DIRECTORY_FILES = frozenset(
         checkpoints.CLEANER_OFFSETS,
         checkpoints.HIGH_WATERMARKS,
         checkpoints.CLEAN_SHUTDOWN,
+        STOPPED_LOGS,
         # the embedded metadata store lives in the first data directory
         "metadata.sqlite",
         "metadata.sqlite-wal",
@@ -93,6 +102,7 @@ class LogDirectory:
     failure: why it is offline; None if it is not.
     full: whether its volume had no free space at the last write.
     identity: device and inode of the directory when it was opened; another one may be mounted at its path later.
+    stopped: the logs as the last clean stop left them, by the names of their directories; empty after `find_logs`.
     recovery_points, log_starts, cleaned_offsets, high_watermarks: the checkpoints as they were read.
     checkpointed: what the checkpoint files contain now, by file name.
     open_logs: how many open logs it has.
@@ -113,6 +123,7 @@ class LogDirectory:
     cleaned_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     checkpointed: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    stopped: dict[str, StoppedLog] = field(default_factory=dict)
     open_logs: int = 0
     pending_removals: list[tuple[float, str]] = field(default_factory=list)
 
@@ -145,10 +156,14 @@ class LogDirectory:
         Removes partitions whose deletion was not completed. Other files are left alone, with a warning.
         """
         found = []
+        stopped, self.stopped = (self.stopped if self.clean else {}), {}
         for name in sorted(self.fs.listdir(self.path)):
             path = os.path.join(self.path, name)
             key = split_name(name)
-            if key is not None and self.fs.isdir(path):
+            if (state := stopped.get(name)) is not None and key is not None and is_unchanged(self.fs, path, state):
+                start, topic_id = self.log_starts.get(key, 0), checkpoints.parse_id(state.topic_id)
+                found.append(FoundLog(path, *key, topic_id, state.log_end_offset, start, clean=True, stopped=state))
+            elif key is not None and self.fs.isdir(path):
                 recovery_point, start = self.recovery_points.get(key, 0), self.log_starts.get(key, 0)
                 found.append(FoundLog(path, *key, self._topic_id(path), recovery_point, start, self.clean))
             elif key is not None and self.fs.islink(path):
@@ -227,6 +242,11 @@ class LogDirectory:
         """Return whether there is a directory of that partition."""
         topic, partition = key
         return self.fs.exists(os.path.join(self.path, f"{topic}-{partition}"))
+
+    def mark_clean(self, logs: Iterable[Log]) -> None:
+        """Note that all logs were closed cleanly, and the state of those that are in this directory. Raises OSError."""
+        write_stopped_logs(self.fs, self.path, (log for log in logs if self.holds(log)))
+        checkpoints.write_clean_shutdown(self.fs, self.path)
 
     def rename_partition(self, directory: str, suffix: str = DELETE_SUFFIX) -> str:
         """Durably rename a partition's directory to a unique name with a suffix; return the new path.
@@ -329,7 +349,9 @@ def open_directory(
     try:
         used = fs.exists(os.path.join(path, checkpoints.META_PROPERTIES))
         properties = claim(fs, path, node_id, cluster_id)
-        entry = LogDirectory(fs, path, lock, checkpoints.take_clean_shutdown(fs, path), properties)
+        stopped = read_stopped_logs(fs, path)
+        remove_stopped_logs(fs, path)
+        entry = LogDirectory(fs, path, lock, checkpoints.take_clean_shutdown(fs, path), properties, stopped=stopped)
         if used and not entry.clean:
             entry.suspect = boot_id is None or properties.boot_id != boot_id
             _log.warning("Data directory %s was not closed cleanly: recovering its logs", path)

@@ -223,19 +223,20 @@ class LogManager:
         unclean = {path for log in offline if log.needs_recovery for path in log.directories}
         unclean |= {entry.path for entry in self.directories if entry.failure is not None}
         if clean:
-            unclean |= close_logs(self._directories, self._registry.open_logs())
-            self._mark_clean(unclean)
+            logs = self._registry.open_logs()
+            unclean |= close_logs(self._directories, logs)
+            self._mark_clean(unclean, logs)
         else:
             abandon_logs(self._registry.open_logs())
         self._directories.close()
         self._registry.clear()
 
-    def _mark_clean(self, unclean: set[str]) -> None:
+    def _mark_clean(self, unclean: set[str], logs: Sequence[Log]) -> None:
         try:
             self.checkpoint()
             for entry in self.directories:
                 if entry.path not in unclean and entry.failure is None:  # the checkpoint may have made it fail
-                    checkpoints.write_clean_shutdown(self.fs, entry.path)
+                    entry.mark_clean(logs)
         except (StorageError, OSError) as error:
             _log.error("Could not write the clean-shutdown marker; the next start recovers the logs: %s", error)
 

@@ -1,8 +1,9 @@
 """A segment: one `.log` file of record batches with its indexes.
 
-The active segment keeps its file open and its indexes in memory. A sealed one, once it is durable, hands both over to
-bounded caches, and gets them from there, or from the disk, when they are needed. To look an offset up, the offset index
-is bisected and batch headers are read through one small window; records are not read.
+The active segment keeps its file open and its indexes in memory, from the first append after a start on (`opening`). A
+sealed one, once it is durable, hands both over to bounded caches, and gets them from there, or from the disk, when they
+are needed. To look an offset up, the offset index is bisected and batch headers are read through one small window;
+records are not read.
 
 Files: `<base offset, 20 digits>.log`, and the same with `.index` and `.timeindex`; `.txnindex` if a transaction was
 aborted.
@@ -87,7 +88,7 @@ class Segment:
 
     key: identifies the segment in the caches. size: in bytes. created_ms: when the file was created.
     first_timestamp: the largest time stamp of the first batch, -1 if unknown.
-    file, indexes: set while the segment is active or pinned, else None.
+    file, indexes: set while the segment is appended to or pinned, else None.
     torn: whether a failed write left bytes after the end. reopened: whether there are index files of an earlier stop.
     has_aborted: whether a marker in the segment aborts a transaction.
     full: whether the indexes have `max_entries`. cached: what the block cache holds; None without a block cache.
@@ -134,24 +135,17 @@ class Segment:
 
     # Writing -------------------------------------------------------------------------------------------------------
 
-    def open_for_append(self) -> None:
-        """Open the file for writing and load the indexes: the segment is the active one from now on."""
-        self.indexes = self.get_indexes(allow_cold=True)
-        self.has_aborted = bool(self.indexes.aborted.entries)
-        self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
-        self.storage.fs.never_read_ahead(self.file.fd)
-        self.storage.files.discard(self.key)
-        self.storage.indexes.discard(self.key)
-        self.reopened = True
-        self.bytes_since_index = self.size - self.indexes.offsets.last_position()
-        self._max_timestamp, self._max_timestamp_offset = self.largest_timestamp(allow_cold=True)
-        if self.size:
-            header = BatchHeader._make(HEADER.unpack(self.read_at(self.file, 0, HEADER_SIZE, True)))
-            self.first_timestamp = header.max_timestamp
+    @property
+    def known_timestamp(self) -> tuple[int | None, int]:
+        """The largest time stamp, None if it has not been looked for yet, and the last offset of its batch.
 
-    def adopt_timestamps(self, scanned: Segment) -> None:
-        """Copy the largest time stamp from a segment object that was made by a scan of the same file."""
-        self._max_timestamp, self._max_timestamp_offset = scanned._max_timestamp, scanned._max_timestamp_offset
+        May be set to what another object for the same file has found.
+        """
+        return self._max_timestamp, self._max_timestamp_offset
+
+    @known_timestamp.setter
+    def known_timestamp(self, found: tuple[int | None, int]) -> None:
+        self._max_timestamp, self._max_timestamp_offset = found
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Write `size` bytes at the end, all or none. `note_batch` has to be called then.

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from pylogd.errors import PylogdError
 from pylogd.log.accepting import IOV_MAX, NO_TIMESTAMP, Accepted, accept, fast_buffers, repeated
 from pylogd.log.append_result import AppendResult
-from pylogd.log.errors import LogClosed, OutOfOrderSequence, StorageFailure
+from pylogd.log.errors import LogAtRest, LogClosed, OutOfOrderSequence, StorageFailure
 from pylogd.log.fast_accept import BatchFields
 from pylogd.log.files import Buffer
 from pylogd.log.index import MAX_RELATIVE
@@ -265,9 +265,11 @@ def prepare(log: Log, requests: Sequence[AppendRequest]) -> StagedAppend:
     """Prepare one write of as many appends as go together, from the first on; `results` has one for each.
 
     The caller holds `Log.writing`, and what is left goes into the next write. Raises as `Log.append` if the first
-    append is refused; InspectionNeeded if it has to be inspected first.
+    append is refused; InspectionNeeded if it has to be inspected first, LogAtRest if the files are not open.
     """
     with log.lock:
+        if log.at_rest:
+            raise LogAtRest(log.directory)
         staged = StagedAppend(log)
         try:
             for request in requests[:MOST_APPENDS]:

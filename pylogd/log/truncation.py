@@ -15,6 +15,7 @@ from pylogd.log import rewind
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
+from pylogd.log.opening import open_segment
 from pylogd.log.producers import Producers
 from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from pylogd.log.snapshots import remove_snapshots_above, restore_producers, snapshot_offsets
@@ -36,7 +37,7 @@ def truncate_to(log: Log, offset: int) -> int:
         for later in reversed(log.segments[len(kept) :]):
             _unlink(log, later)
         if segment.file is None:
-            segment.open_for_append()
+            open_segment(segment)
         was_active, removed_bytes = segment is log.active, segment.truncate(offset)
         if was_active:  # others are counted by `replace_segments`
             log.removed_bytes += removed_bytes

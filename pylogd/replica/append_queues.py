@@ -1,4 +1,4 @@
-"""Appends that wait their turn: while records are inspected in a thread, or written in one.
+"""Appends that wait their turn: while records are inspected in a thread, written in one, or a log is opened in one.
 
 Strategy: a partition with such an append has a queue; what is appended to it meanwhile is added to the queue, so that
 appends are done in the order in which they came. What an append needs from a thread is awaited; everything else is done
@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, fail
 
 from pylogd.errors import PylogdError
 from pylogd.log.append_result import AppendResult
-from pylogd.log.errors import InspectionNeeded
+from pylogd.log.errors import InspectionNeeded, LogAtRest
 from pylogd.replica.staged_writes import Outcome, StagedWrites, WaitingAppend
 
 if TYPE_CHECKING:
@@ -87,16 +87,22 @@ class AppendQueues:
     def __init__(
         self,
         append: Callable[..., AppendResult],
+        append_followed: Callable[[Partition, Buffer, int], AppendResult],
         in_thread: Callable[..., Deferred[Any]],
+        open_log: Callable[[Partition], Deferred[None]],
         staged: StagedWrites | None = None,
     ) -> None:
-        """`append`: as `ReplicaManager.append`. `in_thread`: run a function in a thread. staged: writes in threads."""
+        """`append`: as `ReplicaManager.append`. `append_followed`: append a leader's batches of a leader epoch.
+
+        in_thread: runs a function in a thread. open_log: opens a log at rest. staged: writes in threads.
+        """
         self._queues: dict[Partition, deque[QueuedAppend]] = {}
         self.taken: Container[Partition] = self._queues
         if staged is not None:
             self.taken = _Staged(self._queues, staged) if staged.adaptive else _Every()
-        self._append_now = append
+        self._append_now, self._append_followed = append, append_followed
         self._in_thread = in_thread
+        self._open_log = open_log
         self._staged = staged
         self._slots = DeferredSemaphore(AT_ONCE)
 
@@ -125,7 +131,7 @@ class AppendQueues:
         return self._add(partition, append)
 
     def append_fetched(self, partition: Partition, batches: Buffer) -> Deferred[AppendResult]:
-        """Append a leader's batches, unchanged, after those that wait; only where writes are staged."""
+        """Append a leader's batches, unchanged, after those that wait. Fails as `ReplicaManager.append_fetched`."""
         follows = partition.leader_epoch
         return self._add(partition, QueuedAppend(batches, False, at_once=True, own=False, follows=follows))
 
@@ -161,12 +167,16 @@ class AppendQueues:
                     if self._staged is not None and (first.staged or self._staged.wanted(partition)):
                         return await self._staged.write(partition, _ready(queue))
                     return [self._append_one(partition, first)]
+                except LogAtRest:
+                    await self._open_log(partition)
                 except InspectionNeeded:
                     first.inspections = await self._inspect(partition, first)
         except Exception as error:
             return [error]
 
     def _append_one(self, partition: Partition, append: QueuedAppend) -> AppendResult:
+        if append.follows is not None:
+            return self._append_followed(partition, append.records, append.follows)
         return self._append_now(
             partition, append.records, append.acks_all, append.inspections, own=append.own, terms=append.terms
         )

@@ -23,7 +23,13 @@ from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
-from pylogd.log.errors import InvalidProducerEpoch, RecordListTooLarge, RecordTooLarge, StorageError
+from pylogd.log.errors import (
+    AppendInTurn,
+    InvalidProducerEpoch,
+    RecordListTooLarge,
+    RecordTooLarge,
+    StorageError,
+)
 from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import NO_LEADER, Topic
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -177,6 +183,8 @@ class InternalTopic:
             if partition in self._replicas.append_queues:
                 return Deferred.fromCoroutine(self._append_in_turn(partition, batch, on_append))
             result = self._replicas.append(partition, batch, True, own=True)
+        except AppendInTurn:
+            return Deferred.fromCoroutine(self._append_in_turn(partition, batch, on_append))
         except PylogdError as error:
             return self._why_refused(partition, error)
         if on_append is not None:

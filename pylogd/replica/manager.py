@@ -23,11 +23,12 @@ from twisted.python.failure import Failure
 
 from pylogd.log.batch_runs import BatchRun
 from pylogd.log.errors import AppendInTurn, StorageError, StorageFailure
+from pylogd.log.validator import AppendOrigin
 from pylogd.replica.append_queues import AppendQueues
 from pylogd.replica.disk_calls import DiskCalls, InThread
 from pylogd.replica.errors import QueueFull
 from pylogd.replica.partition import Partition
-from pylogd.replica.staged_writes import StagedWrites
+from pylogd.replica.staged_writes import StagedWrites, late_batches
 from pylogd.replica.verifications import PendingVerifications
 from pylogd.replica.waiting import LogStartWait, PartitionWaits, PendingAppend, ReplicationWait
 
@@ -90,7 +91,7 @@ class ReplicaManager:
         self._staged = None
         if disks is not None:
             self._staged = StagedWrites(disks, self._appended, failures.report, seconds)
-        self._queues = AppendQueues(self.append, in_thread, self._staged)
+        self._queues = AppendQueues(self.append, self._append_followed, in_thread, self._open_log, self._staged)
         self.append_in_turn, self.append_queues = self._queues.append, self._queues.taken
         self.verifications = PendingVerifications()
 
@@ -154,11 +155,12 @@ class ReplicaManager:
     def append_fetched(
         self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int
     ) -> Deferred[None] | None:
-        """Append whole batches of the leader's and wake who waits; a Deferred if they are written in a thread.
+        """Append whole batches of the leader's and wake who waits; a Deferred if a thread has to write
+        them, or to open the log first.
 
         Raises, or fails, as `Partition.append_fetched` does.
         """
-        if self._staged is not None and len(batches) and partition in self.append_queues:
+        if len(batches) and partition in self.append_queues:
             return self._append_fetched_in_turn(partition, batches, leader_hw, leader_start)
         try:
             moved = partition.append_fetched(batches, leader_hw, leader_start)
@@ -178,6 +180,31 @@ class ReplicaManager:
     ) -> Deferred[None]:
         done = self._queues.append_fetched(partition, batches)
         return done.addCallback(lambda _: self._heard(partition, leader_hw, leader_start))
+
+    def _append_followed(self, partition: Partition, batches: Buffer, epoch: int) -> AppendResult:
+        """Append whole batches that a leader sent in the leader epoch `epoch`. Raises FencedLeaderEpoch for another."""
+        if epoch != partition.leader_epoch or partition.leading:
+            raise late_batches(epoch, partition)
+        try:
+            result = partition.log.append(
+                batches, leader_epoch=epoch, origin=AppendOrigin.REPLICATION, may_inspect=False
+            )
+        except StorageFailure as error:
+            self._storage_failed(error)
+            raise
+        if result.last_offset >= partition.flush_at:
+            self._flushers[partition.key].appended()
+        return result
+
+    def _open_log(self, partition: Partition) -> Deferred[None]:
+        """Open the files of a partition's log that is at rest. Fails with the log's errors."""
+        opened: Deferred[None] = self.disk_calls.at(partition.log.directory, partition.log.open)
+        return opened.addErrback(self._not_opened)
+
+    def _not_opened(self, failure: Failure) -> Failure:
+        if isinstance(failure.value, StorageError):
+            self._storage_failed(failure.value)
+        return failure
 
     def _heard(self, partition: Partition, leader_hw: int, leader_start: int) -> None:
         if partition.online and not partition.leading and partition.heard(leader_hw, leader_start):

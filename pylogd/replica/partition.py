@@ -409,7 +409,7 @@ class Partition:
         """
         log = self.log
         if len(batches):
-            log.append(batches, leader_epoch=self.leader_epoch, origin=AppendOrigin.REPLICATION)
+            log.append(batches, leader_epoch=self.leader_epoch, origin=AppendOrigin.REPLICATION, may_inspect=False)
         return self.heard(leader_hw, leader_start)
 
     def heard(self, leader_hw: int, leader_start: int) -> bool:

@@ -181,11 +181,16 @@ def _request(partition: Partition, append: WaitingAppend) -> AppendRequest:
     epoch = partition.leader_epoch
     if append.follows is not None:
         if append.follows != epoch or partition.leading:
-            raise FencedLeaderEpoch(f"records of leader epoch {append.follows} came too late, it is {epoch} now")
+            raise late_batches(append.follows, partition)
         return AppendRequest(append.records, epoch, AppendOrigin.REPLICATION)
     partition.check_append(append.acks_all)
     origin = AppendOrigin.COORDINATOR if append.own else AppendOrigin.CLIENT
     return AppendRequest(append.records, epoch, origin, append.inspections, append.terms)
+
+
+def late_batches(epoch: int, partition: Partition) -> FencedLeaderEpoch:
+    """Return the error for batches of a leader that come when its leader epoch is over."""
+    return FencedLeaderEpoch(f"records of leader epoch {epoch} came too late, it is {partition.leader_epoch} now")
 
 
 class _Refusals:

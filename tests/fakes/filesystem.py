@@ -55,6 +55,8 @@ class MemoryFileSystem:
         self.calls: list[str] = []
         self.identities: dict[str, int] = {}  # inode numbers other than 1
         self.now_ms = 0
+        self._changed: dict[str, int] = {}  # the number of the last change of each path
+        self._changes = 0
         self.usable_bytes = 1 << 39
         self._fds: dict[int, tuple[str, Inode]] = {}
         self._direct: set[int] = set()  # descriptors that read past the page cache
@@ -86,6 +88,7 @@ class MemoryFileSystem:
         Of each file, up to `torn` bytes after the synced part reached the disk; with `zeros` they are zeros.
         """
         self.kill()
+        before = {path: (inode, bytes(inode.data)) for path, inode in self.files.items()}
         self._contents = dict(self._durable)
         self.directories = set(self._contents)
         self.files = {
@@ -95,6 +98,9 @@ class MemoryFileSystem:
             synced = inode.durable
             tail = bytes(inode.data[len(synced) :][:torn]) if inode.data.startswith(synced) else b""
             inode.data = bytearray(synced) + (bytes(len(tail)) if zeros else tail)
+        after = {path: (inode, bytes(inode.data)) for path, inode in self.files.items()}
+        changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
+        self.note_change(*changed, *map(os.path.dirname, changed))
 
     def open_paths(self) -> list[str]:
         """The paths of all open descriptors."""
@@ -124,8 +130,10 @@ class MemoryFileSystem:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
             inode = self.files[path] = Inode()
             inode.mtime_ms = self.now_ms
+            self.note_change(os.path.dirname(path), path)
         if flags & os.O_TRUNC:
             inode.data.clear()
+            self.note_change(path)
         self._next_fd += 1
         self._fds[self._next_fd] = path, inode
         return self._next_fd
@@ -178,6 +186,7 @@ class MemoryFileSystem:
             inode.data += bytes(position - len(inode.data))
         inode.data[position : position + len(data)] = data
         inode.mtime_ms = self.now_ms
+        self.note_change(path)
         if fault is not None and fault.error:
             raise OSError(fault.error, os.strerror(fault.error), path)
         return len(data)
@@ -215,6 +224,7 @@ class MemoryFileSystem:
     def ftruncate(self, fd: int, size: int) -> None:
         path, inode = self._file(fd)
         self._call("ftruncate", path)
+        self.note_change(path)
         del inode.data[size:]
         inode.data += bytes(size - len(inode.data))
 
@@ -224,8 +234,22 @@ class MemoryFileSystem:
     def mtime_ms(self, path: str) -> int:
         return self._inode(path).mtime_ms
 
+    def stamp(self, path: str) -> tuple[int, int] | None:
+        self._call("stamp", path)
+        if not self.exists(path):
+            return None
+        inode = self.files.get(path)
+        return 4096 if inode is None else len(inode.data), self._changed.get(path, 0)
+
+    def note_change(self, *paths: str) -> None:
+        """Give files, or directories whose names changed, another stamp."""
+        self._changes += 1
+        self._changed.update(dict.fromkeys(paths, self._changes))
+
     def rename(self, source: str, target: str) -> None:
         self._call("rename", source)
+        self.note_change(os.path.dirname(source), os.path.dirname(target))
+        self._changed[target] = self._changed.pop(source, 0)
         if source in self.directories:
             self._move(lambda path: target + path[len(source) :], source)
             return
@@ -243,6 +267,7 @@ class MemoryFileSystem:
     def unlink(self, path: str) -> None:
         self._call("unlink", path)
         self._inode(path)
+        self.note_change(os.path.dirname(path))
         del self.files[path]
 
     def listdir(self, path: str) -> list[str]:
@@ -266,6 +291,7 @@ class MemoryFileSystem:
         while path not in self.directories:
             self.directories.add(path)
             self._contents[path] = {}
+            self.note_change(path)
             path = os.path.dirname(path)
 
     def identity(self, path: str) -> tuple[int, int]:

@@ -308,7 +308,9 @@ class Parts:
 
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:
         """Append one batch past the handlers."""
-        self.replicas.append(self.partitions.by_name[name, partition], batch(*values, now_ms=self.now_ms()), False)
+        to = self.partitions.by_name[name, partition]
+        to.log.open()
+        self.replicas.append(to, batch(*values, now_ms=self.now_ms()), False)
 
 
 def decoded(answer: Any, api_key: int, version: int) -> Any:

@@ -39,8 +39,9 @@ def fix_crc(data: bytes) -> bytes:
 
 
 def flip_byte(fs: MemoryFileSystem, path: str, position: int) -> None:
-    """Damage one byte of a file."""
+    """Damage one byte of a file, as another program might."""
     fs.files[path].data[position] ^= 0xFF
+    fs.note_change(path)
 
 
 def truncate(fs: MemoryFileSystem, path: str, size: int) -> None:

@@ -71,6 +71,7 @@ def end(parts: Parts, producer_id: int = 1, *, committed: bool = True) -> None:
         [(struct.pack(">hh", 0, int(committed)), _CONTROL_VALUE, parts.groups.now_ms, ())],
         producer_id=producer_id, producer_epoch=0, attributes=TRANSACTIONAL | CONTROL,
     )  # fmt: skip
+    partition.log.open()
     parts.replicas.append(partition, batch, True, own=True)
     parts.groups.transaction_ended(0, producer_id, committed)
 

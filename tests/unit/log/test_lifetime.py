@@ -11,7 +11,7 @@ import pytest
 from pylogd.log import checkpoints, retention
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRange, StorageFailure, TooManyPartitions
-from pylogd.log.files import most_partitions
+from pylogd.log.files import most_partitions, replace_file
 from pylogd.log.manager import LogManager
 from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 from tests.fakes.storage import (
@@ -266,7 +266,7 @@ def test_the_topic_id_is_kept() -> None:
     assert storage.restart().topic_id == TOPIC_ID
     storage.manager.close()
     path = f"{DATA}/t-0/partition.metadata"
-    storage.fs.files[path].data[:] = b"version: 0\ntopic_id: nonsense\n"
+    replace_file(storage.fs, path, b"version: 0\ntopic_id: nonsense\n", sync=False)
     assert storage.start().logs["t", 0].topic_id == bytes(16)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import CorruptLog, LoadCancelled, StorageFailure
+from pylogd.log.files import replace_file
 from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
 from tests.fakes.storage import (
@@ -282,7 +283,7 @@ def test_unknown_files_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_checkpoint_of_garbage(name: str, garbage: bytes) -> None:
     storage, expected = filled()
     storage.manager.close()
-    overwrite(storage.fs, f"{DATA}/{name}", garbage)
+    replace_file(storage.fs, f"{DATA}/{name}", garbage, sync=False)
     log = storage.start().logs["t", 0]
     assert values(log) == expected
     assert log.epochs.entries() == [(0, 0), (1, 3), (2, 6), (3, 9)]
