@@ -11,6 +11,7 @@ between the steps the segments are back, or the loader removes the `.deleted` fi
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 from pylogd.log.durability import seal_segments
@@ -48,6 +49,20 @@ def retain(log: Log, now_ms: int, *, durable_only: bool = False) -> int:
         if reasons:
             _remove(log, reasons)
         return len(reasons)
+
+
+def expires_at(log: Log) -> float:
+    """Return when the oldest segment of a log expires by its age, in milliseconds since 1970; infinity for never."""
+    config, oldest = log.config, log.segments[0]
+    if not config.deletes or config.retention_ms < 0 or not (oldest.size or len(log.segments) > 1):
+        return math.inf
+    return _newest_ms(oldest) + config.retention_ms + 1
+
+
+def _newest_ms(segment: Segment) -> int:
+    """Return the largest time stamp of a segment, or when it was created if it has none."""
+    stamp, _ = segment.largest_timestamp(allow_cold=True)
+    return stamp if stamp >= 0 else segment.created_ms
 
 
 def unlink_later(log: Log, paths: list[str]) -> None:
@@ -98,9 +113,7 @@ def _reason(log: Log, segment: Segment, segment_end: int, surplus: int, now_ms: 
     if not config.deletes or (active and not segment.size):
         return None
     if config.retention_ms >= 0:
-        stamp, _ = segment.largest_timestamp(allow_cold=True)
-        if stamp < 0:
-            stamp = segment.created_ms
+        stamp = _newest_ms(segment)
         if now_ms - stamp > config.retention_ms:
             return f"its newest record is {now_ms - stamp} ms old, more than retention.ms, {config.retention_ms}"
     if config.retention_bytes >= 0 and surplus >= segment.size and not active:

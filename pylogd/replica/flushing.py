@@ -8,6 +8,8 @@ Rules:
 - `flush.messages` and `flush.ms` count from the last flush.
 - With `flush.visible` every append is followed by a flush, and the high watermark is the end of what was flushed.
 - Segments that were rolled are flushed at once.
+- A partition of which only rolled segments are to be flushed gets its flusher at its first roll: most partitions of a
+  broker with many never roll, and cost nothing here.
 - A flush that fails is reported to `on_failure`, which returns whether to give up: so after a failed fsync, after
   which nobody knows what is on the disk. If the disk was full, the flush is tried again.
 
@@ -74,7 +76,7 @@ class PartitionFlusher:
         self._timer: IDelayedCall | None = None
         self._config = config
         self._log = partition.log
-        self._log.on_roll = self._note_roll
+        self._log.on_roll = self.note_roll
         self.configure(config)
 
     def configure(self, config: LogConfig) -> None:
@@ -128,7 +130,7 @@ class PartitionFlusher:
             self._flush()
         self._arm()
 
-    def _note_roll(self) -> None:
+    def note_roll(self) -> None:
         """Note that an append rolled a segment; at its end it will call `appended`."""
         self._rolled = True
         if self._machine.state in _WAITING:
@@ -181,10 +183,16 @@ def _ignore() -> None:
     """Note no roll."""
 
 
+def _flushes(config: LogConfig) -> bool:
+    """Return whether more than rolled segments is to be flushed."""
+    return config.flush_visible or config.flush_messages < NO_LIMIT or config.flush_ms < NO_LIMIT
+
+
 class Flushers:
     """The flushers of all partitions that have a log.
 
-    by_key: by the partition's key, for `PartitionFlusher.appended`.
+    by_key: those that there are by the partition's key, for `PartitionFlusher.appended`: one for each partition with a
+    `Partition.flush_at` that an offset can reach.
     """
 
     def __init__(
@@ -207,26 +215,45 @@ class Flushers:
         self._slots: dict[str | None, DeferredSemaphore] = {}  # by data directory, if disks have their own threads
         self._on_visible = on_visible
         self._report = report
+        self._closed = False
 
     def add(self, partition: Partition, config: LogConfig) -> None:
         """Flush a partition, which has a log, as `config` says."""
-        self.by_key[partition.key] = PartitionFlusher(
-            partition, config, self._clock, partial(self._in_slot, partition.log.directory),
-            self._on_visible, self._failed,
-        )  # fmt: skip
+        if _flushes(config):
+            self._make(partition, config)
+        else:
+            partition.log.on_roll = partial(self._first_roll, partition)
+
+    def _make(self, partition: Partition, config: LogConfig) -> PartitionFlusher:
+        in_slot = partial(self._in_slot, partition.log.directory)
+        flusher = self.by_key[partition.key] = PartitionFlusher(
+            partition, config, self._clock, in_slot, self._on_visible, self._failed
+        )
+        return flusher
+
+    def _first_roll(self, partition: Partition) -> None:
+        if not self._closed:
+            self._make(partition, partition.log.config).note_roll()
 
     def configure(self, partition: Partition, config: LogConfig) -> None:
         """Use other settings for a partition that was added."""
-        self.by_key[partition.key].configure(config)
+        flusher = self.by_key.get(partition.key)
+        if flusher is not None:
+            flusher.configure(config)
+        elif _flushes(config):
+            self._make(partition, config)
 
     def remove(self, partition: Partition) -> None:
-        """Flush a partition no more. One that was not added is no error."""
+        """Flush a partition no more, before its log is taken from it. One that was not added is no error."""
         flusher = self.by_key.pop(partition.key, None)
         if flusher is not None:
             flusher.close()
+        elif partition.online:
+            partition.log.on_roll = None
 
     def close(self) -> None:
         """Flush nothing more."""
+        self._closed = True
         for flusher in self.by_key.values():
             flusher.close()
 

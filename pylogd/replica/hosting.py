@@ -184,8 +184,8 @@ class PartitionHosting:
         self._registry.remove(partition)
         if not self._registry.of_topic(partition.topic):
             self._configs.pop(partition.topic, None)
-        partition.change_role(RoleEvent.REMOVE)
         self._flushers.remove(partition)
+        partition.change_role(RoleEvent.REMOVE)
         self._announce(partition)
 
     async def _delete_log(self, key: tuple[str, int]) -> None:
@@ -205,7 +205,11 @@ class PartitionHosting:
         for state in topic.partitions:
             partition, stored = hosted.get(state.index), None
             if partition is None:
-                stored = await self._stored_log(topic, state.index)
+                stored = self._logs.logs.get((topic.name, state.index))
+                reason = None if stored is None else self._strays.reason(stored)
+                if reason is not None:
+                    await self._strays.keep_aside((topic.name, state.index), reason)
+                    stored = None
             if self._node_id not in state.replicas:
                 continue
             if partition is not None and self._is_given_up(partition, state):
@@ -219,15 +223,6 @@ class PartitionHosting:
             else:
                 self._add(topic, state, stored, config)
         await self._host_missing(topic, missing, config)
-
-    async def _stored_log(self, topic: Topic, index: int) -> Log | None:
-        """Return the log that is stored for a partition that is not hosted yet; a stray one is kept aside."""
-        stored = self._logs.logs.get((topic.name, index))
-        reason = None if stored is None else self._strays.reason(stored)
-        if reason is None:
-            return stored
-        await self._strays.keep_aside((topic.name, index), reason)
-        return None
 
     async def _host_missing(self, topic: Topic, missing: Sequence[PartitionState], config: HostedConfig) -> None:
         """Host partitions that have no log here: offline, or with a new log."""
@@ -317,7 +312,7 @@ class PartitionHosting:
         """Apply the partition's state in the metadata, and `config` if the settings have changed."""
         if config is not None:
             partition.configure(config.min_insync_replicas)
-            if partition.online:
+            if partition.online and partition.log.config != config.log:
                 partition.log.config = config.log
                 self._flushers.configure(partition, config.log)
         if partition.state is state or self._replicas.defer_state(partition, state):

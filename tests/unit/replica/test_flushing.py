@@ -37,6 +37,16 @@ def test_without_settings_nothing_is_flushed(parts: Parts) -> None:
     assert partition.high_watermark == 10
 
 
+def test_a_partition_without_flush_settings_has_a_flusher_from_its_first_roll_on(parts: Parts) -> None:
+    partition = topic(parts, segment_bytes="200")
+    flushers = parts.replicas._flushers
+    append(parts, partition, 2)
+    assert partition.key not in flushers
+    append(parts, partition)
+    assert partition.key in flushers
+    assert partition.log.recovery_point == 2, "the first segment is durable"
+
+
 def test_by_count(parts: Parts) -> None:
     partition = topic(parts, flush_messages="3")
     append(parts, partition, 2)
