@@ -42,7 +42,7 @@ from pylogd.limits.expressions import Matches
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaners import Cleaners
 from pylogd.log.errors import StorageFailure
-from pylogd.log.files import FileSlice, FileSystem, most_partitions
+from pylogd.log.files import FileSlice, FileSystem, most_cached_files, most_partitions
 from pylogd.log.log_directory import machine_boot_id
 from pylogd.log.manager import LogManager
 from pylogd.metadata.consumers import committed_offsets
@@ -85,8 +85,7 @@ _ACCEPT_SECONDS = 10
 class Broker:
     """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use.
 
-    `fs` is the file system of the logs, by default the operating system's. `open_files` is how many files the process
-    may have open; it limits how many partitions the broker takes.
+    fs: of the logs, by default the operating system's. open_files: how many files the process may have open.
     """
 
     _starting: Deferred[None] | None = None
@@ -103,7 +102,7 @@ class Broker:
         self.clock = self._reactor = reactor
         self._pool = ThreadPool(reactor, settings.integer("background.threads"), "pylogd")
         self.disks = self._make_disks()
-        self.logs = self._make_logs(fs, most_partitions(open_files))
+        self.logs = self._make_logs(fs, open_files)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, reactor, self.in_thread)
         self.laggards = LaggardThrottle(settings, self.disk_use, reactor)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
@@ -180,15 +179,16 @@ class Broker:
         meter = WorkMeter(quotas.seconds, lambda: quotas.handled, partial(charge_connection, self))
         self.listening.measure_work(meter if quotas.times_requests else None)
 
-    def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
+    def _make_logs(self, fs: FileSystem | None, open_files: int) -> LogManager:
         integer = self.settings.integer
         cache = self.block_cache = make_block_cache(self.settings, self._reactor, self._write_back_failed)
         logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=fs, now_ms=wall_ms,
             node_id=self.node_id, recovery_threads=integer("num.recovery.threads.per.data.dir"),
             checkpoint_ms=integer("log.flush.offset.checkpoint.interval.ms"), boot_id=machine_boot_id(),
-            partition_limit=partition_limit, cordoned=lambda: self.settings.cordoned_directories,
-            cache=None if cache is None else cache.cache, staged_appends=self.disks is not None,
+            partition_limit=most_partitions(open_files), cordoned=lambda: self.settings.cordoned_directories,
+            cache=None if cache is None else cache.cache, cached_files=most_cached_files(open_files),
+            staged_appends=self.disks is not None,
         )  # fmt: skip
         if self.disks is not None and self.disks.adaptive:
             logs.storage.appended = self.disks.wrote

@@ -40,8 +40,10 @@ _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, 
 #: Of a file that is going to replace another one.
 TEMPORARY_SUFFIX = ".tmp"
 
-#: Descriptors for the cache of older segments (256), the metadata store, the event loop, and threads.
+#: Descriptors for the cache of older segments (at least 256), the metadata store, the event loop, and threads.
 _OTHER_DESCRIPTORS = 384
+#: The least and the most older segments that are kept open.
+_CACHED_FILES = 256, 1 << 16
 _READ_BYTES = 1 << 20
 _MODE = 0o640
 _DIRECTORY_MODE = 0o750
@@ -54,6 +56,12 @@ def most_partitions(descriptors: int) -> int:
     for files that are open only briefly: otherwise a broker could create more partitions than it can start with.
     """
     return max((descriptors - _OTHER_DESCRIPTORS) * 3 // 4, descriptors // 4)
+
+
+def most_cached_files(descriptors: int) -> int:
+    """Return how many older segments a process may keep open that can open `descriptors` files: a sixteenth of them."""
+    least, most = _CACHED_FILES
+    return min(max(descriptors // 16, least), most)
 
 
 class FileSystem(Protocol):

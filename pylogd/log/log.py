@@ -52,27 +52,24 @@ class Log:
 
     Attributes that others set:
     deletable_offset: retention and compaction leave records at and after it alone; None for no such limit.
-    on_roll: called after a roll, when the old segment can be made durable; `lock` is held, so it must not block.
+    on_roll: called with the log after a roll, when the old segment can be made durable; `lock` is held, so it must not
+    block.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_active", "_config", "_roll_ms", "_sealed_bytes", "_tail", "_view", "abandoned", "cleaned_offset", "closed",
+        "closed_at", "deletable_offset", "directory", "epochs", "fast_accept", "first_offset", "has_aborted",
+        "index_interval", "last_flush", "lock", "log_end_offset", "log_start_offset", "maintenance", "names_synced",
+        "now_ms", "on_roll", "partition", "pending_unlinks", "producers", "recovery_point", "removed_bytes", "stamps",
+        "storage", "topic", "topic_id", "truncations", "unwritten_snapshots", "write_failures", "writing",
+    )  # fmt: skip
+
     def __init__(
-        self,
-        directory: str,
-        topic: str,
-        partition: int,
-        topic_id: bytes,
-        config: LogConfig,
-        *,
-        storage: Storage,
-        now_ms: Callable[[], int],
-        segments: Sequence[Segment],
-        log_start_offset: int,
-        log_end_offset: int,
-        recovery_point: int,
-        epochs: LeaderEpochs,
-        producers: Producers,
-        clean: bool = False,
-    ) -> None:
+        self, directory: str, topic: str, partition: int, topic_id: bytes, config: LogConfig, *,
+        storage: Storage, now_ms: Callable[[], int], segments: Sequence[Segment], log_start_offset: int,
+        log_end_offset: int, recovery_point: int, epochs: LeaderEpochs, producers: Producers, clean: bool = False,
+    ) -> None:  # fmt: skip
         self.directory, self.storage, self.now_ms = directory, storage, now_ms
         self.topic, self.partition, self.topic_id = topic, partition, topic_id
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
@@ -81,7 +78,7 @@ class Log:
         self.deletable_offset: int | None = None
         self.cleaned_offset = 0  # the offset up to which the log was compacted
         self.truncations = 0  # how often the log was truncated at its end
-        self.on_roll: Callable[[], None] | None = None
+        self.on_roll: Callable[[Log], object] | None = None
         self.closed = self.abandoned = False
         self.last_flush = storage.seconds()
         self.pending_unlinks: list[tuple[float, list[str]]] = []  # files renamed to .deleted, when to unlink them
@@ -242,7 +239,7 @@ class Log:
         if self.needs_roll(accepted, now_ms):
             self.roll(accepted.base_offset, now_ms)
             if self.on_roll is not None:
-                self.on_roll()
+                self.on_roll(self)
         buffers = accepted.buffers()
         segment = self._active
         segment.write(buffers if len(buffers) <= IOV_MAX else [b"".join(buffers)], accepted.size)

@@ -31,7 +31,7 @@ from pylogd.log.closing import abandon_logs, close_logs
 from pylogd.log.config import LogConfig
 from pylogd.log.directories import LogDirectories
 from pylogd.log.errors import LINK, NoLogDirectory, StorageError, StorageFailure, TooManyPartitions
-from pylogd.log.files import FileSystem, RealFileSystem
+from pylogd.log.files import FileSystem, RealFileSystem, most_cached_files
 from pylogd.log.housekeeping import Housekeeping
 from pylogd.log.loader import create_log
 from pylogd.log.log import Log
@@ -58,6 +58,7 @@ class LogManager:
     recovery_threads: how many logs are opened at the same time. checkpoint_ms: the time between two checkpoints.
     boot_id: that of the machine, see `log_directory.open_directory`.
     partition_limit: how many logs may be open. May be changed until `load`.
+    cached_files: how many files of older segments are kept open.
     cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
     cache: holds what producers append; None for no such cache.
     staged_appends: whether all appends are made by `staged_append`, for writes in threads.
@@ -77,12 +78,15 @@ class LogManager:
         checkpoint_ms: int = _CHECKPOINT_MS,
         boot_id: str | None = None,
         partition_limit: int = sys.maxsize,
+        cached_files: int = most_cached_files(0),
         cordoned: Callable[[], frozenset[str]] = frozenset,
         cache: BlockCache | None = None,
         staged_appends: bool = False,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
-        self.storage = Storage(self.fs, seconds=seconds, cache=cache, staged_appends=staged_appends)
+        self.storage = Storage(
+            self.fs, open_files=cached_files, seconds=seconds, cache=cache, staged_appends=staged_appends
+        )
         self.config = LogConfig() if config is None else config
         self.partition_limit = partition_limit
         self._cordoned = cordoned

@@ -25,6 +25,8 @@ _WAIT_SECONDS: Final = 0.5
 class PacedLog(Log):
     """Tells `Storage.appended` of appends in one step that took `NOTED_SECONDS` or longer."""
 
+    __slots__ = ()
+
     def append(self, records: Buffer, **how: Any) -> AppendResult:
         """See `Log.append`. Raises AppendInTurn."""
         began = self._begin()

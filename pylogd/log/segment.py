@@ -25,7 +25,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pylogd.histogram import Histogram
 from pylogd.log.caching import BlockCache, CachedRange
 from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
-from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, sync_file, write_all
+from pylogd.log.files import (
+    Buffer,
+    FileSystem,
+    LruCache,
+    SegmentFile,
+    most_cached_files,
+    read_file,
+    sync_file,
+    write_all,
+)
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex, TransactionIndex
 from pylogd.log.index_files import read_transaction_index, write_index_files
 from pylogd.log.located import PROBE, Located
@@ -44,7 +53,6 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 
 _WINDOW = 8192  # more than the default distance between two index entries
-_OPEN_FILES = 256
 _INDEX_BYTES = 32 << 20
 _MAX_ENTRIES = (10 << 20) // TIME_ENTRY
 _RECENT_BYTES = 4 << 20  # so many at the end of the active segment are taken to be in memory, without asking first
@@ -58,7 +66,7 @@ class Storage:
     __slots__ = ("appended", "cache", "files", "flushes", "fs", "indexes", "seconds", "staged_appends", "writes")
 
     def __init__(
-        self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
+        self, fs: FileSystem, *, open_files: int = most_cached_files(0), index_bytes: int = _INDEX_BYTES,
         seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
         appended: Callable[[str, float], object] | None = None,
     ) -> None:  # fmt: skip

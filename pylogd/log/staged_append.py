@@ -250,7 +250,7 @@ class StagedAppend:
         if self._rolled is not None:
             self._log.rolled(self._rolled)
             if self._log.on_roll is not None:
-                self._log.on_roll()
+                self._log.on_roll(self._log)
 
     def fail(self, failure: StorageFailure) -> None:
         """Give the appends up: the write has failed."""

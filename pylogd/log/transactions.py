@@ -45,7 +45,8 @@ class UnstableTransactions:
     def __init__(self, open_: Iterable[tuple[int, int]] = ()) -> None:
         """`open_`: producer id and first offset of each open transaction, in the order of these offsets."""
         self._open = dict(open_)
-        self._ended: deque[tuple[int, int]] = deque()  # offsets of marker and first batch
+        # Offsets of marker and first batch. An empty deque has 600 bytes, and most logs never need one.
+        self._ended: deque[tuple[int, int]] | None = None
         self._first_open = next(iter(self._open.values()), _NONE)
         self._first_ended = _NONE
         self.active = bool(self._open)
@@ -72,6 +73,8 @@ class UnstableTransactions:
         """
         first = self._open[producer_id]
         self._first_ended = min(self._first_ended, first)
+        if self._ended is None:
+            self._ended = deque()
         self._ended.append((marker, first))
         del self._open[producer_id]
         if first == self._first_open:

@@ -18,7 +18,7 @@ It must not know requests, or which thread pool it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from pylogd.replica.partition import Partition
 
 if TYPE_CHECKING:
     from pylogd.log.config import LogConfig
+    from pylogd.log.log import Log
 
 log = Logger()
 
@@ -130,7 +131,7 @@ class PartitionFlusher:
             self._flush()
         self._arm()
 
-    def note_roll(self) -> None:
+    def note_roll(self, _: object = None) -> None:
         """Note that an append rolled a segment; at its end it will call `appended`."""
         self._rolled = True
         if self._machine.state in _WAITING:
@@ -179,7 +180,7 @@ class PartitionFlusher:
         self._timer = None
 
 
-def _ignore() -> None:
+def _ignore(_: object) -> None:
     """Note no roll."""
 
 
@@ -202,11 +203,12 @@ class Flushers:
         threads: int,
         on_visible: Callable[[Partition], object],
         report: Callable[[StorageError], bool],
+        partitions: Mapping[tuple[str, int], Partition],
     ) -> None:
         """Flush in at most half of so many `threads`, of each disk if it has its own, since reads need the others.
 
         on_visible: told when a high watermark has moved. report: told what storage raised; returns whether the log
-        directory is offline, so that nothing is flushed again.
+        directory is offline, so that nothing is flushed again. partitions: those that are hosted, by key.
         """
         self.by_key: dict[tuple[str, int], PartitionFlusher] = {}
         self._clock = clock
@@ -215,14 +217,16 @@ class Flushers:
         self._slots: dict[str | None, DeferredSemaphore] = {}  # by data directory, if disks have their own threads
         self._on_visible = on_visible
         self._report = report
+        self._partitions = partitions
         self._closed = False
+        self._on_first_roll = self._first_roll  # one object for all logs
 
     def add(self, partition: Partition, config: LogConfig) -> None:
         """Flush a partition, which has a log, as `config` says."""
         if _flushes(config):
             self._make(partition, config)
         else:
-            partition.log.on_roll = partial(self._first_roll, partition)
+            partition.log.on_roll = self._on_first_roll
 
     def _make(self, partition: Partition, config: LogConfig) -> PartitionFlusher:
         in_slot = partial(self._in_slot, partition.log.directory)
@@ -231,9 +235,10 @@ class Flushers:
         )
         return flusher
 
-    def _first_roll(self, partition: Partition) -> None:
-        if not self._closed:
-            self._make(partition, partition.log.config).note_roll()
+    def _first_roll(self, rolled: Log) -> None:
+        partition = self._partitions.get((rolled.topic, rolled.partition))
+        if partition is not None and not self._closed:
+            self._make(partition, rolled.config).note_roll()
 
     def configure(self, partition: Partition, config: LogConfig) -> None:
         """Use other settings for a partition that was added."""

@@ -60,7 +60,10 @@ class Replicas:
         self.partitions = PartitionRegistry()
         self._waits = PartitionWaits(clock)
         failures = StorageFailures(logs)
-        self._flushers = Flushers(clock, disk_calls, integer("background.threads"), self._waits.check, failures.report)
+        self._flushers = Flushers(
+            clock, disk_calls, integer("background.threads"), self._waits.check, failures.report,
+            self.partitions.by_name,
+        )  # fmt: skip
         configs: dict[str, HostedConfig] = {}
         quota = ReplicationQuota(lambda: integer("leader.replication.throttled.rate"), clock.seconds)
         self.isr_updater = IsrUpdater(

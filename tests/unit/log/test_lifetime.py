@@ -11,7 +11,7 @@ import pytest
 from pylogd.log import checkpoints, retention
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRange, StorageFailure, TooManyPartitions
-from pylogd.log.files import most_partitions, replace_file
+from pylogd.log.files import most_cached_files, most_partitions, replace_file
 from pylogd.log.manager import LogManager
 from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 from tests.fakes.storage import (
@@ -477,3 +477,4 @@ def test_logs_beyond_the_partition_limit_are_not_opened() -> None:
 def test_partitions_leave_descriptors_for_the_rest(descriptors: int) -> None:
     most = most_partitions(descriptors)
     assert descriptors // 4 <= most <= descriptors * 3 // 4
+    assert 256 <= most_cached_files(descriptors) <= max(descriptors // 16, 256)
