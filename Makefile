@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-tls bench-transactions bench-kuaishou freeze held races panels spark-sql site docs-check stores strangers clean
+.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-partitions bench-tls bench-transactions bench-kuaishou freeze held races panels spark-sql site docs-check stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -232,6 +232,9 @@ freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker
 
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md, whose notes stay (at most 12 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
+
+bench-partitions: install ## what 1,000 and 10,000 idle partitions cost; writes bench/PARTITIONS.md (15 minutes; BENCH_ARGS="--partitions 1000 --rounds 1": 1)
+	$(BIN)/python -m bench.partitions --write $(BENCH_ARGS)
 
 bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafka's; writes bench/TRANSACTIONS.md (35 minutes; BENCH_ARGS="--only 'one broker: Java' --pairs 3": 4)
 	$(BIN)/python -m bench.transactions $(BENCH_ARGS)
