@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.log.batch_runs import BatchList
 from pylogd.log.errors import LogAtRest
 from pylogd.log.files import replace_file
 from pylogd.log.stopped_logs import STOPPED_LOGS
@@ -53,7 +54,7 @@ def test_a_log_at_rest_is_opened_before_an_append_and_goes_on() -> None:
     log = storage.manager.logs["t", 0]
     with pytest.raises(LogAtRest):
         log.append(batch(b"4"), leader_epoch=1, may_inspect=False)
-    assert log.append_batches([memoryview(batch(b"4"))], leader_epoch=1) == []
+    assert not log.append_batches(BatchList([memoryview(batch(b"4"))]), leader_epoch=1)
     log.open()
     log.open()  # again is no error
     assert log.append(batch(b"4"), leader_epoch=1, may_inspect=False).base_offset == 3
