@@ -5,7 +5,7 @@ and its files are removed after `file.delete.delay.ms`. What the manager is made
 
 - `registry`: which logs are open, and which can't be used and why;
 - `directories`: the data directories, their failures, and whose they are;
-- `bulk_loader`: opening many logs in several threads;
+- `bulk_loader`, `stopped_logs`: many logs at a start, from the state that a clean stop has left; `closing`: at a stop;
 - `checkpoint_writer`: when which offsets are written to the checkpoints;
 - `housekeeping`: what is done regularly: flushing, retention, removal of deleted files.
 
