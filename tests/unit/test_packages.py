@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import re
 import shutil
@@ -31,6 +32,13 @@ def settings_of(command: list[str]) -> dict[str, str]:
     settings = options.load_settings(None, data=["/var/lib/pylogd"], assignments=given)
     assert settings.words("log.dirs") == ("/var/lib/pylogd",)
     return dict(word.split("=", 1) for word in given)
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    listed = configparser.ConfigParser()
+    listed.read(CHECKOUT / "setup.cfg")
+    present = {".".join(path.parent.relative_to(CHECKOUT).parts) for path in (CHECKOUT / "pylogd").rglob("__init__.py")}
+    assert present - set(listed["options"]["packages"].split()) == set()
 
 
 def test_the_brokers_of_the_compose_file_have_settings_that_fit_together() -> None:
