@@ -60,10 +60,7 @@ class Replicas:
         self.partitions = PartitionRegistry()
         self._waits = PartitionWaits(clock)
         failures = StorageFailures(logs)
-        self._flushers = Flushers(
-            clock, disk_calls, integer("background.threads"), self._waits.check, failures.report,
-            self.partitions.by_name,
-        )  # fmt: skip
+        self._flushers = self._make_flushers(settings, clock, failures)
         configs: dict[str, HostedConfig] = {}
         quota = ReplicationQuota(lambda: integer("leader.replication.throttled.rate"), clock.seconds)
         self.isr_updater = IsrUpdater(
@@ -86,6 +83,12 @@ class Replicas:
         )  # fmt: skip
         self.housekeeping = Housekeeping(
             logs, self.partitions.by_name, self._waits.check, settings, clock, disk_calls)  # fmt: skip
+
+    def _make_flushers(self, settings: Settings, clock: IReactorTime, failures: StorageFailures) -> Flushers:
+        return Flushers(
+            clock, self.disk_calls, settings.integer("background.threads"), self._waits.check, failures.report,
+            self.partitions.by_name,
+        )  # fmt: skip
 
     def _make_fetch_sessions(self, settings: Settings, clock: IReactorTime) -> FetchSessions[Any]:
         return FetchSessions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartitio
 from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.integration.test_clients_confluent import CODECS, SECONDS, create, make_consumer, make_producer
+from tests.rawclient import wait_until
 
 TOPIC = "compacted"
 SETTINGS = {"log.cleaner.backoff.ms": "50", "log.cleaner.dedupe.buffer.size": "1000000"}
@@ -75,6 +77,10 @@ def wait_until_smaller(broker: BrokerProcess, size: int) -> None:
         time.sleep(0.05)
 
 
+def compacted(broker: BrokerProcess) -> bool:
+    return "Compacted compacted-0 up to offset" in broker.log()
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_reading_a_compacted_topic_gives_the_last_value_of_each_key(start_broker: StartBroker, codec: str) -> None:
     broker = start_broker(settings=SETTINGS)
@@ -111,8 +117,8 @@ def test_reading_a_compacted_topic_gives_the_last_value_of_each_key(start_broker
             apply(state, message.key(), message.value())
         assert state == model
         if not again:
+            wait_until(partial(compacted, broker), "the end of the compaction")
             assert broker.stop() == 0
-            assert "Compacted compacted-0 up to offset" in broker.log()
             broker = start_broker(settings=SETTINGS)
 
 

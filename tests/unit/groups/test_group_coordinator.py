@@ -283,7 +283,7 @@ class TestLoading:
         def fail(*_args: object, **_named: object) -> None:
             raise StorageFailure("/data", OSError(5, "broken"))
 
-        monkeypatch.setattr(partition.log, "read", fail)
+        monkeypatch.setattr(type(partition.log), "read", fail)
         parts.groups._leadership(partition, True)
         assert offsets(parts) == ErrorCode.NOT_COORDINATOR
 
