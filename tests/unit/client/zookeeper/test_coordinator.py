@@ -41,7 +41,7 @@ class Caller:
         names = iter(f"{name}-{number}" for number in range(1, 100))
         self.coordinator = Coordinator(
             self.store, world.time, "g", Subscription.of("t"), self, settings, on_commit=self.committed.append,
-            new_name=lambda: next(names),
+            new_name=lambda: next(names), rng=random.Random(name),
         )  # fmt: skip
         self.joined = self.coordinator.start()
 
@@ -70,6 +70,14 @@ class World:
     def data(self, path: str) -> bytes | None:
         node = self.zookeeper.leader.tree.nodes.get(path)
         return None if node is None else node.data
+
+    def until(self, caller: Caller, state: CoordinatorState) -> None:
+        """Let time pass until a caller, which tries again every half second, is in this state."""
+        for _ in range(200):
+            if caller.coordinator.state is state:
+                return
+            self.time.run(0.01)
+        raise AssertionError(f"{caller.coordinator.state.name} for two seconds, not {state.name}")
 
     def wait(self, deferred: Deferred[Any], seconds: float = 0.5) -> Any:
         self.time.run(seconds)
@@ -137,7 +145,7 @@ def test_nothing_is_released_before_the_caller_has_stopped(world: World) -> None
     second = Caller(world, "b")
     world.time.run(3.0)
     assert first.coordinator.state is CoordinatorState.RELEASING
-    assert second.coordinator.state is CoordinatorState.WAITING
+    world.until(second, CoordinatorState.WAITING)
     assert not second.heard
     assert world.data("/consumers/g/owners/t/1") == b"a-1-0"
     world.wait(first.coordinator.commit({P1: 5}))
