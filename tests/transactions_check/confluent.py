@@ -8,6 +8,7 @@ back as a new one, which reads it again. Now and then it does so without a reaso
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,6 +21,8 @@ from tests.transactions_check.workload import CLASSIC, CONSUMER, SOURCES, TRANSA
 _MOST_RECORDS = 20
 _POLL_SECONDS = 0.2
 _WAIT_SECONDS = 30.0
+#: After which a client that is being closed is left behind.
+_CLOSE_SECONDS = 60.0
 
 
 class ConfluentCopier:
@@ -44,10 +47,17 @@ class ConfluentCopier:
             "message.timeout.ms": timeout_ms,
         }  # fmt: skip
         self._consumer: Consumer | None = None
+        self._producers: list[Producer] = []
+
+    @property
+    def producer(self) -> Producer:
+        """The producer of the copies, once the clients are open."""
+        return self._producers[0]
 
     def open(self) -> None:
         """Begin with new clients: the transaction of the predecessor is ended first."""
-        self.producer = Producer(self._writes)
+        self._close_producer()
+        self._producers.append(Producer(self._writes))
         self.producer.init_transactions(_WAIT_SECONDS)
         self._consumer = Consumer(self._reads)
         self._consumer.subscribe(list(SOURCES), on_assign=self._note, on_revoke=self._note, on_lost=self._note)
@@ -59,7 +69,25 @@ class ConfluentCopier:
         """Leave the group."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            consumer.close()
+            self._within_bounds("the consumer's close", consumer.close)
+
+    def end(self) -> None:
+        """Leave the group, and free the producer: what it left open ends when its timeout is over."""
+        self.close()
+        self._close_producer()
+
+    def _close_producer(self) -> None:
+        """Free the producer. This client does so when the last reference is gone, and waits for its threads then."""
+        producers, self._producers = self._producers, []
+        self._within_bounds("the producer's end", producers.clear)
+
+    def _within_bounds(self, what: str, call: Callable[[], None]) -> None:
+        """Call what has no timeout of its own. If it hangs, count that as a trouble, and go on without it."""
+        thread = threading.Thread(target=call, name=f"{self.name}: {what}", daemon=True)
+        thread.start()
+        thread.join(_CLOSE_SECONDS)
+        if thread.is_alive():
+            self.load.count(f"librdkafka: {what} does not return")
 
     def turn(self) -> None:
         """Copy what comes in a short time. Raises KafkaException if this cannot go on with these clients."""
@@ -177,7 +205,7 @@ def copy_in(group: CopyGroup) -> Callable[[Load, str, random.Random], None]:
                 load.count(_name(error))
                 copier.close()
                 time.sleep(0.2)  # what cannot be reached is asked again at once otherwise
-        copier.close()
+        copier.end()
 
     return copy
 

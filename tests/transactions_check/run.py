@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 import time
 from collections import Counter
@@ -117,7 +118,11 @@ def run(
     except Exception as error:
         anomalies.append(f"never settles: {error}")
     load.draining.set()
-    _join(workers)
+    try:
+        _join(workers)
+    except TimeoutError as error:
+        error.add_note(f"found until then: {anomalies or 'nothing'}, troubles: {load.troubles}")
+        raise
     history = load.history
     history.final = read_all(load, settle_seconds)
     anomalies += check(history, set(SOURCES), load.targets)
@@ -138,4 +143,5 @@ def _join(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.join(_JOIN_SECONDS)
         if thread.is_alive():
+            faulthandler.dump_traceback(all_threads=True)  # to stderr: where it hangs
             raise TimeoutError(f"{thread.name} does not end")
