@@ -7,6 +7,8 @@ from itertools import zip_longest
 from typing import Final
 
 _GAP: Final = "  "
+#: Between columns, where lines are too long for the terminal otherwise.
+_NARROW_GAP: Final = " "
 #: Columns are not made narrower than this, so that a table may be wider than a very narrow terminal.
 _NARROWEST: Final = 6
 
@@ -15,7 +17,8 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | N
     """Return the lines of a table: the heading, then the rows. No line ends with spaces.
 
     columns: headings, with `>` before those of columns that are aligned to the right. width: the most characters of a
-    line, None for as many as it takes; cells that are too long are then continued on further lines.
+    line, None for as many as it takes; columns are then closer to each other if need be, and cells that are still too
+    long are continued on further lines.
     """
     names = [column.removeprefix(">") for column in columns]
     right = [column.startswith(">") for column in columns]
@@ -23,14 +26,17 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | N
     for row in rows:
         for index, cell in enumerate(row):
             widths[index] = max(widths[index], _length(cell))
+    gap = _GAP
     if width is not None:
-        widths = _fit(widths, width - len(_GAP) * (len(widths) - 1))
+        gaps = len(widths) - 1
+        gap = _GAP if sum(widths) + len(_GAP) * gaps <= width else _NARROW_GAP
+        widths = _fit(widths, width - len(gap) * gaps)
     lines = []
     for row in (names, *rows):
         pieces = [_pieces(cell, most) for cell, most in zip(row, widths, strict=True)]
         for parts in zip_longest(*pieces, fillvalue=""):
             cells = map(_aligned, parts, widths, right)
-            lines.append(_GAP.join(cells).rstrip())
+            lines.append(gap.join(cells).rstrip())
     return lines
 
 

@@ -122,6 +122,13 @@ def test_a_table_without_rows_is_its_heading(capsys: pytest.CaptureFixture[str])
 CELLS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=120)
 
 
+def test_columns_come_closer_before_cells_are_broken() -> None:
+    columns, rows = ["broker", ">should_lead", "address"], [("1", "12", "localhost:9092")]
+    wide = layout(columns, rows, 35)
+    assert wide == ["broker  should_lead  address", "1                12  localhost:9092"]
+    assert layout(columns, rows, 34) == ["broker should_lead address", "1               12 localhost:9092"]
+
+
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=6), st.integers(24, 200))
 def test_a_table_fits_and_loses_nothing(rows: Sequence[tuple[str, str, str]], width: int) -> None:
     from rich.cells import cell_len  # noqa: PLC0415
