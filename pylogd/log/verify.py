@@ -157,8 +157,9 @@ class _Partition:
         path = segment_path(self.directory, base)
         self.aborting[base] = {}
         size = self.fs.size(path)
-        offsets = _OffsetCursor(self.fs, self.directory, base, size, newest)
-        times = _TimeCursor(self.fs, self.directory, base, newest)
+        indexed = not newest and size > 0
+        offsets = _OffsetCursor(self.fs, self.directory, base, size, indexed)
+        times = _TimeCursor(self.fs, self.directory, base, indexed)
         try:
             for found in scan(SegmentFile(self.fs, path), size, base_offset=base):
                 header = found.header
@@ -259,7 +260,7 @@ def _check_records(path: str, found: FoundBatch) -> Iterator[Finding]:
 class _OffsetCursor:
     """Compares an offset index with the batches of a scan."""
 
-    def __init__(self, fs: FileSystem, directory: str, base: int, size: int, newest: bool) -> None:
+    def __init__(self, fs: FileSystem, directory: str, base: int, size: int, indexed: bool) -> None:
         self.path = segment_path(directory, base, INDEX_SUFFIX)
         self.problems: list[Finding] = []
         self.at = 0
@@ -267,7 +268,7 @@ class _OffsetCursor:
             self.pairs = OffsetIndex.from_bytes(read_file(fs, self.path), base, size).pairs()
         except (FileNotFoundError, IndexCorrupt) as error:
             self.pairs = []
-            self.problems = _unreadable_index(self.path, error, newest)
+            self.problems = _unreadable_index(self.path, error, indexed)
 
     def pass_batch(self, found: FoundBatch) -> None:
         """Compare the next batch with the entries up to it."""
@@ -289,10 +290,10 @@ class _OffsetCursor:
 class _TimeCursor:
     """Compares a time index with the batches of a scan."""
 
-    def __init__(self, fs: FileSystem, directory: str, base: int, newest: bool) -> None:
+    def __init__(self, fs: FileSystem, directory: str, base: int, indexed: bool) -> None:
         self.path = segment_path(directory, base, TIME_INDEX_SUFFIX)
         self.problems: list[Finding] = []
-        self.sealed = not newest
+        self.sealed = indexed
         self.at = 0
         self.largest = -1
         try:
@@ -300,7 +301,7 @@ class _TimeCursor:
         except (FileNotFoundError, IndexCorrupt) as error:
             self.pairs = []
             self.sealed = False
-            self.problems = _unreadable_index(self.path, error, newest)
+            self.problems = _unreadable_index(self.path, error, indexed)
 
     def pass_batch(self, found: FoundBatch) -> None:
         """Compare the next batch with the entries up to it."""
@@ -325,8 +326,8 @@ class _TimeCursor:
         self.problems.append(Finding(self.path, self.at * 12, Severity.ERROR, message))
 
 
-def _unreadable_index(path: str, error: Exception, newest: bool) -> list[Finding]:
-    """Return the findings for a missing or damaged index. That of the active segment need not exist yet."""
+def _unreadable_index(path: str, error: Exception, indexed: bool) -> list[Finding]:
+    """Return the findings for a missing or damaged index. indexed: False for an active or an empty segment."""
     if isinstance(error, FileNotFoundError):
-        return [] if newest else [Finding(path, None, Severity.WARNING, "the index is missing")]
+        return [] if not indexed else [Finding(path, None, Severity.WARNING, "the index is missing")]
     return [Finding(path, None, Severity.ERROR, str(error))]

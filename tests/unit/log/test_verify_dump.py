@@ -95,6 +95,19 @@ def test_every_byte_of_the_indexes_counts(suffix: str) -> None:
     assert found(storage)[0].message == "the index is missing"
 
 
+def test_an_empty_segment_needs_no_indexes() -> None:
+    storage = MemoryStorage()
+    log = storage.create()
+    append(log, b"value")
+    log.deletable_offset = 1
+    log.delete_records_before(1)
+    storage.pass_time(60_000)
+    storage.manager.tick()
+    storage.lose_power()  # the log start offset is known, the record is not
+    assert names(storage.fs, ".log") == [f"{0:020d}.log", f"{1:020d}.log"] and not names(storage.fs, ".index")
+    assert found(storage) == []
+
+
 def test_gaps_and_overlaps_are_found() -> None:
     storage = filled()
     data = contents(storage.fs, f"{SECOND}.log")
