@@ -1,9 +1,9 @@
 /* Faults of the machine under one process, by LD_PRELOAD: see preload.py.
  *
  * PYLOGD_TEST_CONTROL   a file of two int64 that is mapped: how many ns the wall clock is ahead, and whether the disk
- *                       fails (1) or hangs (2). Both may change while the process runs.
- * PYLOGD_TEST_FAILING   the directory below which writes and syncs fail with EIO while the second number is 1, and do
- *                       not return while it is 2.
+ *                       fails (1), hangs (2) or is slow (3). Both may change while the process runs.
+ * PYLOGD_TEST_FAILING   the directory below which writes and syncs fail with EIO while the second number is 1, do not
+ *                       return while it is 2, and take 0.3 s while it is 3.
  * PYLOGD_TEST_SYNCED    a file that gets a line "s <inode> <size>" for each sync that succeeded, and a line
  *                       "t <inode> <size>" for each file that was cut. Of a volume that was synced (syncfs) it gets
  *                       the files below the directory of the descriptor's file.
@@ -30,6 +30,8 @@
 
 #define NS 1000000000LL
 #define HANGS 2
+#define SLOW 3
+#define SLOW_NS 300000000
 #define REAL(result, name, ...) ((result(*)(__VA_ARGS__))real(#name))
 
 static const int64_t *control;
@@ -113,8 +115,12 @@ static int fails(int fd) {
         struct timespec pause = {0, 5000000};
         nanosleep(&pause, NULL);
     }
+    if (state() == SLOW) {
+        struct timespec pause = {0, SLOW_NS};
+        nanosleep(&pause, NULL);
+    }
     errno = saved;
-    if (!state()) return 0;
+    if (!state() || state() == SLOW) return 0;
     errno = EIO;
     return 1;
 }

@@ -1,8 +1,9 @@
-"""Simulate faults of the machine for one process: steps of the wall clock, a failing or hanging disk, a loss of power.
+"""Simulate faults of the machine for one process: steps of the wall clock, a bad or slow disk, a loss of power.
 
 Strategy: a small library (`preload.c`), compiled at its first use, stands between a process and the C library
-(`LD_PRELOAD`). It shifts what the wall clock says, fails or holds writes and syncs below one directory, and notes which
-bytes of a file have been synced. The first two are controlled through a small mapped file, while the process runs.
+(`LD_PRELOAD`). It shifts what the wall clock says, fails, holds or delays writes and syncs below one directory, and
+notes which bytes of a file have been synced. The first two are controlled through a small mapped file, while the
+process runs.
 
 Linux only, and it needs a C compiler: `why_not` says what is missing.
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 _SOURCE = Path(__file__).with_name("preload.c")
 _CONTROL = struct.Struct("=qq")
 _NS = 1_000_000_000
-_FINE, _FAILS, _HANGS = range(3)
+_FINE, _FAILS, _HANGS, _SLOW = range(4)
 
 
 def _compiler() -> str | None:
@@ -57,7 +58,7 @@ class Preload:
     """The faults of one process and its children. They stay the same over restarts."""
 
     def __init__(self, folder: Path, name: str, failing: Path | None = None) -> None:
-        """Keep the library's files in `folder`, named after `name`. `failing`: what `fail` and `hang` are about."""
+        """Keep the library's files in `folder`, named after `name`. failing: the disk of `fail`, `hang` and `slow`."""
         self._control = folder / f"{name}.control"
         self._synced = folder / f"{name}.synced"
         self._failing = failing
@@ -87,6 +88,11 @@ class Preload:
     def hang(self, hanging: bool) -> None:
         """Let writes and syncs below the directory not return from now on, or succeed, those that hang included."""
         self._disk = _HANGS if hanging else _FINE
+        self._write()
+
+    def slow(self, slow: bool) -> None:
+        """Let each write and sync below the directory take 0.3 s from now on, or as long as it needs."""
+        self._disk = _SLOW if slow else _FINE
         self._write()
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""Fail real brokers in ten ways under a real Prometheus: `python -m tests.alerts [--results FILE] [--only EXPRESSION]`.
+"""Fail real brokers under a real Prometheus: `python -m tests.alerts [--results FILE] [--only EXPRESSION]`.
 
 Before each fault no alert may be pending, and after it all alerts have to be gone again. A fault has to fire the alerts
 that it is for; others may fire only if they are true as well (`drill.py` says which).

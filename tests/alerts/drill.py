@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from pylogd.client import NewTopic
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
@@ -19,10 +22,12 @@ from tests.chaos.nemesis import ChaosCluster
 from tests.rawclient import RawClient
 
 NODES: Final = (1, 2, 3)
-#: Topics of three replicas, and of one, on the last broker.
-COPIED, ALONE = "copied", "alone"
+#: Topics of three replicas, and of one, on the last broker, and a compacted one, on the first.
+COPIED, ALONE, COMPACTED = "copied", "alone", "compacted"
+_PARTITIONS: Final = 6  # of COPIED
 GROUP: Final = "readers"
 _SECONDS: Final = 120.0
+_KEYS: Final = 300  # of 1,000 bytes each in COMPACTED, which are several segments
 _VOLUME_MIB: Final = 256
 _MOSTLY: Final = 0.94  # of the volume, to be filled
 
@@ -55,7 +60,10 @@ class Fault(NamedTuple):
 
 
 class Traffic:
-    """Produces and consumes slowly, in a thread, so that a group stays at the end until `reading` is cleared."""
+    """Produces and consumes slowly, in a thread, so that a group stays at the end until `reading` is cleared.
+
+    The group reads the first partition; the others get records in turn, so that all disks have writes.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.reading = threading.Event()
@@ -75,10 +83,12 @@ class Traffic:
         producer = Producer({**servers, "linger.ms": 5, "message.timeout.ms": 300_000})
         consumer = Consumer({**servers, "group.id": GROUP, "enable.auto.commit": False})
         consumer.assign([TopicPartition(COPIED, 0, 0)])
+        others = itertools.cycle(range(1, _PARTITIONS))
         try:
             while not self._ended.wait(0.1):
                 with suppress(BufferError):
-                    producer.produce(COPIED, b"x" * 100, partition=0)
+                    for partition in (0, next(others)):
+                        producer.produce(COPIED, b"x" * 100, partition=partition)
                 producer.poll(0)
                 if not self.reading.is_set():
                     continue
@@ -98,7 +108,7 @@ class Drill:
         self.store = store
         self._busy: threading.Event | None = None
         self._pulse: threading.Thread | None = None
-        cluster.ask(lambda admin: admin.create_topic(COPIED, partitions=6, replication_factor=3))
+        cluster.ask(lambda admin: admin.create_topic(COPIED, _PARTITIONS, 3))
         with RawClient(cluster.address(1)) as client:
             alone = CreatableTopic(ALONE, -1, -1, [CreatableReplicaAssignment(0, [NODES[-1]])])
             assert client.request(CreateTopicsRequest([alone]), 7).topics[0].error_code == 0
@@ -130,6 +140,10 @@ class Drill:
                   frozenset({"PylogdLogDirOffline"}), back | lost),
             Fault("a disk hangs", lambda: cluster.faults[2].hang(True), self._disk_answers,
                   frozenset({"PylogdLogDirOffline"}), back | lost | {"PylogdDiskSlow"}),
+            Fault("a disk is slow (0.3 s for each write)", lambda: cluster.faults[2].slow(True),
+                  lambda: cluster.faults[2].slow(False), frozenset({"PylogdDiskSlow"}), back | lost),
+            Fault("a segment of a compacted topic is damaged", self._damage, self._give_up_damaged,
+                  frozenset({"PylogdCleanerGaveUp"}), back | lost),
             Fault("consumers stop", self.traffic.reading.clear, self.traffic.reading.set,
                   frozenset({"PylogdGroupLags"})),
             Fault("the processor is taken away for most of the time", self._be_busy, self._be_idle,
@@ -163,6 +177,31 @@ class Drill:
         self.cluster.faults[2].hang(False)
         self.cluster.kill(2)
         self.cluster.start(2)
+
+    def _damage(self) -> None:
+        """Write a topic, flip a byte in the middle of its first segment, and have it compacted from then on."""
+        node = NODES[0]
+        small = {"segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.01"}
+        topic = NewTopic(COMPACTED, configs=small, assignments={0: [node]})
+        self.cluster.ask(lambda admin: admin.create_topics([topic]))
+        producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
+        for number in range(_KEYS):
+            producer.produce(COMPACTED, bytes(1000), key=b"%d" % number, partition=0)
+            producer.flush(_SECONDS)
+        places = [folder / f"{COMPACTED}-0" for folder in self.cluster.directories(node)]
+        first = next(place / f"{0:020d}.log" for place in places if place.exists())
+        with first.open("r+b") as file:
+            file.seek(first.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+        compact = {"cleanup.policy": "compact"}
+        self.cluster.ask(lambda admin: admin.alter_configs("topic", COMPACTED, compact))
+
+    def _give_up_damaged(self) -> None:
+        """Delete the damaged topic. The broker's cleaner has given it up until the next start."""
+        self.cluster.ask(lambda admin: admin.delete_topic(COMPACTED))
+        self.cluster.restart(NODES[0])
 
     def _be_busy(self) -> None:
         """Stop broker 2 for half a second again and again."""
