@@ -1,7 +1,7 @@
 """DescribeCluster (60), versions 0 to 2: the cluster's id, its brokers, its controller.
 
-Behaviour: lists the live brokers that have the client's listener. pylogd's own tagged field `labels` has those of each
-broker.
+Behaviour: lists the live brokers that have the client's listener. pylogd's own tagged fields have the labels
+and the `host.id` of each broker.
 Gaps: the controllers as endpoints (type 2, version 1 on) are UNSUPPORTED_ENDPOINT_TYPE, since every broker carries out
 administrative requests; no broker is ever fenced, so `include_fenced_brokers` changes nothing.
 """
@@ -13,6 +13,7 @@ from pylogd.api.brokers import reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
+from pylogd.metadata.image import Broker
 from pylogd.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -20,6 +21,8 @@ from pylogd.wire.messages.describe_cluster import (
 )
 
 _BROKERS = 1
+#: What is said of this broker while it has no registration.
+_UNREGISTERED = Broker(-1, ())
 
 
 @handles(DescribeClusterRequest, 0, 2)
@@ -36,14 +39,11 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.controller_id,
         brokers=[
-            DescribeClusterBroker(*found, labels=_labels(context, found[0])) for found in reachable_brokers(context)
+            DescribeClusterBroker(*found, labels=list(one.labels), host_id=one.host_id)
+            for found in reachable_brokers(context)
+            for one in [broker.cluster.brokers.get(found[0], _UNREGISTERED)]
         ],
         cluster_authorized_operations=(
             cluster_operations(context) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
-
-
-def _labels(context: RequestContext, node_id: int) -> list[str]:
-    found = context.broker.cluster.brokers.get(node_id)
-    return [] if found is None else list(found.labels)

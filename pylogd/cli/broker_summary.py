@@ -8,9 +8,15 @@ from typing import Any, Final
 
 from pylogd.client.core.model import Broker, Topic
 
-BROKER_COLUMNS: Final = (
-    ">broker", "state", "address", "rack", "labels", ">replicas", ">leads", ">should_lead", ">not_in_sync",
+_COLUMNS: Final = (
+    ">broker", "state", "address", "rack", "host_id", "labels", ">replicas", ">leads", ">should_lead", ">not_in_sync",
 )  # fmt: skip
+
+
+def broker_columns(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of a table of these records: `host_id` is only there if a broker shares its machine."""
+    shared = any(one["host_id"] for one in summaries)
+    return [column for column in _COLUMNS if shared or column != "host_id"]
 
 
 def broker_summaries(
@@ -37,6 +43,7 @@ def broker_summaries(
             "state": "up" if node in live else "down",
             "address": f"{live[node].host}:{live[node].port}" if node in live else None,
             "rack": live[node].rack if node in live else None,
+            "host_id": live[node].host_id if node in live else None,
             "labels": list(labels.get(node, ())),
             "replicas": held[node],
             "leads": leads[node],

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from pylogd.cli.broker_summary import BROKER_COLUMNS, broker_summaries
+from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.cordoning import set_cordoned
@@ -16,7 +16,7 @@ from pylogd.cli.output import confirmed, note, output_option, print_json, print_
 from pylogd.cli.reassign import check_outcome, follow, labelled_brokers, plan_document, throttle_moves, unthrottle
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.maintenance import leads_again, led_by_others
-from pylogd.client.core.admin.replica_plan import Placement, plan
+from pylogd.client.core.admin.replica_plan import Placement, plan, shared_hosts
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
 
@@ -42,8 +42,9 @@ def brokers() -> None:
 def list_(bootstrap: str) -> None:
     """List brokers: the live ones, and those that have replicas and are down.
 
-    Prints for each: broker, state, address, rack, labels, replicas, leads, should_lead (partitions of which it is the
-    preferred leader), not_in_sync (its replicas that are not).
+    Prints for each: broker, state, address, rack, host_id (its machine; tables have it if brokers share one), labels,
+    replicas, leads, should_lead (partitions of which it is the preferred leader), not_in_sync (its replicas that are
+    not).
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster().brokers
@@ -54,7 +55,8 @@ def list_(bootstrap: str) -> None:
             if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise
             labels = {}
-    print_records(BROKER_COLUMNS, broker_summaries(found, topics, labels))
+    summaries = broker_summaries(found, topics, labels)
+    print_records(broker_columns(summaries), summaries)
 
 
 @brokers.command()
@@ -77,8 +79,9 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
     pylogd brokers decommission 3 --throttle 50000000
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        live = {one.node_id: one.rack for one in admin.describe_cluster().brokers}
-        targets = _emptying(admin, broker, live)
+        found = admin.describe_cluster().brokers
+        live = {one.node_id: one.rack for one in found}
+        targets = _emptying(admin, broker, live, shared_hosts(found))
         if plan_only:
             print_json(plan_document(targets))
             return
@@ -94,8 +97,11 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
         _check_empty(admin, broker, live)
 
 
-def _emptying(admin: Admin, broker: int, live: Mapping[int, str | None]) -> Placement:
-    """Return the moves that leave a broker without replicas. Raises ClickException if the others can't take them."""
+def _emptying(admin: Admin, broker: int, live: Mapping[int, str | None], hosts: Mapping[int, str]) -> Placement:
+    """Return the moves that leave a broker without replicas. Raises ClickException if the others can't take them.
+
+    live: the racks of the live brokers, by id. hosts: the machines of those that share one.
+    """
     topics = admin.list_topics(internal=True)
     current = {TopicPartition(topic.name, one.index): one.replicas for topic in topics for one in topic.partitions}
     moving = admin.reassignments()
@@ -108,7 +114,8 @@ def _emptying(admin: Admin, broker: int, live: Mapping[int, str | None]) -> Plac
     dead = {node for replicas in current.values() for node in replicas} - live.keys() - {broker}
     try:
         # Replicas on other brokers that are down stay where they are: they are no business of this command.
-        found = plan(current, {**others, **dict.fromkeys(dead)}, None, labelled_brokers(admin, topics), balance=False)
+        within = labelled_brokers(admin, topics)
+        found = plan(current, {**others, **dict.fromkeys(dead)}, None, within, hosts=hosts, balance=False)
     except ValueError as error:
         raise click.ClickException(f"broker {broker} can't be emptied: {error}") from None
     chosen = {place: found[place] for place in affected}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from pylogd.cli.broker_summary import BROKER_COLUMNS, broker_summaries
+from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.cluster_health import health
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes
@@ -66,7 +66,7 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
 
 
 def _without_id(broker: Broker) -> dict[str, Any]:
-    return {"host": broker.host, "port": broker.port, "rack": broker.rack}
+    return {"host": broker.host, "port": broker.port, "rack": broker.rack, "host_id": broker.host_id}
 
 
 cluster.add_command(health)
@@ -107,7 +107,7 @@ def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
     everything = not under_replicated and not misplaced and output_format() != "tsv"
     if everything:
         print_line(f"cluster {found.cluster_id}, controller is broker {found.controller}")
-        print_records(BROKER_COLUMNS, summary)
+        print_records(broker_columns(summary), summary)
         print_line("")
     if misplaced or (everything and outside):
         print_records(["topic", ">partition", "label", "replicas", "misplaced"], outside)

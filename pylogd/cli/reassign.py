@@ -18,7 +18,7 @@ from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, output_option, print_json, print_records
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import LATEST
-from pylogd.client.core.admin.replica_plan import Placement, plan
+from pylogd.client.core.admin.replica_plan import Placement, plan, shared_hosts
 from pylogd.client.core.model import Topic
 from pylogd.errors import KafkaError
 
@@ -55,18 +55,20 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
     """Print a plan that spreads the replicas of TOPICs, or of all topics, with few moves. Nothing is changed.
 
     Replicas of a topic with a placement.label are planned only on brokers that carry it, and are moved there from
-    others. To empty a broker, name all others. To use new brokers, name them too.
+    others. To empty a broker, name all others. To use new brokers, name them too. Replicas that share a machine
+    (host.id) are planned on different machines, if there are enough.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        alive = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
+        live = admin.describe_cluster().brokers
         found = [admin.describe_topic(name) for name in topics] if topics else admin.list_topics(internal=True)
         within = labelled_brokers(admin, found)
+    alive = {broker.node_id: broker.rack for broker in live}
     wanted = _numbers(brokers) if brokers else list(alive)
     if missing := set(wanted) - alive.keys():
         raise click.ClickException(f"broker {min(missing)} is not alive")
     current = {TopicPartition(topic.name, one.index): one.replicas for topic in found for one in topic.partitions}
     try:
-        planned = plan(current, {node: alive[node] for node in wanted}, factor, within)
+        planned = plan(current, {node: alive[node] for node in wanted}, factor, within, hosts=shared_hosts(live))
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}

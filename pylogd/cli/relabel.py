@@ -18,7 +18,7 @@ from pylogd.cli.reassign import (
     unthrottle,
 )
 from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.admin.replica_plan import Placement, plan
+from pylogd.client.core.admin.replica_plan import Placement, plan, shared_hosts
 from pylogd.client.core.model import Reassignment, Topic
 
 
@@ -80,7 +80,8 @@ def relabel(
 def _targets(admin: Admin, topic: Topic, label: str, moving: Mapping[TopicPartition, Reassignment]) -> Placement:
     """Return the replicas that the topic should have, by partition. Raises ClickException if that can't be."""
     labels = admin.broker_labels()
-    racks = {one.node_id: one.rack for one in admin.describe_cluster().brokers if label in labels.get(one.node_id, ())}
+    live = admin.describe_cluster().brokers
+    racks = {one.node_id: one.rack for one in live if label in labels.get(one.node_id, ())}
     if not racks:
         known = sorted({one for carried in labels.values() for one in carried})
         raise click.ClickException(
@@ -93,7 +94,7 @@ def _targets(admin: Admin, topic: Topic, label: str, moving: Mapping[TopicPartit
         count = len(one.replicas) - (len(moving[place].removing) if place in moving else 0)
         current[place] = sorted(one.replicas, key=lambda node: node not in racks)[:count]
     try:
-        return plan(current, racks, within={topic.name: racks})
+        return plan(current, racks, within={topic.name: racks}, hosts=shared_hosts(live))
     except ValueError as error:
         raise click.ClickException(str(error)) from None
 

@@ -131,7 +131,6 @@ class BrokerState:
     """
 
     broker: Broker
-    labels: Nodes | tuple[str, ...] = ()
     leaders: int = 0
     replicas: int = 0
     lacking: int = 0

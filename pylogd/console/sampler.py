@@ -143,11 +143,11 @@ class ClusterSampler:
         metadata = self._calls.metadata
         sample.cluster_id, sample.controller = metadata.cluster_id, metadata.controller_id
         try:
-            labels = await self._operations.broker_labels()
+            described = {one.node_id: one for one in (await self._operations.describe_cluster()).brokers}
         except PylogdError:
-            labels = {}  # an older broker
+            described = {}  # an older broker
         sample.brokers = {
-            node: BrokerState(broker, labels.get(node, ())) for node, broker in sorted(metadata.brokers.items())
+            node: BrokerState(described.get(node, broker)) for node, broker in sorted(metadata.brokers.items())
         }
 
     async def _ask_topics(self, sample: Sample) -> Partitions:

@@ -52,7 +52,8 @@ class BrokerMetrics:
     def _process(self) -> Found:
         session = self._samplers.session
         versions = (__version__, platform.python_version(), twisted.__version__, str(self._broker.node_id))
-        yield "pylogd_build_info", [(versions, 1)]
+        host = self._broker.settings.text("host.id") or ""
+        yield "pylogd_build_info", [((*versions, host), 1)]
         yield "pylogd_ready", float(self._ready())
         yield "pylogd_reactor_lag_seconds", self._samplers.reactor.lag
         yield "pylogd_metadata_session_connected", float(session.connected)

@@ -48,7 +48,9 @@ _CONTROLLER: Final = "kafka_controller_kafkacontroller_"
 SECTIONS: Final[Mapping[str, tuple[Definition, ...]]] = MappingProxyType(
     {
         "Broker": (
-            Definition("pylogd_build_info", _GAUGE, "Versions; always 1", ("version", "python", "twisted", "node")),
+            Definition("pylogd_build_info", _GAUGE, "Versions and machine; always 1", (
+                "version", "python", "twisted", "node", "host_id",
+            )),
             Definition("pylogd_ready", _GAUGE, "Whether the broker serves: 1 if /readyz answers 200"),
             Definition("pylogd_reactor_lag_seconds", _HISTOGRAM,
                        "How late the reactor's timers fire: how long requests wait for their turn"),

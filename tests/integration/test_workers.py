@@ -55,7 +55,9 @@ def test_workers_are_one_cluster_and_each_is_started_again_alone(workers: Broker
     first = [f"first {index}" for index in range(8)]
     with Admin(workers.address) as admin:
         admin.create_topic("shared", PARTITIONS, 1)
-        nodes = {broker.node_id: broker.port for broker in admin.describe_cluster().brokers}
+        live = admin.describe_cluster().brokers
+        nodes = {broker.node_id: broker.port for broker in live}
+        assert len({broker.host_id for broker in live}) == 1 and live[0].host_id, "they share the machine"
         assert nodes == {1: workers.port + 1, 2: workers.port + 2}
         leaders = [one.leader for one in admin.describe_topic("shared").partitions]
         assert sorted(leaders) == [1, 1, 2, 2]

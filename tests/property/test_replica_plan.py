@@ -63,6 +63,26 @@ def test_racks_are_kept_apart() -> None:
     assert all({node <= 2 for node in nodes} == {True, False} for nodes in moved)
 
 
+@given(clusters(), st.lists(st.sampled_from("xyz"), min_size=6, max_size=6))
+def test_replicas_share_a_machine_only_if_there_are_too_few(
+    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], int], names: list[str]
+) -> None:
+    current, brokers, factor = found
+    hosts = {node: names[node - 1] for node in brokers}
+    planned = plan(current, brokers, factor, hosts=hosts)
+    for nodes in planned.values():
+        assert len({hosts[node] for node in nodes}) == min(factor, len(set(hosts.values())))
+    again = plan(planned, brokers, factor, hosts=hosts)
+    assert {place: set(nodes) for place, nodes in again.items()} == {p: set(nodes) for p, nodes in planned.items()}
+
+
+def test_a_replica_that_leaves_goes_to_another_machine() -> None:
+    current = {TopicPartition("t", index): (1, 3) for index in range(4)}
+    hosts = {1: "x", 2: "x", 4: "y"}
+    planned = plan(current, dict.fromkeys((1, 2, 4)), hosts=hosts, balance=False)
+    assert all(set(nodes) == {1, 4} for nodes in planned.values())
+
+
 def test_too_few_brokers() -> None:
     with pytest.raises(ValueError, match="3 replicas need as many brokers, there are 2"):
         plan({TopicPartition("t", 0): (1, 2, 3)}, {1: None, 2: None})

@@ -20,12 +20,19 @@ class TopicPartition(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """A broker of the cluster and where it listens."""
+    """A broker of the cluster and where it listens.
+
+    host_id: the machine that it shares with the other brokers of this `host.id`; None if it names none, and where it
+    comes from metadata instead of `describe_cluster`. labels: those that it carries
+    (`broker.labels`), from the same source.
+    """
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    host_id: str | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

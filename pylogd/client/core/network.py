@@ -84,7 +84,7 @@ class Network:
             if isinstance(call.target, Endpoint):
                 key, host, port = call.target.node_id, call.target.host, call.target.port
             else:
-                key, host, port, _ = self.metadata.broker(call.target)
+                key, host, port = self.metadata.broker(call.target)[:3]
             link = self._link(key, call.purpose, host, port, now)
         except PylogdError as error:
             call.failed(error, now)

@@ -10,6 +10,7 @@ from typing import Final
 from pylogd.client.core.admin.acl_operations import CLUSTER_NAME, OPERATIONS, RESOURCES, Acl, AclFilter
 from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
 from pylogd.client.core.admin.replica_plan import plan as plan_replicas
+from pylogd.client.core.admin.replica_plan import shared_hosts
 from pylogd.client.core.model import TopicPartition
 from pylogd.console.actions.steps import Field, Plan, command, number
 from pylogd.console.answers import PageRequest, Refused
@@ -70,7 +71,8 @@ class MoveReplicas(OnCluster):
         rate = number(asked.form, "throttle", 1, 2**62) if throttled else None
         now = {TopicPartition(topic.name, index): replicas for index, replicas in enumerate(topic.replicas)}
         try:
-            planned = plan_replicas(now, {node: alive[node].broker.rack for node in nodes})
+            hosts = shared_hosts(alive[node].broker for node in nodes)
+            planned = plan_replicas(now, {node: alive[node].broker.rack for node in nodes}, hosts=hosts)
         except ValueError as error:
             raise Refused(422, str(error)) from None
         changes = {place: replicas for place, replicas in planned.items() if replicas != now[place]}

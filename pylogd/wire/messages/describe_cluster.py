@@ -27,6 +27,8 @@ class DescribeClusterBroker(Message):
     is_fenced: bool
     #: Particular to pylogd. The labels that the broker carries.
     labels: list[str]
+    #: Particular to pylogd. The machine that the broker shares with others (host.id); null if it names none.
+    host_id: str | None
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class DescribeClusterBroker(Message):
         rack: str | None = None,
         is_fenced: bool = False,
         labels: list[str] = UNSET,
+        host_id: str | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.host = host
@@ -43,6 +46,7 @@ class DescribeClusterBroker(Message):
         self.rack = rack
         self.is_fenced = is_fenced
         self.labels = [] if labels is UNSET else labels
+        self.host_id = host_id
 
 
 @dataclass(slots=True, init=False, repr=False, eq=False)

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.configs import _as_text, _changes
 from pylogd.cli.debug import hide_secrets
 from pylogd.cli.logdirs import add_up
 from pylogd.client import TopicPartition
 from pylogd.client.core.admin.maintenance import cordon_value, leads_again, led_by_others
 from pylogd.client.core.admin.replica_plan import lead_evenly, plan
-from pylogd.client.core.model import ConfigEntry, LogDir
+from pylogd.client.core.model import Broker, ConfigEntry, LogDir
 
 REPLICAS = st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True).map(tuple)
 
@@ -46,6 +47,14 @@ def test_after_its_maintenance_a_broker_leads_its_share() -> None:
     targets = leads_again(current, 3)
     assert len(targets) == 3 and all(nodes[0] == 3 for nodes in targets.values())
     assert all(set(nodes) == set(current[at]) for at, nodes in targets.items()), "nothing is copied"
+
+
+def test_machines_are_a_column_if_brokers_name_one() -> None:
+    alone, sharing = Broker(1, "a", 9092), Broker(2, "a", 9093, host_id="m")
+    for live, machines in (([alone], [None]), ([alone, sharing], [None, "m"])):
+        summaries = broker_summaries(live, [], {})
+        assert [one["host_id"] for one in summaries] == machines
+        assert ("host_id" in broker_columns(summaries)) is any(machines)
 
 
 def test_what_is_cordoned() -> None:

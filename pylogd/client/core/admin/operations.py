@@ -220,7 +220,9 @@ class Operations(
             self._calls, describe_cluster_messages.DescribeClusterRequest()
         )
         check(response.error_code, response.error_message)
-        brokers = tuple(Broker(b.broker_id, b.host, b.port, b.rack) for b in response.brokers)
+        brokers = tuple(
+            Broker(b.broker_id, b.host, b.port, b.rack, b.host_id, tuple(b.labels)) for b in response.brokers
+        )
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)
 
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> list[LogDir]:

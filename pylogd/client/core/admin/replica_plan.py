@@ -1,11 +1,12 @@
 """A plan for where replicas should be: as few moves as balance needs. Pure functions.
 
-Strategy: every partition keeps the replicas that may stay; what is missing goes to the brokers with the fewest, of a
-rack that the partition does not have yet if there is one; then single replicas move from the fullest broker to the
-emptiest until no two differ by more than one. Of two that could move, it is the one that does not lead: a partition
-whose leader loses its replica gets another one in the middle of the move, for which producers have to wait. Last, the
-order of each partition's replicas is chosen so that brokers are preferred as leaders evenly; leadership moves to them
-later, with both replicas in sync.
+Strategy: every partition keeps the replicas that may stay. What is missing goes to the brokers with the fewest, on a
+machine that the partition does not have yet if there is one, then in a rack that it does not have yet. Replicas that
+share a machine move to another one, if there is one. Then single replicas move from the fullest broker to the emptiest
+until no two differ by more than one, as far as machines and racks allow. Of two that could move, it is the one that
+does not lead: a partition whose leader loses its replica gets another one in the middle of the move, for which
+producers have to wait. Last, the order of each partition's replicas is chosen so that brokers are preferred as leaders
+evenly; leadership moves to them later, with both replicas in sync.
 
 A topic may be confined to some of the brokers, because it names a label that only these carry.
 
@@ -14,10 +15,10 @@ Must not know: connections, labels, what lies in the partitions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.model import Broker, TopicPartition
 
 Placement = dict[TopicPartition, tuple[int, ...]]
 
@@ -28,17 +29,18 @@ def plan(
     factor: int | None = None,
     within: Mapping[str, Collection[int]] = MappingProxyType({}),
     *,
+    hosts: Mapping[int, str] = MappingProxyType({}),
     balance: bool = True,
 ) -> Placement:
     """Return replicas for each partition, the preferred leader first.
 
     brokers: the racks, by id, of the brokers that may have replicas. factor: how many replicas each partition gets,
     None for as many as it has. within: the brokers that may have replicas of a topic, by its name, if not all of
-    `brokers` may. balance: move replicas that could stay too, so that brokers have equally many. Raises ValueError if
-    there are too few brokers.
+    `brokers` may. hosts: the machine (`host.id`) of each broker that shares one; see `shared_hosts`. balance: move
+    replicas that could stay too, so that brokers have equally many. Raises ValueError if there are too few brokers.
     """
     counts = {place: factor or len(replicas) for place, replicas in current.items()}
-    board = _Board(brokers, within)
+    board = _Board(brokers, within, hosts)
     for place, count in counts.items():
         have = len(board.allowed(place))
         if count > have:
@@ -47,26 +49,37 @@ def plan(
                 + (" that carry the topic's label" if place.topic in within else "")
             )
     for place, replicas in current.items():
-        board.place(place, [node for node in replicas if node in board.allowed(place)][: counts[place]])
+        stay = board.apart([node for node in replicas if node in board.allowed(place)])
+        board.place(place, [node for node in replicas if node in stay[: counts[place]]])
     for place, count in counts.items():
         while len(board.replicas[place]) < count:
             board.add(place)
     if balance:
+        for place in counts:
+            board.separate(place)
         board.level()
     return board.ordered()
 
 
+def shared_hosts(brokers: Iterable[Broker]) -> dict[int, str]:
+    """Return the machine (`host.id`) of each broker that names one, by broker id."""
+    return {broker.node_id: broker.host_id for broker in brokers if broker.host_id is not None}
+
+
 def lead_evenly(current: Mapping[TopicPartition, Sequence[int]]) -> Placement:
     """Return the same replicas for each partition, in an order in which brokers are preferred as leaders evenly."""
-    board = _Board(dict.fromkeys(node for replicas in current.values() for node in replicas), {})
+    board = _Board(dict.fromkeys(node for replicas in current.values() for node in replicas), {}, {})
     for place, replicas in current.items():
         board.place(place, list(replicas))
     return board.ordered()
 
 
 class _Board:
-    def __init__(self, brokers: Mapping[int, str | None], within: Mapping[str, Collection[int]]) -> None:
+    def __init__(
+        self, brokers: Mapping[int, str | None], within: Mapping[str, Collection[int]], hosts: Mapping[int, str]
+    ) -> None:
         self._racks = brokers
+        self._machines: dict[int, int | str] = {node: hosts.get(node, node) for node in brokers}
         self._within = {topic: frozenset(nodes).intersection(brokers) for topic, nodes in within.items()}
         self._all = frozenset(brokers)
         self._load = dict.fromkeys(sorted(brokers), 0)
@@ -82,13 +95,31 @@ class _Board:
         for node in nodes:
             self._load[node] += 1
 
+    def apart(self, nodes: Sequence[int]) -> list[int]:
+        """Return the same brokers: the first of each machine, then the others."""
+        first = {self._machines[node]: node for node in reversed(nodes)}
+        return sorted(nodes, key=lambda node: first[self._machines[node]] != node)
+
     def add(self, place: TopicPartition) -> None:
         here = self.replicas[place]
+        machines = {self._machines[node] for node in here}
         racks = {self._racks[node] for node in here} - {None}
         free = [node for node in self._load if node not in here and node in self.allowed(place)]
-        node = min(free, key=lambda one: (self._racks[one] in racks, self._load[one]))
+        node = min(free, key=lambda one: (self._machines[one] in machines, self._racks[one] in racks, self._load[one]))
         here.append(node)
         self._load[node] += 1
+
+    def separate(self, place: TopicPartition) -> None:
+        """Move replicas that share a machine to machines without one, as long as there are any."""
+        here = self.replicas[place]
+        for node in self.apart(here)[len({self._machines[node] for node in here}) :]:
+            used = {self._machines[one] for one in here}
+            if all(self._machines[one] in used for one in self.allowed(place)):
+                return
+            at = here.index(node)
+            self._load[here.pop(at)] -= 1
+            self.add(place)
+            here.insert(at, here.pop())
 
     def level(self) -> None:
         """Move replicas one by one from the fullest to the emptiest; each move brings the two nearer to each other."""
@@ -121,10 +152,12 @@ class _Board:
         return True
 
     def _fits(self, nodes: Sequence[int], source: int, target: int) -> bool:
-        """Whether the move leaves the partition in as many racks as before."""
-        before = {self._racks[node] for node in nodes}
-        after = {self._racks[target if node == source else node] for node in nodes}
-        return len(after) >= len(before)
+        """Whether the move leaves the partition on as many machines, and in as many racks, as before."""
+        then = [target if node == source else node for node in nodes]
+        return all(
+            len({of[node] for node in then}) >= len({of[node] for node in nodes})
+            for of in (self._machines, self._racks)
+        )
 
     def ordered(self) -> Placement:
         """The replicas, the preferred leader first; the order stays where nothing is gained for the balance."""
