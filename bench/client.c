@@ -1,4 +1,4 @@
-/* The client of bench/smoke.py and bench/run.py, on librdkafka so that the client is not the bottleneck.
+/* The client of bench/smoke.py and make bench, on librdkafka so that the client is not the bottleneck.
  *
  *   client produce HOST:PORT TOPIC COUNT SIZE [NAME=VALUE ...]
  *   client consume HOST:PORT TOPIC COUNT [NAME=VALUE ...]

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 WIDTH, LEFT, BAR, GAP = 760, 190, 18, 14
 OWN, OTHER = "#2b6cb0", "#a0aec0"
 
-Bar = tuple[str, float, str]  # the peer, the value, the value as text
+
+class Bar(NamedTuple):
+    """A peer's bar. low, high: the ends of the value's interval, drawn as a line, if it has one."""
+
+    peer: str
+    value: float
+    text: str
+    low: float | None = None
+    high: float | None = None
 
 
 def bars(title: str, unit: str, blocks: Sequence[tuple[str, Sequence[Bar]]], own: str) -> str:
@@ -19,15 +28,9 @@ def bars(title: str, unit: str, blocks: Sequence[tuple[str, Sequence[Bar]]], own
     for name, block in blocks:
         lines.append(f'<text x="8" y="{y}" font-weight="bold">{escape(name)}</text>')
         y += 8
-        highest = max((value for _, value, _ in block), default=0) or 1
-        for peer, value, text in block:
-            width = max(round((WIDTH - LEFT - 120) * value / highest, 1), 1)
-            colour = OWN if peer.startswith(own) else OTHER
-            lines += [
-                f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(peer)}</text>',
-                f'<rect x="{LEFT}" y="{y}" width="{width}" height="{BAR - 3}" fill="{colour}"/>',
-                f'<text x="{LEFT + width + 6}" y="{y + 13}">{escape(text)}</text>',
-            ]
+        highest = max((bar.value if bar.high is None else bar.high for bar in block), default=0) or 1
+        for bar in block:
+            lines += _bar(bar, y, (WIDTH - LEFT - 120) / highest, OWN if bar.peer.startswith(own) else OTHER)
             y += BAR
         y += GAP + 12
     head = [
@@ -38,6 +41,19 @@ def bars(title: str, unit: str, blocks: Sequence[tuple[str, Sequence[Bar]]], own
         f'<text x="{WIDTH - 8}" y="22" text-anchor="end">{escape(unit)}</text>',
     ]
     return "\n".join([*head, *lines, "</svg>", ""])
+
+
+def _bar(bar: Bar, y: int, scale: float, colour: str) -> list[str]:
+    width = max(round(scale * bar.value, 1), 1)
+    lines = [
+        f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(bar.peer)}</text>',
+        f'<rect x="{LEFT}" y="{y}" width="{width}" height="{BAR - 3}" fill="{colour}"/>',
+    ]
+    end = width
+    if bar.low is not None and bar.high is not None:
+        low, end = round(scale * bar.low, 1), max(width, round(scale * bar.high, 1))
+        lines.append(f'<path d="M{LEFT + low} {y + 7.5}h{round(end - low, 1)}" stroke="#1a202c" stroke-width="1.5"/>')
+    return [*lines, f'<text x="{LEFT + end + 6}" y="{y + 13}">{escape(bar.text)}</text>']
 
 
 #: Colours of lines, told apart by people who are colour-blind too.

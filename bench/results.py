@@ -1,23 +1,22 @@
-"""The results of `make bench`, saved after each sample, so that an interrupted run can be resumed."""
+"""The results of `make bench`: one file for each group of rows, replaced in one step when the group is done."""
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench.experiments import Experiment, canonical
+from bench.experiments import Experiment
 
 
 @dataclass(slots=True)
 class Measurement:
-    """The samples of one experiment with one peer, or why there are none. `commit` is pylogd's at the time."""
+    """The rounds of one row with one peer, or why there are none."""
 
     samples: list[dict[str, float]] = field(default_factory=list)
     why_not: str = ""
-    final: bool = False
-    commit: str = ""
 
     def median(self, metric: str) -> float | None:
         """Return the median over the rounds, None if the metric was not measured."""
@@ -30,44 +29,57 @@ class Measurement:
 
 
 @dataclass(slots=True)
-class Results:
-    """All measurements by experiment (its group and name) and peer, and facts about the peers."""
+class Group:
+    """The results of one group. measured: when it was done (UTC). about: the machine, pylogd's commit. peers: each
+    one's version, command and client. rows: measurements by row and peer.
+    """
 
-    path: Path
+    name: str
+    measured: str
     about: dict[str, object] = field(default_factory=dict)
     peers: dict[str, dict[str, str]] = field(default_factory=dict)
-    found: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    rows: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Results:
+    """All groups that have been measured, by name. folder: where their files are."""
+
+    folder: Path
+    groups: dict[str, Group] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Path) -> Results:
+    def load(cls, folder: Path) -> Results:
         """Return the results of earlier runs, empty if there are none."""
-        if not path.exists():
-            return cls(path)
-        said = json.loads(path.read_text())
-        found = {
-            row: {peer: Measurement(**one) for peer, one in columns.items()} for row, columns in said["found"].items()
-        }
-        return cls(path, said["about"], said["peers"], found)
+        found = cls(folder)
+        for path in sorted(folder.glob("*.json")):
+            said = json.loads(path.read_text())
+            said["rows"] = {
+                row: {peer: Measurement(**one) for peer, one in columns.items()}
+                for row, columns in said["rows"].items()
+            }
+            found.groups[said["name"]] = Group(**said)
+        return found
 
-    def save(self) -> None:
-        """Write all results, replacing the file in one step."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        found = {row: {peer: asdict(one) for peer, one in columns.items()} for row, columns in self.found.items()}
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps({"about": self.about, "peers": self.peers, "found": found}, indent=1) + "\n")
-        partial.replace(self.path)
+    def save(self, group: Group) -> None:
+        """Keep a group, and write its file, replacing that of an earlier run in one step."""
+        self.groups[group.name] = group
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{slug(group.name)}.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(group), indent=1) + "\n")
+        partial.replace(path)
 
     def get(self, experiment: Experiment, peer: str) -> Measurement | None:
         """Return a measurement, None if it was not made."""
-        return self.found.get(key(experiment), {}).get(peer)
+        group = self.groups.get(experiment.group)
+        return None if group is None else group.rows.get(experiment.name, {}).get(peer)
 
-    def put(self, experiment: Experiment, peer: str, measurement: Measurement) -> None:
-        """Keep a measurement and save all."""
-        self.found.setdefault(key(experiment), {})[peer] = measurement
-        self.save()
+    def measured_at(self, group: str) -> str:
+        """Return when a group was measured, as text that sorts by time; "" if it was not."""
+        return self.groups[group].measured if group in self.groups else ""
 
 
-def key(experiment: Experiment) -> str:
-    """Return an experiment's name in the file. Experiments that measure the same share a name."""
-    found = canonical(experiment)
-    return f"{found.group}: {found.name}"
+def slug(name: str) -> str:
+    """Return a name for files."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

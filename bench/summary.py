@@ -1,18 +1,16 @@
-"""Write RESULTS.md and its plots from the results of `bench/run.py`."""
+"""Write RESULTS.md and its plots from the results of `make bench`."""
 
 from __future__ import annotations
 
-import re
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from bench import plots
-from bench.experiments import EXPERIMENTS, METRICS, PAPER, PYLOGD, YARDSTICKS, Experiment, Target
-from bench.results import Results
+from bench import pairs, plots
+from bench.experiments import EXPERIMENTS, METRICS, PYLOGD, YARDSTICKS, Experiment, Target
+from bench.results import Results, slug
 from tests.pages import write_page
-
-_PAPER_FACTOR = 2.0  # the target in the paper's experiments: pylogd's ratio to every other broker
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -32,23 +30,31 @@ def _median(results: Results, experiment: Experiment, peer: str, metric: str) ->
     return found.median(metric) if found is not None else None
 
 
-def _short(count: float) -> str:
-    """Return a count of messages as 950, 12 k or 3.4 M."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}".replace(".0", "")
-    return f"{count:.0f}"
+def _values(results: Results, experiment: Experiment, peer: str, metric: str) -> list[float]:
+    found = results.get(experiment, peer)
+    return found.values(metric) if found is not None else []
 
 
-def _spread(values: Sequence[float]) -> str:
-    """Return half the distance from lowest to highest in percent of the median; "" for a single value."""
-    if len(values) < 2 or not max(values) + min(values):
-        return ""
-    return f" ±{(max(values) - min(values)) / (max(values) + min(values)):.0%}"
+def _ratios(results: Results, experiment: Experiment, peer: str, metric: str) -> list[float]:
+    """Return pylogd's value by the other's, for each pair of rounds."""
+    own = _values(results, experiment, _own(experiment), metric)
+    return pairs.ratios(own, _values(results, experiment, peer, metric))
+
+
+def _shown(ratios: Sequence[float]) -> str:
+    """Return the median of ratios with its interval, if there are enough for one."""
+    found = pairs.interval(ratios)
+    return str(found) if found is not None else f"{statistics.median(ratios):.2f}" if ratios else ""
+
+
+def _void(results: Results, experiment: Experiment) -> str:
+    """Return why a row is void, "" if it is not."""
+    found = {peer: results.get(experiment, peer) for peer in experiment.peers}
+    return pairs.why_void({peer: one.samples for peer, one in found.items() if one is not None})
 
 
 def _cell(experiment: Experiment, results: Results, peer: str, metric: str) -> str:
-    """Return a cell: median, spread if it is the headline's, and ratio to pylogd's."""
+    """Return a cell: the median, and pylogd's ratio to it."""
     found = results.get(experiment, peer)
     if peer not in experiment.peers:
         return ""
@@ -58,22 +64,21 @@ def _cell(experiment: Experiment, results: Results, peer: str, metric: str) -> s
     if value is None:
         return "-" if found.samples else found.why_not.partition(":")[0]
     text = format(value, METRICS[metric][1])
-    if metric == experiment.headline:
-        text += _spread(found.values(metric))
-    base = _median(results, experiment, _own(experiment), metric)
-    return text if peer == _own(experiment) or not base else f"{text} ({value / base:.2f})"
+    ratio = "" if peer == _own(experiment) else _shown(_ratios(results, experiment, peer, metric))
+    return f"{text}; {ratio}" if ratio else text
 
 
-def _sample(experiment: Experiment, results: Results, peer: str) -> str:
-    """Return the number of rounds and of messages in each."""
-    found = results.get(experiment, peer)
-    counts = found.values("messages") if found is not None else []
-    if not counts:
-        return ""
-    rounds: dict[str, int] = {}
-    for count in counts:
-        rounds[_short(count)] = rounds.get(_short(count), 0) + 1
-    return ", ".join(f"{number} of {count}" for count, number in rounds.items())
+def _rounds(experiment: Experiment, results: Results) -> tuple[str, str, str]:
+    """Return the number of rounds, the messages of each, and the seconds of the shortest and the longest."""
+    found = [one for peer in experiment.peers if (one := results.get(experiment, peer)) is not None]
+    samples = [sample for one in found for sample in one.samples]
+    counts = sorted({sample["messages"] for sample in samples if "messages" in sample})
+    seconds = [sample["seconds"] for sample in samples if "seconds" in sample]
+    return (
+        str(max((len(one.samples) for one in found), default=0)),
+        ", ".join(f"{count:,.0f}" for count in counts),
+        f"{min(seconds):.1f} to {max(seconds):.1f}" if seconds else "",
+    )
 
 
 def _tables(group: str, experiments: list[Experiment], results: Results) -> Iterator[str]:
@@ -87,11 +92,10 @@ def _tables(group: str, experiments: list[Experiment], results: Results) -> Iter
         for one in rows:
             yield _row((one.name, *(_cell(one, results, peer, metric) for peer in peers)))
         yield ""
-    samples = [(one.name, *(_sample(one, results, peer) for peer in peers)) for one in experiments]
-    if any("".join(cells[1:]) for cells in samples):
-        yield from _head("rounds, and messages of each", *peers)
-        yield from map(_row, samples)
-        yield ""
+    yield from _head("rows", "rounds of each", "messages of a round", "seconds of a round", "void")
+    for one in experiments:
+        yield _row((one.name, *_rounds(one, results), _void(results, one)))
+    yield ""
     reasons = _reasons(experiments, results)
     if reasons:
         yield from (*reasons, "")
@@ -108,36 +112,42 @@ def _reasons(experiments: list[Experiment], results: Results) -> list[str]:
     return [f"- {reason} ({', '.join(names)})" for reason, names in found.items()]
 
 
-def _met(metric: str, value: float, ratio: float) -> tuple[str, str]:
-    """Return the target of a ratio, and whether it was met."""
-    more = METRICS[metric][2]
-    met = value >= ratio if more else value <= ratio
-    return f"{'≥' if more else '≤'} {ratio:,g}", "met" if met else "**missed**"
-
-
-def _verdict(results: Results, experiment: Experiment, target: Target) -> tuple[str, str, str, str]:
-    """Return pylogd's value, its ratio to the other's if there is one, the target, and whether it was met."""
-    own = results.get(experiment, _own(experiment))
-    value = own.median(target.metric) if own is not None else None
-    beside = _median(results, experiment, target.beside, target.metric) if target.beside else 1.0
-    if own is None or value is None:
-        return "not measured", "", f"{target.ratio:,g}", ""
-    shown = format(value, METRICS[target.metric][1]) + _spread(own.values(target.metric))
-    if not beside:
-        return shown, "", f"{target.ratio:,g}", "nothing to compare"
-    ratio = value / beside
-    return shown, f"{ratio:.2f}" if target.beside else "", *_met(target.metric, ratio, target.ratio)
+def _verdict(results: Results, experiment: Experiment, target: Target) -> tuple[str, str, str]:
+    """Return pylogd's ratio, or its value where nobody else's is compared, the target, and whether it was met."""
+    more = METRICS[target.metric][2]
+    bound = f"{'≥' if more else '≤'} {target.ratio:,g}"
+    if target.beside:
+        found = _ratios(results, experiment, target.beside, target.metric)
+    else:
+        found = [
+            value / target.ratio for value in _values(results, experiment, _own(experiment), target.metric)
+        ]  # fmt: skip
+    measured = pairs.interval(found)
+    shown = _shown(found) if target.beside else ""
+    if not found:
+        return shown, bound, "not measured"
+    if _void(results, experiment):
+        return shown, bound, "void"
+    if measured is None:
+        return shown, bound, "too few rounds"
+    return shown, bound, "met" if pairs.is_met(measured, target.ratio if target.beside else 1.0, more) else "**missed**"
 
 
 def _targets(results: Results) -> Iterator[str]:
     yield from ("## Targets", "")
-    yield from _head("experiment", "metric", "pylogd", "against", "its", "pylogd's ratio", "target", "")
+    yield from _head("experiment", "metric", "pylogd", "against", "its", "pylogd's ratio", "target", "verdict")
     for one in EXPERIMENTS:
         for target in one.targets:
-            value, *verdict = _verdict(results, one, target)
+            form = METRICS[target.metric][1]
+            values = [
+                "not measured" if value is None else format(value, form)
+                for peer in (_own(one), target.beside)
+                if peer
+                for value in [_median(results, one, peer, target.metric)]
+            ]
+            own, its = values if target.beside else (values[0], f"{target.ratio:,.0f}")
             beside = target.beside or "the paper's figure"
-            theirs = _cell(one, results, target.beside, target.metric) if target.beside else f"{target.ratio:,.0f}"
-            cells = (METRICS[target.metric][0], value, beside, theirs.partition(" (")[0], *verdict)
+            cells = (METRICS[target.metric][0], own, beside, its, *_verdict(results, one, target))
             yield _row((one.name, *cells))
     yield ""
 
@@ -146,24 +156,33 @@ def _nearest(results: Results) -> Iterator[str]:
     """Return the broker without a target of its own beside which pylogd's result is worst."""
     yield from ("## The best of the others in each experiment", "")
     yield from ("Beside those that the table of targets does not have; ceiling and floor are no brokers.", "")
-    yield from _head("experiment", "metric", "pylogd", "the best other", "its", "pylogd's ratio", "target", "")
+    yield from _head("experiment", "metric", "pylogd", "the best other", "its", "pylogd's ratio", "pylogd is")
     for one in EXPERIMENTS:
         metric = one.headline
         own = _median(results, one, _own(one), metric)
-        out = {_own(one), *YARDSTICKS, *(target.beside for target in one.targets)}
+        out = {_own(one), *YARDSTICKS, *(target.beside for target in one.targets if target.metric == metric)}
         others = {
             peer: value for peer in one.peers if peer not in out and (value := _median(results, one, peer, metric))
         }
-        if not own or not others:
+        if own is None or not others:
             continue
         more = METRICS[metric][2]
         best = (max if more else min)(others, key=others.__getitem__)
-        factor = _PAPER_FACTOR if one.group == PAPER else 1.0
-        ratio = own / others[best]
         form = METRICS[metric][1]
-        cells = (METRICS[metric][0], format(own, form), best, format(others[best], form), f"{ratio:.2f}")
-        yield _row((f"{one.name} ({one.group.partition(':')[0]})", *cells, *_met(metric, ratio, factor)))
+        found = _ratios(results, one, best, metric)
+        yield _row((
+            f"{one.name} ({one.group.partition(':')[0]})", METRICS[metric][0], format(own, form), best,
+            format(others[best], form), _shown(found), _standing(results, one, found, more),
+        ))  # fmt: skip
     yield ""
+
+
+def _standing(results: Results, experiment: Experiment, ratios: Sequence[float], more: bool) -> str:
+    """Return `ahead`, `behind` or `draw`, or why nothing can be said."""
+    found = pairs.interval(ratios)
+    if _void(results, experiment):
+        return "void"
+    return "too few rounds" if found is None else pairs.compared(found, more)
 
 
 def _plot(group: str, experiments: list[Experiment], results: Results) -> str | None:
@@ -171,11 +190,13 @@ def _plot(group: str, experiments: list[Experiment], results: Results) -> str | 
     heading, form, more = METRICS[metric]
     blocks = []
     for one in experiments:
-        block = [
-            (peer, value, format(value, form))
-            for peer in one.peers
-            if metric in one.shows and (value := _median(results, one, peer, metric)) is not None
-        ]
+        block = []
+        for peer in one.peers:
+            values = _values(results, one, peer, metric)
+            if metric in one.shows and values:
+                middle, found = statistics.median(values), pairs.interval(values)
+                ends = (None, None) if found is None else (found.low, found.high)
+                block.append(plots.Bar(peer, middle, format(middle, form), *ends))
         if block:
             blocks.append((one.name, block))
     unit = f"{heading} ({'more' if more else 'less'} is better)"
@@ -184,38 +205,45 @@ def _plot(group: str, experiments: list[Experiment], results: Results) -> str | 
 
 def _about(results: Results) -> Iterator[str]:
     yield from ("## What was measured", "", _row(("peer", "version", "started as", "client")), _row(("---",) * 4))
-    for peer, about in results.peers.items():
+    peers = {peer: about for group in results.groups.values() for peer, about in group.peers.items()}
+    for peer, about in peers.items():
         yield _row((peer, about["version"], f"`{about['command']}`", about["client"]))
+    yield from ("", _row(("group", "measured, UTC", "pylogd's commit", "machine")), _row(("---",) * 4))
+    for name in dict.fromkeys(one.group for one in EXPERIMENTS):
+        if name not in results.groups:
+            yield _row((name, "not measured", "", ""))
+            continue
+        group = results.groups[name]
+        machine = ", ".join(f"{key} {value}" for key, value in group.about.items() if key != "commit")
+        yield _row((name, group.measured, str(group.about.get("commit", "")), machine))
     yield ""
-    own = (one for row in results.found.values() for peer, one in row.items() if peer.startswith(PYLOGD))
-    commits = dict.fromkeys(one.commit for one in own if one.commit)
-    yield f"pylogd was measured at commit {', '.join(commits)}." if commits else "pylogd was not measured."
-    machine = (f"{name} {value}" for name, value in results.about.items() if name != "commit")
-    yield from ("Measured on: " + ", ".join(machine) + ".", "")
 
 
 def write(results: Results, folder: Path, *, quick: bool) -> None:
     """Write RESULTS.md and plots/ into `folder`."""
     (folder / "plots").mkdir(parents=True, exist_ok=True)
-    how = "**Quick: one short round of each. A look, not a result.** " if quick else "Cells are medians of the rounds. "
+    how = "**Quick: one short round of each. A look, not a result.** " if quick else ""
     lines = [
         "# pylogd beside its peers",
         "",
-        "Written by `make bench`; `README.md` says what is measured and how; every round is in `results.json`. One "
-        f"broker at a time on loopback, its data on the same disk; clients share the cores with it. {how}"
-        "± is half the distance from the lowest round to the highest. In brackets: how many times pylogd's value.",
+        "Written by `make bench`; `README.md` says what is measured and how; every round is in `results/`. The brokers "
+        "of a row are measured by turns, with the same number of messages for all, on loopback and on one disk; "
+        f"clients share the cores with them. {how}Cells are medians of the rounds. Behind the semicolon: pylogd's "
+        "value by this one's, the median of the ratios of pairs of rounds, with its interval of 95 % or more. A target "
+        "is met if the whole interval meets it. A row is void if its brokers had different numbers of messages or a "
+        "round took less than a second.",
         "",
         *_targets(results),
         *_nearest(results),
     ]
     for group, members in groupby(EXPERIMENTS, key=lambda one: one.group):
         experiments = list(members)
-        if not any(results.get(one, peer) for one in experiments for peer in one.peers):
+        if group not in results.groups:
             continue
         lines += _tables(group, experiments, results)
         picture = _plot(group, experiments, results)
         if picture is not None:
-            name = re.sub(r"[^a-z0-9]+", "-", group.lower()).strip("-") + ".svg"
+            name = f"{slug(group)}.svg"
             (folder / "plots" / name).write_text(picture)
             lines += [f"![{group}](plots/{name})", ""]
     write_page(folder / "RESULTS.md", [*lines, *_about(results)])

@@ -40,7 +40,7 @@ from bench.machine import machine
 from bench.peers.base import Peer, unwind_on_sigterm
 from bench.peers.clusters import BROKERS, KafkaCluster, PylogdCluster
 from bench.peers.kafka_protocol import Kafka, Pylogd
-from bench.plots import bars
+from bench.plots import Bar, bars
 from conformance import java_tools
 from pylogd.client import Admin, NewTopic
 from tests.pages import write_page
@@ -216,7 +216,7 @@ def plot(results: Results) -> str:
         row = results.rows.get(name, {})
         if row.get(PYLOGD) and row.get(KAFKA):
             medians = {peer: statistics.median(one.rate for one in turns) for peer, turns in row.items()}
-            blocks.append((name, [(peer, rate, f"{rate:,.0f}") for peer, rate in medians.items()]))
+            blocks.append((name, [Bar(peer, rate, f"{rate:,.0f}") for peer, rate in medians.items()]))
     return bars("Transactions of 100 messages", "transactions a second", blocks, PYLOGD)
 
 

