@@ -5,7 +5,9 @@
  *   client latency HOST:PORT TOPIC COUNT SIZE RATE [NAME=VALUE ...]
  *
  * One topic, partition 0; `produce` with bench.partitions=N uses N partitions in turn. `latency` sends RATE messages a
- * second, reads them with a second client, and prints percentiles of the time in between, in seconds. `consume` uses the
+ * second (0: all are due at once), reads them with a second client, and prints percentiles, in seconds, of the time from
+ * when a message was due to when it was read. So a message that had to wait in the client counts with its wait, and a
+ * broker that stalls delays all that were due meanwhile, not one (no coordinated omission). `consume` uses the
  * simple consumer, which needs no group, and starts over at the end of the log until it has COUNT messages. NAME=VALUE
  * are librdkafka's settings. Prints one JSON object: messages, bytes of their values, seconds from the first message to
  * the last one (connecting not included), and when they began.
@@ -127,21 +129,21 @@ static rd_kafka_t *client(rd_kafka_type_t type, char **settings, const char *ser
     return rk;
 }
 
-/* Latency: the value begins with the time of sending. 0 is a probe, repeated until the reader receives one. */
+/* Latency: the value begins with the time at which it was due. 0 is a probe, repeated until the reader receives one. */
 static double *taken;
 static atomic_llong seen;
 static atomic_int ready;
 
 static void stamped(rd_kafka_message_t *message, void *opaque) {
-    double sent;
+    double stamp;
     (void)opaque;
     if (message->err)
         die("consume", rd_kafka_message_errstr(message));
-    memcpy(&sent, message->payload, sizeof sent);
-    if (sent == 0)
+    memcpy(&stamp, message->payload, sizeof stamp);
+    if (stamp == 0)
         ready = 1;
     else if (seen < wanted)
-        taken[seen++] = now() - sent;
+        taken[seen++] = now() - stamp;
 }
 
 static void *read_stamped(void *opaque) {
@@ -175,9 +177,10 @@ static void latency(rd_kafka_t *rk, rd_kafka_topic_t *topic, rd_kafka_topic_t *r
     }
     double start = now();
     for (long long i = 0; i < wanted; i++) {
-        for (double left; (left = start + (double)i / rate - now()) > 0;)
+        double due = rate > 0 ? start + (double)i / rate : start;
+        for (double left; (left = due - now()) > 0;)
             usleep(left > 1e-3 ? 1000 : (useconds_t)(left * 1e6));
-        put_stamped(rk, topic, value, size, now());
+        put_stamped(rk, topic, value, size, due);
         if (i % 64 == 0)
             rd_kafka_poll(rk, 0);
     }

@@ -71,7 +71,10 @@ class Load(ABC):
 
     @abstractmethod
     def latency(self, peer: Peer, work: Work) -> Said:
-        """Send `work.count` messages at `work.rate` per second and read them. Return percentiles in seconds."""
+        """Send `work.count` messages at `work.rate` per second and read them. Return percentiles in seconds.
+
+        Latency runs from when a message is due by that rate until it is read. At rate 0 all are due at once.
+        """
 
 
 def run_all(commands: Sequence[Sequence[str]], limit: float = CLIENT_SECONDS) -> list[Said]:

@@ -64,8 +64,13 @@ class Librdkafka(Load):
         return run_all([command] * readers, work.limit)
 
     def latency(self, peer: Peer, work: Work) -> Said:
-        command = [str(CLIENT), "latency", peer.address, TOPIC, str(work.count), str(work.size), str(work.rate)]
-        return run_all([[*command, "linger.ms=0", f"acks={work.acks}"]], work.limit)[0]
+        return run_all([self.latency_command(peer.address, work)], work.limit)[0]
+
+    @staticmethod
+    def latency_command(address: str, work: Work) -> list[str]:
+        """Return the command of `latency`."""
+        command = [str(CLIENT), "latency", address, TOPIC, str(work.count), str(work.size), str(work.rate)]
+        return [*command, "linger.ms=0", f"acks={work.acks}"]
 
 
 class JavaTools(Load):

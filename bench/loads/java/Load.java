@@ -103,12 +103,12 @@ abstract class Load {
         }
         long begun = System.nanoTime();
         for (long sent = 0; sent < count; sent++) {
-            long due = begun + sent * 1_000_000_000L / rate;
+            long due = rate > 0 ? begun + sent * 1_000_000_000L / rate : begun;
             for (long left; (left = due - System.nanoTime()) > 0;)
                 if (left > 100_000)
                     Thread.sleep(0, (int) Math.min(left, 900_000));
             byte[] value = new byte[size];
-            java.nio.ByteBuffer.wrap(value).putLong(System.nanoTime());
+            java.nio.ByteBuffer.wrap(value).putLong(due); // not the time of sending: waits in this client count
             window.acquire();
             send(value);
             push();
