@@ -17,13 +17,14 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import frames
+from bench.capacity import loaded_rate
 from bench.experiments import MILLION, YARDSTICKS, Experiment
 from bench.loads import Load, Said, Unsupported, load
 from bench.loads.base import TOPIC, Work
@@ -237,6 +238,18 @@ def _passed(setup: Setup, peer: Peer, count: int) -> list[Said]:
     return [setup.load.latency(peer, setup.work(count))]
 
 
+def half_loaded(setup: Setup) -> Rounds:
+    """Send at half of the rate that the broker can take, and read."""
+    with running(setup.peer, setup.folder) as peer:
+        _prepare(setup, peer)
+        rate = loaded_rate(setup.load, peer, setup.work(_WARM_MESSAGES))
+        offered = replace(setup, experiment=replace(setup.experiment, rate=rate))
+        count = yield Ready(rate)
+        while True:
+            sample = _measured(peer, count, partial(_passed, offered, peer, count))
+            count = yield sample | {"offered": float(rate)}
+
+
 def start(setup: Setup) -> Rounds:
     """Start on an empty directory; measure the resident memory a second after the first accept."""
     yield Ready()
@@ -321,6 +334,7 @@ KINDS: dict[str, Callable[[Setup], Rounds]] = {
     "produce": produce,
     "consume": consume,
     "latency": latency,
+    "half_loaded": half_loaded,
     "start": start,
     "restart": restart,
     "connections": connections,

@@ -71,7 +71,7 @@ def other_brokers() -> list[str]:
         "## Beside Apache Kafka, one broker", "",
         *shown(table("RESULTS.md", "Targets"), columns, is_measured), "",
         "![The paper's experiments](../bench/plots/the-paper-s-experiments-messages-of-200-bytes.svg)", "",
-        "![Latency at a fixed rate](../bench/plots/end-to-end-latency-at-a-fixed-rate.svg)", "",
+        "![Latency at a fixed rate](../bench/plots/end-to-end-latency.svg)", "",
         "## Where others are ahead", "",
     ]  # fmt: skip
     columns = {"experiment": "experiment", "metric": "metric", "pylogd": "pylogd", "the best other": "the best",

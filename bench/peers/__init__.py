@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.peers.base import HighestResident, Peer
 from bench.peers.clusters import KafkaCluster, PylogdCluster
-from bench.peers.kafka_protocol import Ceiling, Floor, Kafka, Mesh, Pylogd
+from bench.peers.kafka_protocol import Ceiling, Floor, Kafka, KafkaAsInstalled, Mesh, Pylogd
 from bench.peers.others import ActiveMQ, Nats, RabbitClassic, RabbitQuorum, RabbitStream, Redis
 
 __all__ = ["PEERS", "HighestResident", "Peer", "Pylogd", "running"]
@@ -18,6 +18,7 @@ _KINDS: tuple[type[Peer], ...] = (
     Ceiling,
     Floor,
     Kafka,
+    KafkaAsInstalled,
     Mesh,
     RabbitClassic,
     RabbitQuorum,

@@ -90,24 +90,22 @@ class Floor(Program):
 PROPERTIES = kafka_peer.PROPERTIES + "message.max.bytes=16777216\n"
 
 
-def kafka_java() -> list[str]:
-    """Return the java command with Kafka's jars and the heap settings of Kafka's own start script."""
-    program, _, *rest = java_tools.java()
-    return [program, *KAFKA_HEAP, *rest]
-
-
 class Kafka(Program):
-    """Apache Kafka, one process as broker and controller, from Maven Central's jars."""
+    """Apache Kafka, one process as broker and controller, from Maven Central's jars.
+
+    Its heap is touched at the start, so that no round pays for its first use.
+    """
 
     name = "kafka"
     load = "kafka"
+    heap: tuple[str, ...] = (*KAFKA_HEAP, "-XX:+AlwaysPreTouch")
 
     def __init__(
         self, folder: Path, node: int = 0, port: int = 0, voters: Mapping[int, int] | None = None, more: str = ""
     ) -> None:
         """`more`: lines for its server.properties, where the last one of a name counts."""
         super().__init__(folder)
-        self._java = kafka_java()
+        self._java = java_tools.java()
         [own, controller] = free_ports(2)
         self.port = port or own
         voters = voters or {node: controller}
@@ -138,13 +136,21 @@ class Kafka(Program):
             shutil.copytree(formatted, self.data)
 
     def arguments(self) -> Sequence[str]:
-        return [*self._java, "kafka.Kafka", str(self._properties)]
+        program, _, *rest = self._java
+        return [program, *self.heap, *rest, "kafka.Kafka", str(self._properties)]
 
     def version(self) -> str:
         return f"Apache Kafka {java_tools.version()}, KRaft, one process (Maven Central)"
 
     def command(self) -> str:
-        return f"java {' '.join(KAFKA_HEAP)} kafka.Kafka server.properties"
+        return f"java {' '.join(self.heap)} kafka.Kafka server.properties"
+
+
+class KafkaAsInstalled(Kafka):
+    """Apache Kafka with the options of its own start script alone, for rows about memory and the start."""
+
+    name = "kafka as installed"
+    heap = KAFKA_HEAP
 
 
 class Mesh(Program):
