@@ -1,0 +1,125 @@
+"""What happens to a large cluster: a broker dies, a rack dies, a rolling restart, ZooKeeper elects a leader.
+
+Each scenario returns what it cost. Times are simulated seconds; `processor` is real processor time of one broker's code
+on the machine that runs the simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tests.scale.cluster import CATCH_UP_SECONDS, RACKS, LargeCluster
+
+_START_SECONDS: Final = 600.0
+_SETTLE_SECONDS: Final = 300.0
+_ELECTION_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a scenario cost.
+
+    led: seconds until every partition has a live leader. known: until every broker knows. reads, writes, events: at
+    ZooKeeper. processor: the busiest broker's.
+    """
+
+    led: float
+    known: float
+    reads: int
+    writes: int
+    events: int
+    processor: float
+
+
+def started(cluster: LargeCluster) -> LargeCluster:
+    """Start all brokers, and return when they know each other and every partition's leader."""
+    cluster.start(range(1, cluster.count + 1))
+    cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _START_SECONDS)
+    cluster.wait(1)
+    return cluster
+
+
+def a_broker_dies(cluster: LargeCluster) -> Cost:
+    """Kill a broker that is not the controller."""
+    return _after(cluster, cluster.members[_other_than_controller(cluster)].kill)
+
+
+def the_controller_dies(cluster: LargeCluster) -> Cost:
+    """Kill the controller."""
+    found = cluster.controller()
+    assert found is not None
+    return _after(cluster, found.kill)
+
+
+def a_rack_dies(cluster: LargeCluster) -> Cost:
+    """Kill all brokers of a rack. Each partition has a replica in another one."""
+
+    def kill() -> None:
+        for node in range(1, cluster.count + 1, RACKS):
+            if cluster.members[node].alive:
+                cluster.members[node].kill()
+
+    return _after(cluster, kill)
+
+
+def zookeeper_elects(cluster: LargeCluster) -> Cost:
+    """Take the store away from all brokers for as long as an election of its servers takes; no session ends."""
+
+    def cut() -> None:
+        for member in cluster.live():
+            member.store.cut()
+        cluster.server_clock.callLater(_ELECTION_SECONDS, heal)
+
+    def heal() -> None:
+        for member in cluster.live():
+            member.store.heal()
+
+    return _after(cluster, cut, lambda: all(member.store.up for member in cluster.live()))
+
+
+def a_rolling_restart(cluster: LargeCluster, brokers: int) -> Cost:
+    """Stop brokers one after the other, start each again, and go on when its replicas are in sync.
+
+    Returns the costs of all together; `led` and `known` are the longest of one broker.
+    """
+    cluster.reset()
+    longest = 0.0
+    for node in range(1, brokers + 1):
+        longest = max(longest, _restart(cluster, node))
+        cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
+        cluster.wait(CATCH_UP_SECONDS)
+        for member in cluster.live():
+            member.readmit(node)
+        cluster.run(cluster.all_in_sync, _SETTLE_SECONDS)
+    return _cost(cluster, longest, longest)
+
+
+def _restart(cluster: LargeCluster, node: int) -> float:
+    """Stop a broker and start it again; return how long its partitions were without a leader."""
+    stopped = cluster.members[node].stop()
+    cluster.run(lambda: bool(stopped.called), _SETTLE_SECONDS)
+    unled = cluster.run(cluster.led, _SETTLE_SECONDS)
+    cluster.start([node])
+    return unled
+
+
+def _after(cluster: LargeCluster, happens: Callable[[], object], and_then: Callable[[], bool] = lambda: True) -> Cost:
+    """Return what it cost until every partition was led, and every broker knew, again."""
+    cluster.reset()
+    happens()
+    led = cluster.run(lambda: and_then() and cluster.led(), _SETTLE_SECONDS)
+    known = led + cluster.run(cluster.all_know, _SETTLE_SECONDS)
+    return _cost(cluster, led, known)
+
+
+def _cost(cluster: LargeCluster, led: float, known: float) -> Cost:
+    counts = cluster.server.counts
+    busiest = max(cluster.processor.values(), default=0.0)
+    return Cost(led, known, counts["reads"], counts["writes"], counts["events"], busiest)
+
+
+def _other_than_controller(cluster: LargeCluster) -> int:
+    found = cluster.controller()
+    return next(member.node_id for member in cluster.live() if member is not found)
