@@ -1,7 +1,7 @@
 """The cluster: its id, its live brokers, and the producer ids that it hands out.
 
-Strategy: a broker is live while its ephemeral node exists; one watch on the children of `/brokers/ids` keeps the table
-of live brokers up to date. Producer ids are taken from the metadata store in blocks: a block is written as taken before
+Strategy: a broker is live while its ephemeral node exists; `registrations` keeps the table of live brokers up to date.
+Producer ids are taken from the metadata store in blocks: a block is written as taken before
 its first id is handed out, so no id is ever given twice, by any broker, across any crash.
 
 A broker that was killed may restart before its session has expired: its old registration is then in the way. If that
@@ -29,7 +29,7 @@ from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
 from pylogd.metadata.feature_levels import RANGES
 from pylogd.metadata.image import Broker, Outages, id_to_text, new_id
-from pylogd.metadata.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData, WatchEvent
+from pylogd.metadata.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData
 from pylogd.metadata.layout import (
     BROKERS,
     CLUSTER_ID,
@@ -49,6 +49,7 @@ from pylogd.metadata.layout import (
     encode_directories,
     encode_producer_block,
 )
+from pylogd.metadata.registrations import Registrations, announcement
 from pylogd.metadata.together import all_of
 
 log = Logger()
@@ -85,7 +86,7 @@ class Cluster:
         self._self: Broker | None = None
         self._registered_in = 0
         self._registering = False
-        self._watched = False
+        self._registrations = Registrations(store, self._changed)
         self._next_id, self._ids_end = 0, 0
         self._id_lock = DeferredLock()
         self._clock = clock
@@ -251,10 +252,25 @@ class Cluster:
                 self.acknowledged = {}
             except CorruptMetadata as error:
                 log.error("{error}. What it said before stays; the controller writes it anew", error=str(error))
-        if any(path.startswith(BROKERS) for path in paths):
+        if BROKERS in paths:
             await self._reload()
+        elif named := [path.removeprefix(f"{BROKERS}/") for path in paths if path.startswith(f"{BROKERS}/")]:
+            await self._registrations.read(named)
+            self._apply()
         if INCARNATIONS in paths:
+            await self._read_newer()
             self._tell()
+
+    async def _read_newer(self) -> None:
+        """Read the registrations of which the controller knows a newer one than this broker."""
+        found = self._registrations.found
+        newer = [
+            str(node) for node, incarnation in self.acknowledged.items()
+            if node in found and found[node].broker.incarnation < incarnation
+        ]  # fmt: skip
+        if newer:
+            await self._registrations.read(newer)
+            self._apply()
 
     def next_producer_id(self) -> Deferred[int]:
         """Return a Deferred of an id that no producer has had."""
@@ -296,7 +312,8 @@ class Cluster:
                 Create(epoch_path, directories) if epoch < 0 else SetData(epoch_path, directories, epoch)
             )
             try:
-                await self._store.multi([increment, Create(path, encode_broker(broker), ephemeral=True)])
+                create = Create(path, encode_broker(broker), ephemeral=True)
+                await self._store.multi([increment, create, announcement(broker.node_id)])
                 return broker.epoch
             except BadVersion:
                 continue
@@ -323,7 +340,7 @@ class Cluster:
         except NoNode:
             return False
         if node.stat.owner == self._store.session_id:
-            await self._store.set(path, encode_broker(broker))
+            await self._store.multi([SetData(path, encode_broker(broker)), announcement(broker.node_id)])
             return True
         other = decode_broker(path, node.data)
         if broker.directory_id is not None and other.directory_id == broker.directory_id:
@@ -360,22 +377,20 @@ class Cluster:
         )
 
     async def _reload(self) -> None:
-        if not self._watched:
-            self._watched = True
-            await self._store.children(BROKERS, self._changed)
-        nodes = await self._store.children_data(BROKERS)
-        found = {}
-        for name, node in nodes.items():
-            try:
-                broker = decode_broker(f"{BROKERS}/{name}", node.data, node.stat.created)
-            except CorruptMetadata as error:
-                log.error("Ignoring a broker whose registration can't be read: {error}", error=str(error))
-            else:
-                if not broker.fenced:
-                    found[broker.node_id] = broker
-                registered = self._registered_in == self._store.session_id
-                if broker.node_id == self.node_id and registered and node.stat.owner != self._registered_in:
-                    self._oust(self._in_use(broker))
+        await self._registrations.read_all()
+        self._apply()
+
+    async def _follow(self) -> None:
+        await self._registrations.follow()
+        self._apply()
+
+    def _apply(self) -> None:
+        """Take over what was read of the registrations."""
+        ours = self._registrations.found.get(self.node_id)
+        registered = self._registered_in == self._store.session_id
+        if ours is not None and registered and ours.owner != self._registered_in:
+            self._oust(self._in_use(ours.broker))
+        found = {node: one.broker for node, one in self._registrations.found.items() if not one.broker.fenced}
         if found != self._brokers:
             self._brokers = found
             self._known.update(found)
@@ -400,15 +415,14 @@ class Cluster:
         self._next_id += 1
         return self._next_id - 1
 
-    def _changed(self, _: WatchEvent) -> None:
-        self._watched = False
+    def _changed(self) -> None:
         if self._forget is not None:
-            Deferred.fromCoroutine(self._reload()).addErrback(self._failed)
+            Deferred.fromCoroutine(self._follow()).addErrback(self._failed)
 
     def _session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
             return
-        self._watched = False
+        self._registrations.lose_watches()
         registered = self._registering or self._registered_in == self._store.session_id
         again = self._self is not None and not registered
         # No clock: another broker that registered this node id meanwhile is not waited for.
@@ -428,7 +442,7 @@ class Cluster:
         self.on_ousted(error)
 
     def _failed(self, failure: Failure) -> None:
-        self._watched = False
+        self._registrations.lose_watches()
         if self._forget is None:
             return  # stopped meanwhile
         if isinstance(failure.value, NodeIdInUse):

@@ -198,7 +198,8 @@ class Broker:
     copies are lost, and is not live. outages: what it can't be used for. partition_limit: the most partitions that it
     may hold, None if unknown. proof: the digest of the secret that its connections to other brokers begin with, None
     for a release without it (`security.peers`). features: those that it knows; none for a release without them.
-    host_id: the machine that it shares with the other brokers of this id, None if it has one of its own.
+    host_id: the machine that it shares with the other brokers of this id, None if it has one of its own. announced:
+    its release announces each registration; see `metadata.registrations`.
     """
 
     node_id: int
@@ -216,6 +217,7 @@ class Broker:
     labels: tuple[str, ...] = ()
     features: tuple[FeatureRange, ...] = ()
     host_id: str | None = None
+    announced: bool = True
 
     def highest_level(self, feature: str) -> int:
         """Return the highest level of a feature that the broker can use; 0 for one that it does not know."""

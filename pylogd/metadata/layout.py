@@ -54,10 +54,12 @@ INCARNATIONS: Final = "/brokers/incarnations"
 #: A persistent node for each broker: the data directories in which it may have replicas. Each registration writes it,
 #: and its version is the broker epoch.
 BROKER_EPOCHS: Final = "/brokers/epochs"
+#: Names the broker that registered last; its version counts registrations.
+REGISTRATIONS: Final = "/brokers/registrations"
 #: Nodes that are created, empty, when a cluster is new.
 PARENTS: Final = (
     BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
-    BROKER_EPOCHS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, GROUP_CONFIGS, CONSUMERS,
+    BROKER_EPOCHS, REGISTRATIONS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, GROUP_CONFIGS, CONSUMERS,
 )  # fmt: skip
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.
@@ -252,6 +254,7 @@ def encode_broker(broker: Broker) -> bytes:
             "port": broker.port,
             "rack": broker.rack,
             "host_id": broker.host_id,
+            "announced": broker.announced,
             "labels": broker.labels,
             "endpoints": [f"{e.listener}://{_bracket(e.host)}:{e.port}" for e in broker.endpoints],
             "listener_security_protocol_map": {e.listener: e.protocol for e in broker.endpoints},
@@ -302,9 +305,23 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
                 for name, found in document.get("features", {}).items()
             ),
             host_id=None if document.get("host_id") is None else str(document["host_id"]),
+            announced=bool(document.get("announced")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error
+
+
+def encode_registered(node_id: int) -> bytes:
+    """Encode the node that names the broker that registered last."""
+    return _encode({"version": 1, "broker": node_id})
+
+
+def decode_registered(data: bytes) -> int:
+    """Decode the node that names the broker that registered last. Raises `CorruptMetadata`, also for an empty node."""
+    try:
+        return int(_decode(REGISTRATIONS, data)["broker"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptMetadata(REGISTRATIONS, repr(error)) from error
 
 
 def broker_epoch_path(broker: int) -> str:

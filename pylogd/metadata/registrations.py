@@ -1,0 +1,158 @@
+"""The registrations of all brokers, read from the store as seldom as possible.
+
+Strategy: a broker that registers writes its id to `/brokers/registrations` too, in the same multi. The version of that
+node counts registrations. Two watches tell of changes: one on the children of `/brokers/ids`, one on that node. A
+broker that has gone is missing among the children. A broker that has come, even one that was away for a moment only, is
+named by the node. So each change costs every broker two reads, and one more for a registration, however many brokers
+there are. Only after two or more registrations at once is everything read again.
+
+Rules: a registration by a release that does not announce it (`Broker.announced`) is read again whenever the children
+change, since it may have been replaced by another one of the same name. Reads never run concurrently.
+
+Must not know: what a registration means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, NamedTuple
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.metadata.errors import NoNode
+from pylogd.metadata.image import Broker
+from pylogd.metadata.interfaces import IMetadataStore, Node, SetData, Watch, WatchEvent
+from pylogd.metadata.layout import (
+    BROKERS,
+    REGISTRATIONS,
+    CorruptMetadata,
+    decode_broker,
+    decode_registered,
+    encode_registered,
+)
+from pylogd.metadata.together import all_of
+
+log = Logger()
+
+_UNKNOWN: Final = -1
+
+
+class Registration(NamedTuple):
+    """A broker's registration, and the session that owns its node."""
+
+    broker: Broker
+    owner: int
+
+
+def announcement(node_id: int) -> SetData:
+    """Return the operation that tells all brokers of a registration; it belongs to the multi that makes it."""
+    return SetData(REGISTRATIONS, encode_registered(node_id))
+
+
+class Registrations:
+    """All registrations that can be read, by broker id: `found`."""
+
+    def __init__(self, store: IMetadataStore, changed: Callable[[], object]) -> None:
+        """changed: called when a watch says that there is something to `follow`."""
+        self._store = store
+        self._changed = changed
+        self._lock = DeferredLock()
+        self._watched: set[str] = set()
+        self._seen = _UNKNOWN
+        self.found: dict[int, Registration] = {}
+
+    def lose_watches(self) -> None:
+        """Note that the session has ended, and its watches with it, or that events may have been missed."""
+        self._watched.clear()
+
+    def read_all(self) -> Deferred[None]:
+        """Read every registration. Fails with the store's errors."""
+        return self._alone(self._read_all)
+
+    def follow(self) -> Deferred[None]:
+        """Read what has changed since the last read. Fails with the store's errors."""
+        return self._alone(self._follow)
+
+    def read(self, names: Iterable[str]) -> Deferred[None]:
+        """Read some brokers' registrations again, by the names of their nodes. Fails with the store's errors."""
+        return self._alone(lambda: self._read(names))
+
+    def _alone(self, work: Callable[[], Awaitable[None]]) -> Deferred[None]:
+        async def run() -> None:
+            await work()
+
+        done: Deferred[None] = self._lock.run(lambda: Deferred.fromCoroutine(run()))
+        return done
+
+    async def _read_all(self) -> None:
+        version = (await self._store.get(REGISTRATIONS, self._watch(REGISTRATIONS))).stat.version
+        if BROKERS not in self._watched:
+            await self._store.children(BROKERS, self._watch(BROKERS))
+        nodes = await self._store.children_data(BROKERS)
+        self.found = {}
+        for name, node in nodes.items():
+            self._note(name, node)
+        self._seen = version
+
+    async def _follow(self) -> None:
+        node = await self._store.get(REGISTRATIONS, self._watch(REGISTRATIONS))
+        version, named = node.stat.version, _registered(node)
+        if self._seen == _UNKNOWN or version > self._seen + 1 or (version > self._seen and named is None):
+            await self._read_all()
+            return
+        asked = {named} if version > self._seen and named is not None else set()
+        if BROKERS not in self._watched:
+            names = frozenset(await self._store.children(BROKERS, self._watch(BROKERS)))
+            known = self.found
+            self.found = {node_id: one for node_id, one in known.items() if str(node_id) in names}
+            announced = {str(node_id) for node_id, one in self.found.items() if one.broker.announced}
+            asked |= names - announced
+            if not asked and len(known) == len(self.found):  # one of another release has taken a name at once
+                await self._read_all()
+                return
+        await self._read(asked)
+        self._seen = version
+
+    async def _read(self, names: Iterable[str]) -> None:
+        ordered = sorted(names)
+        nodes = await all_of(self._store.get(f"{BROKERS}/{name}").addErrback(_none) for name in ordered)
+        for name, node in zip(ordered, nodes, strict=True):
+            self._note(name, node)
+
+    def _note(self, name: str, node: Node | None) -> None:
+        """Keep what the node of a name holds; nothing if it is gone or can't be read."""
+        if name.isdecimal():
+            self.found.pop(int(name), None)
+        if node is None:
+            return
+        try:
+            broker = decode_broker(f"{BROKERS}/{name}", node.data, node.stat.created)
+        except CorruptMetadata as error:
+            log.error("Ignoring a broker whose registration can't be read: {error}", error=str(error))
+            return
+        self.found[broker.node_id] = Registration(broker, node.stat.owner)
+
+    def _watch(self, path: str) -> Watch | None:
+        """Return the watch to set on a path, None if one is there."""
+        if path in self._watched:
+            return None
+        self._watched.add(path)
+        return self._event
+
+    def _event(self, event: WatchEvent) -> None:
+        self._watched.discard(event.path)
+        self._changed()
+
+
+def _registered(node: Node) -> str | None:
+    """Return the name of the broker that registered last, None if the node does not say."""
+    try:
+        return str(decode_registered(node.data))
+    except CorruptMetadata:
+        return None
+
+
+def _none(failure: Failure) -> None:
+    failure.trap(NoNode)
