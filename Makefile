@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-partitions bench-tls bench-transactions bench-kuaishou freeze held races panels spark-sql site docs-check stores strangers clean
+.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-partitions bench-tls bench-transactions bench-kuaishou freeze held races panels scale spark-sql site docs-check stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -187,6 +187,9 @@ alerts: install java promtool ## fail brokers in many ways under a real Promethe
 
 panels: install java promtool ## ask a real Prometheus for each panel of the dashboard and each metric, of three brokers at work; writes tests/alerts/PANELS.md (2 minutes)
 	$(BIN)/python -m tests.alerts.panels --results tests/alerts/PANELS.md $(PANELS_ARGS)
+
+scale: install ## simulate clusters of 10 to 200 brokers that lose brokers, a rack, or ZooKeeper; writes tests/scale/RESULTS.md (8 minutes; SCALE_ARGS="--brokers 10 67": 1)
+	$(BIN)/python -m tests.scale --results tests/scale/RESULTS.md $(SCALE_ARGS)
 
 strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)

@@ -16,7 +16,7 @@ from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import InvalidConfig, NodeIdInUse, StoreFailure
 from pylogd.metadata.feature_levels import RANGES
 from pylogd.metadata.image import Broker, Endpoint, id_from_text
-from pylogd.metadata.interfaces import Create, SessionState, SetData
+from pylogd.metadata.interfaces import Create, Delete, SessionState, SetData
 from pylogd.metadata.layout import (
     BROKERS,
     INCARNATIONS,
@@ -116,6 +116,21 @@ def test_a_broker_is_accepted_once_a_controller_has_it(store: SqliteStore) -> No
     assert heard == [True]
     assert one.cluster.accepted
     assert Peer(store, 3).cluster.acknowledged == numbers
+
+
+def test_a_registration_of_which_only_the_controller_knows_is_read(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    path = f"{BROKERS}/2"
+    one.cluster._registrations._changed = lambda: None  # its watches tell nothing
+    moved = replace(two.cluster.brokers[2], endpoints=(Endpoint("PLAINTEXT", "moved", 1),), announced=False)
+    result_of(store.multi([Delete(path), Create(path, encode_broker(moved))]))
+    assert one.cluster.brokers[2].host == "host2"
+    numbers = {2: two.cluster.brokers[2].incarnation}
+    result_of(store.ensure(INCARNATIONS))
+    write = one.feed.write([SetData(INCARNATIONS, encode_incarnations(numbers))], [INCARNATIONS])
+    result_of(Deferred.fromCoroutine(write))
+    assert one.cluster.brokers[2].host == "moved"
+    assert one.cluster.brokers[2].incarnation == numbers[2]
 
 
 def test_a_lost_registration_is_made_again(store: SqliteStore, peer: Peer) -> None:
