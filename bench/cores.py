@@ -71,12 +71,13 @@ def report(cost: float, one: float, two: float) -> list[str]:
         "# Workers on larger machines: a calculation", "",
         f"By `python -m bench.cores`; its docstring says what is measured and what is assumed. {circumstances()}", "",
         f"Measured: {cost:.2f} us of a core for a message of {_SIZE} bytes (two workers, batches of 10: WORKERS.md); "
-        f"{one / 1e9:.1f} GB/s cross memory when one core copies, {two / 1e9:.1f} when two do. Calculated: a message that "
-        f"comes in and goes to one consumer crosses memory {_CROSSINGS_IN + _CROSSINGS_OUT} times, {crossings:,} bytes.",
+        f"{one / 1e9:.1f} GB/s cross memory when one core copies, {two / 1e9:.1f} when two do. Calculated: a message "
+        f"that comes in and goes to one consumer crosses memory {_CROSSINGS_IN + _CROSSINGS_OUT} times: {crossings:,} "
+        "bytes.",
         "", "The clients are on other machines, so all cores serve. Each row assumes as many workers as cores, with "
         "partitions spread evenly.", "",
-        "| cores and workers | messages/s by processor | MB/s of values in | memory bandwidth needed, GB/s | share of a "
-        "100 Gbit/s card | memory for workers, MB | with 10,000 clients on each worker, MB |",
+        "| cores and workers | messages/s by processor | MB/s of values in | memory bandwidth needed, GB/s | share of "
+        "a 100 Gbit/s card | memory for workers, MB | with 10,000 clients on each worker, MB |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for cores in _CORES:
@@ -90,15 +91,15 @@ def report(cost: float, one: float, two: float) -> list[str]:
     return [
         *lines, "", "What this says:", "",
         f"- **Processor time** is the bound. At 64 cores memory bandwidth needed is "
-        f"{64 / cost * 1e6 * crossings / 1e9:,.0f} GB/s; compare it with the machine's own (a socket with 8 channels of "
-        "DDR4-3200 has 205 GB/s by its data sheet; this was not measured).",
+        f"{64 / cost * 1e6 * crossings / 1e9:,.0f} GB/s; compare it with the machine's own (a socket with 8 channels "
+        "of DDR4-3200 has 205 GB/s by its data sheet; this was not measured).",
         "- **Connections**: a client connects to each worker that leads one of its partitions. With partitions on all "
         "workers, N workers have N times the connections of one broker, so fewer and larger workers suit many small "
         "clients.",
-        "- **Sessions**: each worker is a broker of its own at the metadata store. A change of a topic costs each worker "
-        "one read, and a worker that comes or goes two or three (tests/scale); 64 workers are no more than 64 brokers.",
-        "- **Not in it**: larger batches cost less for a message (`RESULTS.md`), TLS and compression checks more. Caches "
-        "shared by 64 cores, and memory of two sockets, are not measured.",
+        "- **Sessions**: each worker is a broker of its own at the metadata store. A change of a topic costs each "
+        "worker one read, and a worker that comes or goes two or three (tests/scale); 64 workers are no more than 64 brokers.",
+        "- **Not in it**: larger batches cost less for a message (`RESULTS.md`), TLS and compression checks more. "
+        "Caches shared by 64 cores, and memory of two sockets, are not measured.",
     ]  # fmt: skip
 
 
