@@ -71,6 +71,7 @@ def said(response: Any) -> Any:
     return response
 
 
+_REPLICA_STATE_SINCE = 15
 sizes = st.integers(-1, 1000) | st.just(1 << 20)
 
 
@@ -87,15 +88,17 @@ sizes = st.integers(-1, 1000) | st.just(1 << 20)
     index=st.sampled_from([0, 0, 0, 1]),
     replica=st.sampled_from([-1, -1, -1, 5]),
     name=st.sampled_from(["t", "transactions"]),
+    version=st.integers(fast.FIRST_VERSION, 18),
 )
 def test_both_paths_answer_alike(
     parts: Parts, offset: int, partition_max: int, max_bytes: int, min_bytes: int, isolation: int, leader_epoch: int,
-    last_epoch: int, session: tuple[int, int], index: int, replica: int, name: str,
+    last_epoch: int, session: tuple[int, int], index: int, replica: int, name: str, version: int,
 ) -> None:  # fmt: skip
     topic_id = parts.partitions.by_name[name, 0].topic_id
     wanted = FetchPartition(index, leader_epoch, offset, last_epoch, partition_max_bytes=partition_max)
     request = FetchRequest(
-        replica_state=ReplicaState(replica),
+        replica_id=replica if version < _REPLICA_STATE_SINCE else -1,
+        replica_state=ReplicaState(replica if version >= _REPLICA_STATE_SINCE else -1),
         max_wait_ms=0,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
@@ -104,18 +107,18 @@ def test_both_paths_answer_alike(
         session_epoch=session[1],
         topics=[FetchTopic("", topic_id, [wanted])],
     )
-    context = RequestContext(parts, parts.connection, fast.FIRST_VERSION, "test")
+    context = RequestContext(parts, parts.connection, version, "test")
     found = fast.answer(context, request)
     if found == LEFT:
         return
     with patch.object(fast, "answer", return_value=LEFT):
-        answer = parts.ask(request, fast.FIRST_VERSION)
+        answer = parts.ask(request, version)
     if found.at_end:
         assert found.response is None
         assert not answer.error_code
         (data,) = answer.responses[0].partitions
         assert (data.error_code, data.records) == (0, b"")
-        assert said(parts.ask(request, fast.FIRST_VERSION)) == said(answer)
+        assert said(parts.ask(request, version)) == said(answer)
     else:
         assert said(found.response) == said(answer)
 

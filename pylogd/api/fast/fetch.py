@@ -27,8 +27,8 @@ from pylogd.wire.messages.fetch import (
     PartitionData,
 )
 
-#: The first in which topics go by id and a follower names itself in a field of its own.
-FIRST_VERSION = 15
+#: The first in which topics go by id.
+FIRST_VERSION = 13
 READ_COMMITTED = 1
 NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
 
@@ -102,6 +102,7 @@ def _is_usual(context: RequestContext, request: FetchRequest) -> bool:
         context.version >= FIRST_VERSION
         and request.session_epoch == FINAL_EPOCH
         and not request.session_id
+        and request.replica_id < 0  # a follower names itself here before version 15
         and request.replica_state.replica_id < 0
         and not request.rack_id
         and request.cluster_id is None
