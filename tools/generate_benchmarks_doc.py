@@ -59,6 +59,13 @@ def shown(rows: list[Row], columns: dict[str, str], keep: Callable[[Row], bool] 
     return [*lines, *("| " + " | ".join(row.get(name, "") for name in columns) + " |" for row in rows if keep(row))]
 
 
+def plots(wanted: dict[str, str]) -> Iterator[str]:
+    """Yield the pictures, by their titles, of the groups that have been measured."""
+    for title, name in wanted.items():
+        if (ROOT / "bench" / "plots" / name).exists():
+            yield from (f"![{title}](../bench/plots/{name})", "")
+
+
 def is_measured(row: Row) -> bool:
     """Whether a target beside Kafka has been measured."""
     return row["against"] == "kafka" and row["verdict"] not in ("not measured", "too few rounds")
@@ -70,8 +77,10 @@ def other_brokers() -> list[str]:
     lines = [
         "## Beside Apache Kafka, one broker", "",
         *shown(table("RESULTS.md", "Targets"), columns, is_measured), "",
-        "![The paper's experiments](../bench/plots/the-paper-s-experiments-messages-of-200-bytes.svg)", "",
-        "![Latency at a fixed rate](../bench/plots/end-to-end-latency.svg)", "",
+        *plots({
+            "The paper's experiments": "the-paper-s-experiments-messages-of-200-bytes.svg",
+            "Latency": "end-to-end-latency.svg",
+        }),
         "## Where others are ahead", "",
     ]  # fmt: skip
     columns = {"experiment": "experiment", "metric": "metric", "pylogd": "pylogd", "the best other": "the best",
