@@ -142,7 +142,7 @@ def _forget(path: Path) -> None:
 
 
 def _measured(peer: Peer, asked: int, load: Callable[[], Sequence[Said]]) -> Sample:
-    """Run one round; clients may leave the first messages out of their results."""
+    """Run one round of `asked` messages. Clients may leave the first ones out of the rate and the seconds."""
     with HighestResident(peer) as watch:
         before, touched = peer.cpu_seconds(), peer.minor_faults()
         said = load()
@@ -152,7 +152,7 @@ def _measured(peer: Peer, asked: int, load: Callable[[], Sequence[Said]]) -> Sam
     begun = min(one.began for one in said)
     seconds = max(one.began - begun + one.seconds for one in said)
     sample = {
-        "messages": float(messages),
+        "messages": float(asked),
         "seconds": seconds,
         "rate": messages / seconds,
         "megabytes": sum(one.bytes for one in said) / seconds / 1e6,

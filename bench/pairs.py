@@ -5,8 +5,8 @@ that a change of the machine's speed touches both. The interval of the median is
 test), which assumes nothing about how the values are distributed: of 10 sorted ratios, the 2nd and the 9th enclose the
 true median with a probability of 97.9 %.
 
-Rules: a target is met if the whole interval meets it. Two brokers whose interval includes 1 are a draw. A row is void
-if its brokers had different numbers of messages, or if a round took less than a second.
+Rules: a target is met if the whole interval meets it. Two brokers whose interval includes 1 are a draw. A comparison is
+void if the two had different numbers of messages, or if one had a round of less than a second.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def compared(found: Interval, more: bool) -> str:
 
 
 def why_void(rounds: Mapping[str, Sequence[Sample]]) -> str:
-    """Return why a row proves nothing, "" if it may prove something. rounds: the samples by broker."""
+    """Return why a comparison of brokers proves nothing, "" if it may. rounds: the samples by broker."""
     counts = {sample["messages"] for samples in rounds.values() for sample in samples if "messages" in sample}
     if len(counts) > 1:
         return f"rounds of {min(counts):,.0f} to {max(counts):,.0f} messages"

@@ -1,8 +1,9 @@
 """The order of a run: groups by importance and age, and the brokers of a row by turns.
 
 Strategy: all brokers of a row are started and warmed up. The quickest one's rate gives the number of messages of a
-round, the same for all. Then each has one round, in an order that is rotated by one for each round, until all have had
-theirs; the others are idle meanwhile. Round N of one is compared with round N of another (`bench/pairs.py`).
+round, the same for all. A first round is a rehearsal: if one broker's was short, the number grows. Then each has one
+round, in an order that is rotated by one for each round, until all have had theirs; the others are idle meanwhile.
+Round N of one is compared with round N of another (`bench/pairs.py`).
 
 Rules: results are kept for whole groups, and replaced for whole groups: no row is measured again alone. A broker that
 fails in one round has no result in that row.
@@ -22,6 +23,8 @@ from conformance.checks import Missing, last_line
 
 #: A broker that is so many times slower than the quickest has no result, unless it is one of those with targets.
 _TOO_SLOW = 8.0
+#: Seconds of the shortest round in the rehearsal; below it the number of messages grows.
+_SHORTEST = 1.5
 _FAILURES = (Missing, Unsupported, RuntimeError, OSError, subprocess.SubprocessError)
 
 
@@ -56,7 +59,7 @@ def by_turns(
         for peer, begin in starts:
             row.start(peer, begin)
         row.leave_out_slow()
-        count = fitting(max(row.rates.values(), default=0.0))
+        count = row.rehearse(fitting(max(row.rates.values(), default=0.0)))
         for number in range(rounds):
             for peer in row.turn(number):
                 row.round(peer, count)
@@ -103,6 +106,14 @@ class _Row:
         order = list(self._running)
         start = number % len(order) if order else 0
         yield from order[start:] + order[:start]
+
+    def rehearse(self, count: int) -> int:
+        """Have each broker do a round that does not count; return how many messages the rounds that do should have."""
+        for peer in self.turn(0):
+            self.round(peer, count)
+        samples = [found.samples.pop() for found in self.found.values() if found.samples]
+        shortest = min((sample["seconds"] for sample in samples if "seconds" in sample), default=_SHORTEST)
+        return count if shortest >= _SHORTEST else int(count * _SHORTEST / max(shortest, 0.01)) + 1
 
     def round(self, peer: str, count: int) -> None:
         """Have a broker do a round of `count` messages."""

@@ -47,9 +47,9 @@ def _shown(ratios: Sequence[float]) -> str:
     return str(found) if found is not None else f"{statistics.median(ratios):.2f}" if ratios else ""
 
 
-def _void(results: Results, experiment: Experiment) -> str:
-    """Return why a row is void, "" if it is not."""
-    found = {peer: results.get(experiment, peer) for peer in experiment.peers}
+def _void(results: Results, experiment: Experiment, peer: str) -> str:
+    """Return why the comparison of pylogd with a peer is void, "" if it is not."""
+    found = {name: results.get(experiment, name) for name in (_own(experiment), peer)}
     return pairs.why_void({peer: one.samples for peer, one in found.items() if one is not None})
 
 
@@ -92,9 +92,10 @@ def _tables(group: str, experiments: list[Experiment], results: Results) -> Iter
         for one in rows:
             yield _row((one.name, *(_cell(one, results, peer, metric) for peer in peers)))
         yield ""
-    yield from _head("rows", "rounds of each", "messages of a round", "seconds of a round", "void")
+    yield from _head("rows", "rounds of each", "messages of a round", "seconds of a round", "void comparisons")
     for one in experiments:
-        yield _row((one.name, *_rounds(one, results), _void(results, one)))
+        void = [f"{peer}: {why}" for peer in one.peers if (why := _void(results, one, peer))]
+        yield _row((one.name, *_rounds(one, results), "; ".join(void)))
     yield ""
     reasons = _reasons(experiments, results)
     if reasons:
@@ -126,7 +127,7 @@ def _verdict(results: Results, experiment: Experiment, target: Target) -> tuple[
     shown = _shown(found) if target.beside else ""
     if not found:
         return shown, bound, "not measured"
-    if _void(results, experiment):
+    if _void(results, experiment, target.beside or _own(experiment)):
         return shown, bound, "void"
     if measured is None:
         return shown, bound, "too few rounds"
@@ -172,17 +173,17 @@ def _nearest(results: Results) -> Iterator[str]:
         found = _ratios(results, one, best, metric)
         yield _row((
             f"{one.name} ({one.group.partition(':')[0]})", METRICS[metric][0], format(own, form), best,
-            format(others[best], form), _shown(found), _standing(results, one, found, more),
+            format(others[best], form), _shown(found), _standing(results, one, best, found),
         ))  # fmt: skip
     yield ""
 
 
-def _standing(results: Results, experiment: Experiment, ratios: Sequence[float], more: bool) -> str:
+def _standing(results: Results, experiment: Experiment, peer: str, ratios: Sequence[float]) -> str:
     """Return `ahead`, `behind` or `draw`, or why nothing can be said."""
     found = pairs.interval(ratios)
-    if _void(results, experiment):
+    if _void(results, experiment, peer):
         return "void"
-    return "too few rounds" if found is None else pairs.compared(found, more)
+    return "too few rounds" if found is None else pairs.compared(found, METRICS[experiment.headline][2])
 
 
 def _plot(group: str, experiments: list[Experiment], results: Results) -> str | None:
@@ -230,8 +231,8 @@ def write(results: Results, folder: Path, *, quick: bool) -> None:
         "of a row are measured by turns, with the same number of messages for all, on loopback and on one disk; "
         f"clients share the cores with them. {how}Cells are medians of the rounds. Behind the semicolon: pylogd's "
         "value by this one's, the median of the ratios of pairs of rounds, with its interval of 95 % or more. A target "
-        "is met if the whole interval meets it. A row is void if its brokers had different numbers of messages or a "
-        "round took less than a second.",
+        "is met if the whole interval meets it. A comparison is "
+        "void if the two had different numbers of messages, or one a round of less than a second.",
         "",
         *_targets(results),
         *_nearest(results),
