@@ -159,31 +159,35 @@ def _nearest(results: Results) -> Iterator[str]:
     yield from ("Beside those that the table of targets does not have; ceiling and floor are no brokers.", "")
     yield from _head("experiment", "metric", "pylogd", "the best other", "its", "pylogd's ratio", "pylogd is")
     for one in EXPERIMENTS:
-        metric = one.headline
-        own = _median(results, one, _own(one), metric)
-        out = {_own(one), *YARDSTICKS, *(target.beside for target in one.targets if target.metric == metric)}
-        others = {
-            peer: value for peer in one.peers if peer not in out and (value := _median(results, one, peer, metric))
-        }
-        if own is None or not others:
-            continue
-        more = METRICS[metric][2]
-        best = (max if more else min)(others, key=others.__getitem__)
-        form = METRICS[metric][1]
-        found = _ratios(results, one, best, metric)
-        yield _row((
-            f"{one.name} ({one.group.partition(':')[0]})", METRICS[metric][0], format(own, form), best,
-            format(others[best], form), _shown(found), _standing(results, one, best, found),
-        ))  # fmt: skip
+        for metric in dict.fromkeys((one.headline, *(name for name in ("rate", "megabytes") if name in one.shows))):
+            found = _best_other(results, one, metric)
+            if found is not None:
+                yield _row(found)
     yield ""
 
 
-def _standing(results: Results, experiment: Experiment, peer: str, ratios: Sequence[float]) -> str:
+def _best_other(results: Results, one: Experiment, metric: str) -> Sequence[str] | None:
+    """Return the row of the best broker without a target of its own for this metric; None if there is none."""
+    heading, form, more = METRICS[metric]
+    own = _median(results, one, _own(one), metric)
+    out = {_own(one), *YARDSTICKS, *(target.beside for target in one.targets if target.metric == metric)}
+    others = {peer: value for peer in one.peers if peer not in out and (value := _median(results, one, peer, metric))}
+    if own is None or not others:
+        return None
+    best = (max if more else min)(others, key=others.__getitem__)
+    ratios = _ratios(results, one, best, metric)
+    return (
+        f"{one.name} ({one.group.partition(':')[0]})", heading, format(own, form), best, format(others[best], form),
+        _shown(ratios), _standing(results, one, best, metric, ratios),
+    )  # fmt: skip
+
+
+def _standing(results: Results, experiment: Experiment, peer: str, metric: str, ratios: Sequence[float]) -> str:
     """Return `ahead`, `behind` or `draw`, or why nothing can be said."""
     found = pairs.interval(ratios)
     if _void(results, experiment, peer):
         return "void"
-    return "too few rounds" if found is None else pairs.compared(found, METRICS[experiment.headline][2])
+    return "too few rounds" if found is None else pairs.compared(found, METRICS[metric][2])
 
 
 def _plot(group: str, experiments: list[Experiment], results: Results) -> str | None:
