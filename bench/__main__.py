@@ -31,7 +31,7 @@ from bench.loads.kafka import CLIENT
 from bench.machine import machine
 from bench.peers import PEERS
 from bench.peers.base import Peer, unwind_on_sigterm
-from bench.results import Group, Results
+from bench.results import GroupResults, Results
 
 HERE = Path(__file__).parent
 _QUICK = HERE.parent / ".cache" / "bench" / "quick"
@@ -74,7 +74,7 @@ class Run:
             say(f"[{number}/{len(names)}, {spent:.1f} min] {name}")
             self._results.save(self.group(name))
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> GroupResults:
         """Measure all rows of a group, and return the results."""
         rows = {}
         for experiment in schedule.groups()[name]:
@@ -88,7 +88,7 @@ class Run:
             )
         present = {peer for columns in rows.values() for peer, found in columns.items() if found.samples}
         peers = {peer: about for peer, about in self._peers.items() if peer in present}
-        return Group(name, time.strftime("%Y-%m-%d %H:%M", time.gmtime()), self._about, peers, rows)
+        return GroupResults(name, time.strftime("%Y-%m-%d %H:%M", time.gmtime()), self._about, peers, rows)
 
     def _setup(self, experiment: Experiment, peer: str) -> Setup:
         seconds = self._size.seconds or experiment.seconds

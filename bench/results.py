@@ -29,7 +29,7 @@ class Measurement:
 
 
 @dataclass(slots=True)
-class Group:
+class GroupResults:
     """The results of one group. measured: when it was done (UTC). about: the machine, pylogd's commit. peers: each
     one's version, command and client. rows: measurements by row and peer.
     """
@@ -46,7 +46,7 @@ class Results:
     """All groups that have been measured, by name. folder: where their files are."""
 
     folder: Path
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, GroupResults] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: Path) -> Results:
@@ -58,10 +58,10 @@ class Results:
                 row: {peer: Measurement(**one) for peer, one in columns.items()}
                 for row, columns in said["rows"].items()
             }
-            found.groups[said["name"]] = Group(**said)
+            found.groups[said["name"]] = GroupResults(**said)
         return found
 
-    def save(self, group: Group) -> None:
+    def save(self, group: GroupResults) -> None:
         """Keep a group, and write its file, replacing that of an earlier run in one step."""
         self.groups[group.name] = group
         self.folder.mkdir(parents=True, exist_ok=True)

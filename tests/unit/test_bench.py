@@ -17,7 +17,7 @@ from bench import pairs, plots, schedule, summary
 from bench.experiments import CEILING, EXPERIMENTS, KAFKA, METRICS, PYLOGD, Experiment
 from bench.kinds import Ready, Rounds
 from bench.peers.base import unwind_on_sigterm
-from bench.results import Group, Measurement, Results
+from bench.results import GroupResults, Measurement, Results
 
 
 def experiment(name: str) -> Experiment:
@@ -30,7 +30,7 @@ def rounds_of(metric: str, *values: float, messages: float = 2_000_000.0, second
 
 def saved(folder: Path, name: str, found: dict[str, Measurement]) -> Results:
     results, one = Results(folder / "results"), experiment(name)
-    results.save(Group(one.group, "2026-11-24 12:00", {"cores": 2, "commit": "abc"}, {}, {name: found}))
+    results.save(GroupResults(one.group, "2026-11-24 12:00", {"cores": 2, "commit": "abc"}, {}, {name: found}))
     return results
 
 
@@ -168,8 +168,8 @@ def test_slow_brokers_are_left_out_but_for_those_of_targets() -> None:
 
 def test_groups_without_results_come_first_then_the_oldest(tmp_path: Path) -> None:
     results, names = Results(tmp_path), list(schedule.groups())
-    results.save(Group(names[0], "2026-11-24 12:00"))
-    results.save(Group(names[2], "2026-11-23 12:00"))
+    results.save(GroupResults(names[0], "2026-11-24 12:00"))
+    results.save(GroupResults(names[2], "2026-11-23 12:00"))
     order = schedule.due(results)
     assert order == [names[1], *names[3:], names[2], names[0]]
     assert schedule.due(results, ["compression", "PAPER"]) == ["Compression", names[0]]
