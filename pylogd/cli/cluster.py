@@ -16,6 +16,7 @@ from pylogd.cli.cluster_health import health
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes
 from pylogd.cli.cordoning import set_cordoned
+from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
@@ -42,7 +43,7 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
     """Show the brokers of a cluster and their data directories, or run one of the commands below.
 
     Prints for each data directory: broker, host, port, directory, partitions, bytes, state: online, offline or cordoned
-    (online, but without new partitions).
+    (online, but without new partitions). A broker that does not answer has one line, with the state silent.
 
     \b
     pylogd cluster  brokers and data directories
@@ -51,9 +52,10 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
         return
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
-        directories = admin.describe_log_dirs(broker.node_id for broker in found.brokers)
-    brokers = {broker.node_id: broker for broker in found.brokers}
-    records = [_directory(one, brokers.get(one.broker)) for one in directories]
+        brokers = {broker.node_id: broker for broker in found.brokers}
+        directories, silent = answered_log_dirs(admin, brokers)
+    records = [_directory(one, brokers[one.broker]) for one in directories]
+    records = sorted([*records, *(_silent(brokers[node]) for node in silent)], key=lambda record: record["broker"])
     document = {
         "cluster_id": found.cluster_id,
         "controller": found.controller,
@@ -336,10 +338,18 @@ def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, Elig
     }
 
 
-def _directory(d: LogDir, broker: Broker | None) -> dict[str, Any]:
+def _silent(broker: Broker) -> dict[str, Any]:
+    """Return the record of a broker that does not answer."""
+    unknown = dict.fromkeys(("directory", "partitions", "bytes", "total_bytes", "usable_bytes"))
     return {
-        "broker": d.broker, "host": None if broker is None else broker.host,
-        "port": None if broker is None else broker.port, "directory": d.path, "partitions": len(d.sizes),
+        "broker": broker.node_id, "host": broker.host, "port": broker.port, **unknown, "state": "silent",
+        "error": None, "cordoned": None,
+    }  # fmt: skip
+
+
+def _directory(d: LogDir, broker: Broker) -> dict[str, Any]:
+    return {
+        "broker": d.broker, "host": broker.host, "port": broker.port, "directory": d.path, "partitions": len(d.sizes),
         "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,
         "state": "offline" if d.error is not None else "cordoned" if d.cordoned else "online", "error": d.error,
         "cordoned": d.cordoned,

@@ -12,13 +12,15 @@ from typing import Final
 import click
 
 from pylogd.cli.common import bootstrap_option, connect
+from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_option, print_document, print_line
 from pylogd.client import Admin
 from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Reason, judge, stuck_partitions, verdict_of
-from pylogd.client.core.model import LogDir
 from pylogd.errors import PylogdError
 
 _LOOK_SECONDS: Final = 0.5
+#: All brokers are asked for their disks at the same time; those that answer later are named as silent.
+_DISK_SECONDS: Final = 1.5
 
 
 def _look(bootstrap: str) -> Facts:
@@ -28,13 +30,7 @@ def _look(bootstrap: str) -> Facts:
         topics = admin.list_topics(internal=True)
         partitions = Partitions(topics)
         facts = Facts([one.node_id for one in found.brokers], found.controller, partitions)
-        directories: list[LogDir] = []
-        silent = []
-        for node in facts.brokers:
-            try:
-                directories += admin.describe_log_dirs([node])
-            except PylogdError:
-                silent.append(node)
+        directories, silent = answered_log_dirs(admin, facts.brokers, _DISK_SECONDS)
         least = {}
         for name in list(partitions.lacking)[:MOST_CONFIGS]:
             for entry in admin.describe_configs("topic", name, ["min.insync.replicas"]):

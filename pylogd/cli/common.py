@@ -204,6 +204,12 @@ def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
     )
 
 
+def patience(seconds: float) -> float:
+    """Return how long to wait for a broker that may be down: --timeout, or by default `seconds`."""
+    given: float | None = click.get_current_context().meta.get(_TIMEOUT)
+    return seconds if given is None else given
+
+
 def _check_addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     from pylogd.client.core.model import parse_address
 

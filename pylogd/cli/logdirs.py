@@ -9,6 +9,7 @@ import click
 
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.completing import topic_names
+from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import output_option, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import LogDir
@@ -33,7 +34,8 @@ def logdirs(topics: Sequence[str], brokers: Sequence[int], by: str, bootstrap: s
     """Show how much is in the data directories of brokers, of all topics or of TOPICS.
 
     Prints for each sum: broker, directory, topic, partition (as --by says), partitions (replicas), bytes; by directory
-    also total_bytes, usable_bytes and state. The largest sums come first, except by directory.
+    also total_bytes, usable_bytes and state. The largest sums come first, except by directory. Brokers that do not
+    answer are left out; standard error names them, and the exit status is 1.
 
     \b
     pylogd logdirs
@@ -41,12 +43,14 @@ def logdirs(topics: Sequence[str], brokers: Sequence[int], by: str, bootstrap: s
     pylogd logdirs --by partition events --output json
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        found = admin.describe_log_dirs(brokers or None)
+        found, silent = answered_log_dirs(admin, brokers or [one.node_id for one in connected.brokers()])
     rows = add_up(found, by, topics)
     columns = [f">{name}" if name in _RIGHT else name for name in _KEYS[by]]
     columns += [] if by == "partition" else [">partitions"]
     columns += [">bytes"] + ([">total_bytes", ">usable_bytes", "state"] if by == "directory" else [])
     print_records(columns, rows, dict.fromkeys(("bytes", "total_bytes", "usable_bytes"), _size))
+    if silent:
+        raise click.ClickException(f"left out, since they do not answer: brokers {', '.join(map(str, silent))}")
 
 
 def _size(value: int) -> str:

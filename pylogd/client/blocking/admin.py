@@ -68,6 +68,7 @@ class Admin:
     delete_records = _blocking(Operations.delete_records)
     describe_cluster = _blocking(Operations.describe_cluster)
     describe_log_dirs = _blocking(Operations.describe_log_dirs)
+    log_dirs_by_broker = _blocking(Operations.log_dirs_by_broker)
     reopen_log_dir = _blocking(Operations.reopen_log_dir)
     elect_leaders = _blocking(Operations.elect_leaders)
     eligible_replicas = _blocking(Operations.eligible_replicas)

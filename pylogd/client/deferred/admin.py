@@ -65,6 +65,7 @@ class Admin:
     delete_records = _deferred(Operations.delete_records)
     describe_cluster = _deferred(Operations.describe_cluster)
     describe_log_dirs = _deferred(Operations.describe_log_dirs)
+    log_dirs_by_broker = _deferred(Operations.log_dirs_by_broker)
     reopen_log_dir = _deferred(Operations.reopen_log_dir)
     elect_leaders = _deferred(Operations.elect_leaders)
     eligible_replicas = _deferred(Operations.eligible_replicas)

@@ -66,15 +66,36 @@ class EventedCluster:
     async def send(self, question: Question) -> Any:
         """Return the response to a request, in one try."""
         promise: Promise[Any] = self.loop.promise()
-        call = Call(
-            question.api, question.build, lambda response, _: promise.succeed(response),
-            lambda error, _: promise.fail(error), self.request_timeout, question.target, highest=question.highest,
-        )  # fmt: skip
-        self.driver.send(call)
+        call = self._begin(question, promise.succeed, promise.fail, self.request_timeout)
         try:
             return await promise
         finally:
             question.sent = call.sent
+
+    async def send_all(self, questions: Sequence[Question], timeout: float | None = None) -> list[Any]:
+        """Send requests at the same time, each in one try, and return for each its response or its PylogdError."""
+        seconds = self.request_timeout if timeout is None else min(timeout, self.request_timeout)
+        promises: list[Promise[Any]] = [self.loop.promise() for _ in questions]
+        calls = [
+            self._begin(question, promise.succeed, promise.succeed, seconds)
+            for question, promise in zip(questions, promises, strict=True)
+        ]
+        outcomes = [await promise for promise in promises]
+        for question, call in zip(questions, calls, strict=True):
+            question.sent = call.sent
+        return outcomes
+
+    def _begin(
+        self, question: Question, answered: Callable[[Any], None], failed: Callable[[PylogdError], None],
+        timeout: float,
+    ) -> Call:  # fmt: skip
+        """Send a request. One of `answered` and `failed` is called later, or at once."""
+        call = Call(
+            question.api, question.build, lambda response, _: answered(response),
+            lambda error, _: failed(error), timeout, question.target, highest=question.highest,
+        )  # fmt: skip
+        self.driver.send(call)
+        return call
 
     async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
         """Return what `attempt` returns; call it again after retriable errors, for up to `timeout` seconds."""

@@ -9,7 +9,7 @@ Rules: an operation awaits nothing but what `Calls` gives it. No Twisted, no thr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -49,6 +49,13 @@ class Calls(Protocol):
 
     async def send(self, question: Question) -> Any:
         """Return the response to a request, in one try."""
+        ...
+
+    async def send_all(self, questions: Sequence[Question], timeout: float | None = None) -> list[Any]:
+        """Send requests at the same time, each in one try, and return for each its response or its PylogdError.
+
+        timeout: seconds to wait for answers; None for the client's `request_timeout`. Raises nothing of brokers.
+        """
         ...
 
     async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:

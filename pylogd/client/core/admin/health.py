@@ -112,14 +112,14 @@ def judge(facts: Facts) -> list[Reason]:
         for name, topic, one in lacking
         if one.leader >= 0 and one.in_sync < min(facts.least.get(topic, 1), one.replicas)
     ]
-    missing = [str(node) for node in sorted(found.nodes.difference(facts.brokers))]
+    missing = [f"broker {node}" for node in sorted(found.nodes.difference(facts.brokers))]
     failed = [f"{one.path} of broker {one.broker}" for one in facts.directories if one.error is not None]
     full = [
         f"{one.path} of broker {one.broker}"
         for one in facts.directories
         if one.error is None and 0 <= one.usable_bytes < one.total_bytes * _LOW_SPACE
     ]
-    silent = [str(node) for node in facts.silent]
+    silent = [f"broker {node}" for node in facts.silent]
     reasons = [
         (critical, "no-controller", ["-"] if facts.controller not in set(facts.brokers) else [], "there is no "
          "controller: no leader is elected, and no topic made"),

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal
 
 from pylogd.client.core.admin.acl_operations import AclOperations
-from pylogd.client.core.admin.calls import Calls, ask, change, once, refresh
+from pylogd.client.core.admin.calls import Calls, ask, change, once, question, refresh
 from pylogd.client.core.admin.feature_operations import FeatureOperations
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
 from pylogd.client.core.admin.label_operations import LabelOperations
@@ -32,7 +32,7 @@ from pylogd.client.core.model import (
     Topic,
     TopicPartition,
 )
-from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages import alter_replica_log_dirs as alter_dirs
 from pylogd.wire.messages import create_partitions, create_topics, delete_records, delete_topics
 from pylogd.wire.messages import describe_cluster as describe_cluster_messages
@@ -226,25 +226,41 @@ class Operations(
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)
 
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> list[LogDir]:
-        """The data directories of some brokers, or of all, with the size of each partition in them."""
+        """The data directories of some brokers, or of all, with the size of each partition in them.
+
+        The brokers are asked at the same time, and those that fail again. Raises the error of one that does not answer.
+        """
         if brokers is None:
             await self._calls.call(lambda: refresh(self._calls))
-        found = []
-        for node in sorted(self._calls.metadata.brokers) if brokers is None else brokers:
-            response: log_dirs.DescribeLogDirsResponse = await ask(
-                self._calls, log_dirs.DescribeLogDirsRequest(topics=None), node
-            )
-            check(response.error_code)
-            for answer in response.results:
-                sizes = {
-                    TopicPartition(topic.name, partition.partition_index): partition.partition_size
-                    for topic in answer.topics
-                    for partition in topic.partitions
-                }
-                error = error_for(answer.error_code).name if answer.error_code else None
-                space = answer.total_bytes, answer.usable_bytes
-                found.append(LogDir(node, answer.log_dir, error, *space, sizes, answer.is_cordoned))
-        return found
+        nodes = sorted(self._calls.metadata.brokers) if brokers is None else list(brokers)
+        found: dict[int, list[LogDir]] = {}
+
+        async def attempt() -> None:
+            failed = None
+            for node, answer in (await self.log_dirs_by_broker([one for one in nodes if one not in found])).items():
+                if isinstance(answer, PylogdError):
+                    failed = answer
+                else:
+                    found[node] = answer
+            if failed is not None:
+                raise failed
+
+        await self._calls.call(attempt)
+        return [one for node in nodes for one in found[node]]
+
+    async def log_dirs_by_broker(
+        self, brokers: Iterable[int], timeout: float | None = None
+    ) -> dict[int, list[LogDir] | PylogdError]:
+        """The data directories of each broker, or the error if it does not answer within `timeout` seconds.
+
+        All brokers are asked at the same time, once. Raises the error if the brokers' addresses can't be found out.
+        """
+        nodes = list(brokers)
+        if not self._calls.metadata.brokers:
+            await self._calls.call(lambda: refresh(self._calls))
+        request = log_dirs.DescribeLogDirsRequest(topics=None)
+        answers = await self._calls.send_all([question(request, node) for node in nodes], timeout)
+        return {node: _log_dirs(node, answer) for node, answer in zip(nodes, answers, strict=True)}
 
     async def reopen_log_dir(self, broker: int, path: str) -> LogDir:
         """Have a broker use a data directory again that was offline, or full.
@@ -275,6 +291,24 @@ def _creatable(topic: NewTopic) -> create_topics.CreatableTopic:
         ],
         configs=[create_topics.CreatableTopicConfig(name, value) for name, value in topic.configs.items()],
     )
+
+
+def _log_dirs(node: int, answer: log_dirs.DescribeLogDirsResponse | PylogdError) -> list[LogDir] | PylogdError:
+    """Return a broker's data directories, or why they are not known."""
+    if isinstance(answer, PylogdError):
+        return answer
+    if answer.error_code:
+        return KafkaError(error_for(answer.error_code))
+    found = []
+    for one in answer.results:
+        sizes = {
+            TopicPartition(topic.name, partition.partition_index): partition.partition_size
+            for topic in one.topics
+            for partition in topic.partitions
+        }
+        error = error_for(one.error_code).name if one.error_code else None
+        found.append(LogDir(node, one.log_dir, error, one.total_bytes, one.usable_bytes, sizes, one.is_cordoned))
+    return found
 
 
 def _error(code: int, message: str | None) -> KafkaError | None:
