@@ -152,6 +152,7 @@ def run(folder: Path, hold: Path | None) -> list[Found]:
         cluster = MonitoredCluster(folder, store.hosts, more)
         try:
             with Prometheus(folder / "prometheus", [cluster.metrics[node] for node in NODES]) as prometheus:
+                prometheus.wait_for_targets()  # or it would see no counter before the disturbance
                 begun, load = time.time(), Load(cluster)
                 try:
                     load.disturb()

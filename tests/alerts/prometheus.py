@@ -121,6 +121,16 @@ class Prometheus:
         finally:
             connection.close()
 
+    def wait_for_targets(self) -> None:
+        """Wait until all brokers were scraped: Prometheus begins some seconds after it is ready."""
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            found: list[Any] = json.loads(self.get("/api/v1/targets?state=active"))["data"]["activeTargets"]
+            if found and all(one["health"] == "up" for one in found):
+                return
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+
     def alerts(self) -> list[Alert]:
         """Return the alerts that are pending or fire."""
         found: list[Any] = json.loads(self.get("/api/v1/alerts"))["data"]["alerts"]
