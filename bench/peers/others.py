@@ -26,6 +26,7 @@ ACTIVEMQ_JARS = tuple(
     f"org.apache.activemq:activemq-{part}:{ACTIVEMQ}" for part in ("broker", "kahadb-store", "client")
 )
 REDIS = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
+NATS = ("github.com/nats-io/nats-server/v2", "v2.15.3")
 ERLANG = (
     "base asn1 crypto public-key mnesia runtime-tools ssl eldap ftp tftp inets snmp os-mon parsetools syntax-tools "
     "tools xmerl"
@@ -50,9 +51,6 @@ class Redis(Program):
         options |= {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
         return [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
-    def environment(self) -> Mapping[str, str]:
-        return {"LD_LIBRARY_PATH": str(self._root / "usr" / "lib" / "x86_64-linux-gnu")}
-
     def prepare(self) -> None:
         """Wait until the server answers: while it loads its file it only accepts connections."""
         deadline = time.monotonic() + 60
@@ -65,7 +63,7 @@ class Redis(Program):
         raise Missing("redis did not load its file")
 
     def version(self) -> str:
-        return f"Redis {fetching.debian_version('redis', 'redis-server')} (Debian)"
+        return f"Redis {fetching.debian_version('redis', 'redis-server')} (Debian {fetching.SUITE})"
 
 
 class Nats(Program):
@@ -77,14 +75,13 @@ class Nats(Program):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         [self.port] = free_ports(1)
-        self._root = fetching.debian("nats", ("nats-server",))
+        self._program = str(fetching.go_program(*NATS))
 
     def arguments(self) -> Sequence[str]:
-        program = str(self._root / "usr" / "sbin" / "nats-server")
-        return [program, "-a", self.host, "-p", str(self.port), "-js", "-sd", str(self.data)]
+        return [self._program, "-a", self.host, "-p", str(self.port), "-js", "-sd", str(self.data)]
 
     def version(self) -> str:
-        return f"nats-server {fetching.debian_version('nats', 'nats-server')} (Debian)"
+        return f"nats-server {NATS[1].removeprefix('v')} (built from its Go module)"
 
 
 class ActiveMQ(Program):
@@ -173,7 +170,8 @@ class Rabbit(Program):
             end(epmd)
 
     def version(self) -> str:
-        return f"RabbitMQ {fetching.debian_version('rabbitmq', 'rabbitmq-server')} (Debian), {self.name.split()[1]}"
+        version = fetching.debian_version("rabbitmq", "rabbitmq-server")
+        return f"RabbitMQ {version} (Debian {fetching.SUITE}), {self.name.split()[1]}"
 
 
 class RabbitClassic(Rabbit):
