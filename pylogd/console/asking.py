@@ -77,8 +77,8 @@ async def topic_pages(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
 async def _all_topics(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
     """Yield all topics of brokers older than Kafka 3.8, from one Metadata response: they can't be asked for pages.
 
-    The client refuses a response of more than `MAX_ELEMENTS`, about 140,000 partitions with three replicas, and
-    decodes it in one step, in up to a second. Its topics are freed page by page. Raises PylogdError.
+    The client decodes it in one step, in a second or two with 200,000 partitions, and refuses one of more elements than
+    `limits.elements.WIDE` says. Its topics are freed page by page. Raises PylogdError.
     """
     response: MetadataResponse = await calls.send(
         Question(MetadataRequest, lambda version: calls.metadata.request(None, version))

@@ -1,4 +1,4 @@
-"""How many array elements a request may have.
+"""How many array elements a request, or a reply, may have.
 
 An element takes one to a few bytes in a frame, and hundreds as an object. So a count that is within the limit on the
 size of frames can still cost much more memory and time than the frame. The codec compares each count with what is left
@@ -27,6 +27,17 @@ NARROW: Final[Mapping[int, int]] = MappingProxyType(
         60: 1_000,  # DescribeCluster
     }
 )
+
+
+#: Bounds, by API key, of replies that grow with the cluster, where `MAX_ELEMENTS` is too few.
+WIDE: Final[Mapping[int, int]] = MappingProxyType(
+    {3: 10_000_000}  # Metadata: of all topics it has 7 for each partition with three replicas
+)
+
+
+def most_in_reply(api_key: int) -> int:
+    """Return how many elements all arrays of a reply may have together."""
+    return WIDE.get(api_key, MAX_ELEMENTS)
 
 
 class ElementBounds(NamedTuple):

@@ -56,12 +56,12 @@ class Codec:
         self._parse: Callable[[Cursor, None], Any] = compiled.parsefunc
         self._build: Callable[[Any, GatherWriter, None], None] = compiled.buildfunc
 
-    def decode(self, frame: bytes | memoryview) -> Any:
-        """Decode the message that fills `frame`. Records in it are views of the frame.
+    def decode(self, frame: bytes | memoryview, most_elements: int = MAX_ELEMENTS) -> Any:
+        """Decode the message of at most `most_elements` that fills `frame`. Records in it are views of the frame.
 
         Raises RemoteProtocolError unless the frame is exactly one well-formed message.
         """
-        message, rest = self._decode(frame, MAX_ELEMENTS)
+        message, rest = self._decode(frame, most_elements)
         if rest:
             raise RemoteProtocolError(f"{self}: {rest} bytes are left after the message")
         return message

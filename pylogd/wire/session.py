@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from pylogd.limits.elements import AT_ONCE, ElementBounds
+from pylogd.limits.elements import AT_ONCE, ElementBounds, most_in_reply
 from pylogd.wire import fast, schema
 from pylogd.wire.exceptions import RemoteProtocolError, TooManyElements
 from pylogd.wire.framing import FrameDecoder, FrameMemory
@@ -295,7 +295,7 @@ class ClientSession:
 def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
     if api_key == _API_VERSIONS and version and bytes(body[:2]) == b"\0\x23":
         version = 0  # a broker that does not support our version answers error 35 in version 0 (KIP-511)
-    return schema.response_codec(api_key, version).decode(body)
+    return schema.response_codec(api_key, version).decode(body, most_in_reply(api_key))
 
 
 def _request_decoder(api_key: int, version: int, elements: ElementBounds) -> Decoder:

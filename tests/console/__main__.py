@@ -205,9 +205,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, help="write this page")
     parser.add_argument("--folder", type=Path, default=Path(".cache/console"))
+    parser.add_argument("--old", action="store_true", help="brokers as before Kafka 3.8, without topics page by page")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    recorded = [sys.executable, "-m", "tests.console.recorded"]
+    recorded = [sys.executable, "-m", "tests.console.recorded", *(["--old"] if options.old else [])]
     with (
         tempfile.TemporaryDirectory() as folder, served() as url,
         running(recorded, options.folder / "recorded.log") as (_, bootstrap),

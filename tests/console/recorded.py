@@ -286,13 +286,18 @@ class _Factory(protocol.Factory):
         return RecordedBroker(self._answers)
 
 
-def serve(record: Record, loop: Any) -> tuple[str, list[IListeningPort]]:
-    """Listen as all brokers of a recorded cluster. Return the bootstrap servers, and the ports to close."""
+def serve(record: Record, loop: Any, *, old: bool = False) -> tuple[str, list[IListeningPort]]:
+    """Listen as all brokers of a recorded cluster. Return the bootstrap servers, and the ports to close.
+
+    old: describe no topics page by page, as brokers before Kafka 3.8.
+    """
     ports: dict[int, int] = {}
     begun = loop.seconds()
     listening = []
     for node in NODES:
         answers = Answers(record, node, ports, lambda: float(loop.seconds() - begun))
+        if old:
+            del answers.served[describe_topic_partitions.DescribeTopicPartitionsRequest.API_KEY]
         listening.append(loop.listenTCP(0, _Factory(answers), interface="127.0.0.1"))
         ports[node] = listening[-1].getHost().port
     return ",".join(f"127.0.0.1:{port}" for port in ports.values()), listening
@@ -304,11 +309,12 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=TOPICS)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     parser.add_argument("--groups", type=int, default=GROUPS)
+    parser.add_argument("--old", action="store_true", help="describe no topics page by page, as before Kafka 3.8")
     options = parser.parse_args()
     from twisted.internet import reactor  # noqa: PLC0415 - whoever imports it installs it
 
     loop: Any = reactor
-    bootstrap, _ = serve(Record(options.topics, options.partitions, options.groups), loop)
+    bootstrap, _ = serve(Record(options.topics, options.partitions, options.groups), loop, old=options.old)
     print(bootstrap, flush=True)
     loop.run()
     sys.exit(0)

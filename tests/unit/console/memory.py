@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -17,7 +17,7 @@ from pylogd.console.clusters import ClusterOptions
 from pylogd.console.login import Login
 from pylogd.console.sampler import ClusterSampler
 from pylogd.console.service import ConsoleOptions, ConsoleService
-from pylogd.errors import BrokerUnavailable, UnsupportedByBroker
+from pylogd.errors import BrokerUnavailable, PylogdError, UnsupportedByBroker
 from pylogd.schemas.bodies import BoundedSite
 from pylogd.wire.messages import APIS
 from tests.console.recorded import NODES, Answers, Record
@@ -57,6 +57,16 @@ class MemoryCalls:
         request = question.build(min(self.versions.get(question.api, served), question.highest or served))
         self.seen.append(request)
         return self.brokers[node].response(request)
+
+    async def send_all(self, questions: Sequence[Question], timeout: float | None = None) -> list[Any]:
+        """Answer requests, each by its response or its error."""
+        outcomes: list[Any] = []
+        for question in questions:
+            try:
+                outcomes.append(await self.send(question))
+            except PylogdError as error:
+                outcomes.append(error)
+        return outcomes
 
     async def call(self, attempt: Any, timeout: float | None = None) -> Any:
         """Try once."""

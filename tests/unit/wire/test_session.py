@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.limits.elements import AT_ONCE, ElementBounds
+from pylogd.limits.elements import AT_ONCE, MAX_ELEMENTS, ElementBounds
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pylogd.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from pylogd.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -74,6 +80,24 @@ def test_no_client_id_and_a_byte_at_a_time() -> None:
     assert all(event is None for event in events[:-1])
     assert events[-1].client_id is None  # type: ignore[union-attr]
     assert events[-1].request.topics is None  # type: ignore[union-attr]
+
+
+def test_a_reply_may_tell_of_more_partitions_than_a_request() -> None:
+    client, server = ClientSession(64 << 20), ServerSession(MAX_FRAME, SERVED)
+    server.receive_data(flat(client.encode_request(MetadataRequest(topics=None), 12)))
+    event = server.next_event()
+    assert isinstance(event, RequestReceived)
+    many = MetadataResponsePartition(0, 0, 1, 0, list(range(MAX_ELEMENTS + 1)), [], [])
+    client.receive_data(
+        flat(
+            server.encode_reply(
+                event, MetadataResponse(topics=[MetadataResponseTopic(0, "t", bytes(16), False, [many])])
+            )
+        )
+    )
+    received = client.next_event()
+    assert received is not None
+    assert len(received.response.topics[0].partitions[0].replica_nodes) == MAX_ELEMENTS + 1
 
 
 def test_an_opaque_object_is_passed_on() -> None:
