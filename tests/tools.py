@@ -1,9 +1,13 @@
-"""Programs of `tools/` as modules, so that tests compare what they would write with the files of the checkout."""
+"""Programs that tests need: those of `tools/` as modules, which write files of the checkout, and promtool."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from tests.conftest import CHECKOUT
@@ -24,3 +28,14 @@ def tool(name: str) -> ModuleType:
     finally:
         sys.path[:] = before
     return module
+
+
+def promtool(*arguments: str, text: bytes = b"", folder: Path | None = None) -> str:
+    """Run promtool in a folder, and return what it says. It must succeed. text: its standard input."""
+    path = f"{os.environ['PATH']}:{CHECKOUT / '.cache' / 'promtool' / 'usr' / 'bin'}"
+    found = shutil.which("promtool", path=path)
+    assert found is not None, "these tests need promtool: sh tools/find-promtool.sh downloads it"
+    done = subprocess.run([found, *arguments], input=text, capture_output=True, timeout=60, check=False, cwd=folder)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, said
+    return said

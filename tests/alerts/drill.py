@@ -13,10 +13,13 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kazoo.client import KazooClient
 
 from pylogd.client import NewTopic
+from pylogd.clock import wall_ms
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
+from pylogd.metadata.layout import CONTROLLER, encode_controller
 from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from tests.chaos.nemesis import ChaosCluster
 from tests.rawclient import RawClient
@@ -108,6 +111,7 @@ class Drill:
         self.store = store
         self._busy: threading.Event | None = None
         self._pulse: threading.Thread | None = None
+        self._stranger: KazooClient | None = None
         cluster.ask(lambda admin: admin.create_topic(COPIED, _PARTITIONS, 3))
         with RawClient(cluster.address(1)) as client:
             alone = CreatableTopic(ALONE, -1, -1, [CreatableReplicaAssignment(0, [NODES[-1]])])
@@ -136,6 +140,8 @@ class Drill:
                   frozenset({"PylogdBrokerDown", "PylogdUnderReplicated"}), back | {"PylogdMetadataSessionLost"}),
             Fault("ZooKeeper hangs (SIGSTOP)", self.store.pause, self.store.resume,
                   frozenset({"PylogdMetadataSessionLost", "PylogdBrokerNotReady"}), back | lost),
+            Fault("a stranger holds the controller's node in ZooKeeper", self._take_controller, self._free_controller,
+                  frozenset({"PylogdNoController"}), back),
             Fault("a disk fails (EIO)", lambda: self._disk_fails(True), self._disk_is_repaired,
                   frozenset({"PylogdLogDirOffline"}), back | lost),
             Fault("a disk hangs", lambda: cluster.faults[2].hang(True), self._disk_answers,
@@ -165,6 +171,21 @@ class Drill:
             self.cluster.start(node, wait=False)
         for node in NODES:
             self.cluster.brokers[node].wait()
+
+    def _take_controller(self) -> None:
+        """Put another node in place of the controller's, as a broker does that is elected and then does nothing."""
+        stranger = self._stranger = KazooClient(self.store.hosts, timeout=10.0)
+        stranger.start(_SECONDS)
+        change = stranger.transaction()
+        change.delete(CONTROLLER)
+        change.create(CONTROLLER, encode_controller(max(NODES) + 1, wall_ms()), ephemeral=True)
+        outcome = change.commit()
+        assert not any(isinstance(one, Exception) for one in outcome), outcome
+
+    def _free_controller(self) -> None:
+        assert self._stranger is not None
+        self._stranger.stop()
+        self._stranger.close()
 
     def _disk_fails(self, failing: bool) -> None:
         self.cluster.faults[2].fail(failing)

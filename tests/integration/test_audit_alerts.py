@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 from pylogd.audit.metrics import AuditMetrics
 from tests.audits import START, TABLE, AuditedLedger, numbers, report
 from tests.conftest import CHECKOUT
+from tests.tools import promtool
 
 RULES = CHECKOUT / "etc" / "audit-alerts.yml"
 INCOMPLETE, UNKNOWN = (
@@ -24,17 +22,6 @@ UNTIL = 'pylogd_audit_judged_until_seconds{stage="lake",topic="t"}'
 TURN, OTHER_TURN = (f'pylogd_audit_last_turn_seconds{{instance="{name}"}}' for name in ("a", "b"))
 #: A service that takes a turn each minute.
 ALIVE = {TURN: "0+60x600"}
-
-
-def promtool(*arguments: str, text: bytes = b"") -> str:
-    """Run promtool, and return what it says. It must succeed."""
-    path = f"{os.environ['PATH']}:{CHECKOUT / '.cache' / 'promtool' / 'usr' / 'bin'}"
-    found = shutil.which("promtool", path=path)
-    assert found is not None, "these tests need promtool: sh tools/find-promtool.sh downloads it"
-    done = subprocess.run([found, *arguments], input=text, capture_output=True, timeout=60, check=False)
-    said = (done.stdout + done.stderr).decode()
-    assert done.returncode == 0, said
-    return said
 
 
 @pytest.mark.parametrize("rules", sorted(RULES.parent.glob("*-alerts.yml")), ids=lambda path: path.name)

@@ -19,7 +19,7 @@ from tests.docs import kinds
 from tests.docs.blocks import Block, all_blocks, blocks_in, pages
 from tests.docs.kinds import blocks_of_kind, excepted_line, kind_of
 from tests.docs.messages import letters_explained
-from tests.integration.test_audit_alerts import promtool
+from tests.tools import promtool
 
 #: What a block of settings leaves to others of its page.
 _MORE = {
