@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class ErrorCode(IntEnum):
-    """An error code as it stands in a response: code, whether a client may try again, and what it means."""
+    """An error code of the protocol: its number, whether a client may retry, and its meaning."""
 
     retriable: bool
     text: str
@@ -202,7 +202,10 @@ class ProtocolError(PylogdError):
 
 
 class KafkaError(PylogdError):
-    """An error with a protocol code: what a handler answers, and what a client raises when a broker answered one."""
+    """An error with a code of the protocol.
+
+    Handlers answer with it; clients raise it when a broker answers with one.
+    """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code
@@ -231,19 +234,19 @@ class CloseConnection(PylogdError):
 
 
 class ClientError(PylogdError):
-    """Something between a client and the broker, or in how the client was used."""
+    """Base class of errors of the client library: of connections to brokers, and of how the library is used."""
 
     retriable = False
 
 
 class BrokerUnavailable(ClientError):
-    """No connection to the broker, or it was lost. Whether a request under way was done is not known."""
+    """The connection to the broker failed or was lost. A request in flight may or may not have taken effect."""
 
     retriable = True
 
 
 class RequestTimedOut(ClientError):
-    """The broker did not answer in time. Whether the request was done is not known."""
+    """The broker did not answer in time. The request may or may not have taken effect."""
 
     retriable = True
 
@@ -255,18 +258,20 @@ class InvalidReply(ClientError):
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker serves the API not at all, or at no version that we speak."""
+    """The broker does not serve this API, or supports no version of it that this client supports."""
 
 
 class AuthenticationFailed(ClientError):
     """The broker does not accept this client's credentials, or this client does not trust the broker.
 
-    Trying again helps only once credentials, certificates or settings have been corrected.
+    A retry helps only after credentials, certificates or settings were corrected.
     """
 
 
 class TlsFailed(AuthenticationFailed):
-    """No encrypted connection: one side does not trust the other's certificate, or they have no TLS in common."""
+    """The TLS handshake failed: one side does not trust the other's certificate, or they share no TLS version or
+    cipher.
+    """
 
 
 def is_retriable(error: BaseException) -> bool:

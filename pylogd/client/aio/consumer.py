@@ -46,7 +46,7 @@ class Consumer(ConsumerMethods):
         options: ConsumerOptions | None = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both.
+        """Pass options as `ConsumerOptions`, by name, or both. No connection is opened yet.
 
         Raises TypeError for a name that is no option, ValueError for options that contradict each other, or for
         `coordinator="zookeeper"`, which only the other two faces support.
@@ -118,8 +118,8 @@ class Consumer(ConsumerMethods):
         self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
 
     def seek(self, partition: tuple[str, int], offset: Offset) -> None:
-        """Go on at `offset` in a partition that is assigned. An `OffsetAndMetadata` with a leader epoch is checked
-        against the log before anything is read from there.
+        """Continue at `offset` in an assigned partition. An `OffsetAndMetadata` with a leader epoch is checked against
+        the log before records are read.
         """
         self._consumer.seek(partition, offset)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Delivery(Outcome):
-    """The result of one record, or of a set, which may still be to come. Await it for the offset."""
+    """The result of one record, or of a record set: pending, written or failed. Await it for the offset."""
 
     __slots__ = ("_producer",)
 
@@ -66,7 +66,7 @@ class Producer(TransactionMethods):
     ) -> None:
         """Options are given as `ProducerOptions`, by name, or both.
 
-        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
+        Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
         self.options = ProducerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
@@ -125,10 +125,10 @@ class Producer(TransactionMethods):
         self, topic: str, records: Iterable[NewRecord | tuple[Any, Any]], *,
         partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:  # fmt: skip
-        """Send records as one batch, which is written whole or not at all: (key, value) pairs or `NewRecord`s.
+        """Send (key, value) pairs or `NewRecord`s as one batch. The batch is written whole or not at all.
 
-        Without `partition`, the first record's key decides. The delivery's offset is the first record's. Waits and
-        raises as `send`; raises ValueError without any record.
+        Without `partition`, the key of the first record selects the partition. The delivery has the offset of the first
+        record. Waits and raises as `send`; raises ValueError if there are no records.
         """
         return await self._producer.send_set(topic, records, partition, on_delivery)
 
@@ -161,7 +161,7 @@ class Producer(TransactionMethods):
         return self._producer.metrics()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Accept no more records, flush, and close. A transaction that is open is aborted. Raises as `flush`."""
+        """Accept no more records, flush, and close. An open transaction is aborted. Raises as `flush`."""
         if self._closed:
             return
         try:
@@ -173,7 +173,7 @@ class Producer(TransactionMethods):
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without sending the rest. Deliveries without a result fail with Closed; some may have been written."""
+        """Close without sending queued records. Pending deliveries fail with Closed; their records may be written."""
         if not self._closed:
             self._closed = True
             self._producer.abandon()

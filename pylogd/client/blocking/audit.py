@@ -114,7 +114,7 @@ class _Topic:
 
 
 class AuditedProducer:
-    """A producer that stamps and counts; the one that it is given stays its owner's to close."""
+    """Wrap a producer: stamp and count its messages for the audit. The caller closes the wrapped producer."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class AuditedProducer:
         self.report()
 
     def report(self, *, everything: bool = False) -> None:
-        """Send the reports of windows that are over; with `everything` those of the present one too."""
+        """Send the reports of windows that have ended; with `everything` also of the current window."""
         self._report_recovered()
         with self._lock:
             now = self._now_ms()
@@ -376,7 +376,7 @@ class AuditedProducer:
             window.failed = [number for first, last in failed for number in range(first, last + 1)]
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait for what is under way, then report all; raises as `Producer.flush`."""
+        """Wait until all records have results, then send all reports. Raises as `Producer.flush`."""
         self._stopped.set()
         try:
             self._producer.flush(timeout)

@@ -36,7 +36,7 @@ class Cluster:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. Options are given as `ClientOptions`, by name, or both.
+        """Pass options as `ClientOptions`, by name, or both. No connection is opened yet.
 
         `retry_timeout` bounds a call with its retries, `bootstrap_timeout` the same before any broker is known (by
         default it is as long). Raises ValueError for an invalid address.
@@ -74,7 +74,7 @@ class Cluster:
     # Requests
 
     def request(self, request: Any, *, node_id: int | None = None, timeout: float | None = None) -> Any:
-        """Send a request to a broker, or to any, and return its response; retried if the connection fails."""
+        """Send a request to a broker, or to any broker, and return the response. Retried if the connection fails."""
         return self.run(self.evented.call(lambda: self.evented.send(question(request, node_id)), timeout))
 
     def send(self, asked: Question) -> Any:
@@ -82,39 +82,39 @@ class Cluster:
         return self.run(self.evented.send(asked))
 
     def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Return what `attempt` returns; call it again after retriable errors, for up to `timeout` seconds."""
+        """Call `attempt` and return its result. Retry after retriable errors, for up to `timeout` seconds."""
         return self.run(self.evented.call(attempt, timeout))
 
     def note(self, error: BaseException) -> None:
-        """Forget metadata that an error shows to be outdated."""
+        """Drop metadata that an error shows to be outdated."""
         self.metadata.note(error)
 
     # Metadata
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id, once metadata is known."""
+        """The cluster's id. None until metadata was read."""
         return self.metadata.cluster_id
 
     @property
     def controller_id(self) -> int:
-        """The id of the controller, or -1 if it is not known."""
+        """The controller's broker id, or -1 if it is unknown."""
         return self.metadata.controller_id
 
     def refresh(self, topics: Iterable[str] | None = ()) -> list[Topic]:
-        """Ask for brokers, and topics by name, or all of them if `topics` is None. Raises KafkaError for the first
+        """Fetch metadata of the brokers and of topics by name; None means all topics. Raises KafkaError for the first
         topic that has an error: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, LEADER_NOT_AVAILABLE.
         """
         return self.run(refresh(self.evented, topics))
 
     def brokers(self) -> list[Broker]:
-        """Return the brokers that are up, by id."""
+        """Return the live brokers, by id."""
         if not self.metadata.brokers:
             self.call(lambda: refresh(self.evented))
         return [self.metadata.brokers[node_id] for node_id in sorted(self.metadata.brokers)]
 
     def topic(self, name: str, *, timeout: float | None = None) -> Topic:
-        """Return a topic's metadata, fetched if it is not known. Raises KafkaError if there is no such topic."""
+        """Return a topic's metadata; fetch it if it is unknown. Raises KafkaError if the topic does not exist."""
         found = self.metadata.topics.get(name)
         if found is None:
             [found] = self.call(lambda: refresh(self.evented, [name]), timeout)
@@ -129,7 +129,10 @@ class Cluster:
         return [TopicPartition(topic, partition.index) for partition in self.topic(topic).partitions]
 
     def leader(self, partition: TopicPartition) -> Partition:
-        """Return a partition that has a leader. Raises KafkaError: unknown partition, or no leader at the moment."""
+        """Return a partition's metadata with its leader.
+
+        Raises KafkaError if the partition is unknown or has no leader.
+        """
         self.topic(partition.topic)
         found = self.metadata.partition(partition)
         assert found is not None

@@ -72,7 +72,7 @@ class _Consumer(EventedConsumer):
 
 
 class Consumer:
-    """A consumer on a cluster of its own, or on a given one. The options are `ConsumerOptions`."""
+    """A consumer. It has its own connections, unless it is given a `Cluster`. `ConsumerOptions` lists the options."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Consumer:
         options: ConsumerOptions | None = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both.
+        """Pass options as `ConsumerOptions`, by name, or both. No connection is opened yet.
 
-        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
+        Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
         self.options = ConsumerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
@@ -121,10 +121,10 @@ class Consumer:
             self.close(_CLOSE_SECONDS_AFTER_ERROR, _processed=False)
 
     def close(self, timeout: float = _CLOSE_SECONDS, *, _processed: bool = True) -> None:
-        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading.
+        """Stop reading and leave the group. With `auto_commit="after"`, first commit the offsets of processed records.
 
-        All of it is done within `timeout`. From any thread. A `poll` in progress raises Closed. If its listener does
-        not return within `timeout`, the connections stay open until the last reference to this consumer is gone.
+        Returns within `timeout` seconds. Any thread may call it; a `poll` in progress raises Closed. If a rebalance
+        listener does not return within `timeout`, connections stay open until this consumer is garbage-collected.
         """
         if self._consumer.closing:
             return
@@ -143,29 +143,31 @@ class Consumer:
                 self.cluster.close()
 
     def metrics(self) -> ConsumerMetrics:
-        """Return statistics of this consumer, its brokers and its partitions. From any thread."""
+        """Return statistics of this consumer, its brokers and its partitions. Any thread may call it."""
         return self._consumer.metrics()
 
     # What to read, and from where
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions that this consumer reads now."""
         return self._consumer.core.assignment
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic. Raises KafkaError if there is none."""
+        """Return all partitions of a topic. Raises KafkaError if the topic does not exist."""
         return self._loop.run(self._consumer.partitions(topic))
 
     def assign(
         self, partitions: Partitions | Mapping[tuple[str, int], int], until: Mapping[tuple[str, int], int] = NO_ENDS
     ) -> None:
-        """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
-        where they were, and new ones begin at what the group has committed, if there is a group, or where
+        """Read these partitions and no others.
+
+        partitions: a mapping gives the offset at which each partition starts. Otherwise, a partition that was read
+        before continues at its position; a new one starts at the group's committed offset, or, if there is none, where
         `auto_offset_reset` says.
 
-        `until`: offsets from which on nothing is fetched, where reading has an end: no request waits there for records
-        to come. The last batch is whole, so records behind the end may be returned.
+        until: for a partition whose reading has an end, the offset from which nothing is fetched. No request waits for
+        records there. The last batch is returned whole, so records after this offset may be returned.
         """
         self._check_process()
         self._loop.run(self._consumer.assign(partitions, until))
@@ -178,11 +180,12 @@ class Consumer:
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
+        """Join the group and read the partitions that it assigns.
 
-        In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
-        those that others may be reading already. What they raise, `poll` raises.
+        topics: names, or a pattern that must match the whole name. `poll` calls the listeners: `on_assign` with new
+        partitions, before their records are fetched, so it may call `seek`; `on_revoke` with revoked partitions, while
+        their offsets can still be committed; `on_lost` (by default `on_revoke`) with partitions that other members may
+        read already. An exception in a listener is raised by `poll`.
         """
         self._check_process()
         with self._loop.lock:
@@ -191,32 +194,32 @@ class Consumer:
         self._start()
 
     def unsubscribe(self) -> None:
-        """Leave the group, with what was processed committed."""
+        """Leave the group. The offsets of processed records are committed first."""
         self._loop.run(self._consumer.unsubscribe())
 
     def seek(self, partition: tuple[str, int], offset: Offset) -> None:
-        """Go on at `offset` in a partition that is assigned. An `OffsetAndMetadata` with a leader epoch is checked
-        against the log before anything is read from there.
+        """Continue at `offset` in an assigned partition. An `OffsetAndMetadata` with a leader epoch is checked against
+        the log before records are read.
         """
         with self._loop.lock:
             self._consumer.seek(partition, offset)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go to the first record that there still is, in these partitions or in all."""
+        """Continue at the first available record, in these partitions, or in all assigned ones if none are given."""
         self._loop.run(self._consumer.seek_to(partitions, first=True))
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go behind the last record, in these partitions or in all."""
+        """Continue after the last record, in these partitions, or in all assigned ones if none are given."""
         self._loop.run(self._consumer.seek_to(partitions, first=False))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Return no records of these partitions, or of all, until `resume`. Records that were fetched are kept while
-        the buffers have space for those of other partitions.
+        """Return no records of these partitions, or of all if none are given, until `resume`. Fetched records are kept
+        while the buffers have space for the records of other partitions.
         """
         self._loop.run(self._consumer.pause(partitions, True))
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these partitions, or with all."""
+        """Return records of these partitions again, or of all if none are given."""
         self._loop.run(self._consumer.pause(partitions, False))
 
     @property
@@ -235,28 +238,30 @@ class Consumer:
     # Offsets
 
     def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the first offset that each partition still has."""
+        """Return the log start offset of each partition."""
         return self._loop.run(self._consumer.ends(partitions, first=True))
 
     def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the offset that the next record of each partition will have."""
+        """Return the end offset of each partition: the offset of its next record."""
         return self._loop.run(self._consumer.ends(partitions, first=False))
 
     def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTime | None]:
-        """Return the first offset in each partition at or after a time in milliseconds since 1970, None if none is."""
+        """Return each partition's first offset at or after a time in milliseconds since 1970; None if there is none."""
         return self._loop.run(self._consumer.offsets_for_times(times))
 
     def committed(
         self, partitions: Partitions, timeout: float = 30.0
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed of each partition; None where it has committed nothing."""
+        """Return the group's committed offset of each partition, or None if it has not committed any."""
         return self._loop.run(self._consumer.committed(partitions, timeout))
 
     def commit(self, offsets: Offsets | None = None, *, wait: bool = True, timeout: float = 30.0) -> None:
-        """Commit these offsets, each that of the next record to read; by default all that was returned, of an
-        iteration up to and with the present record. Without `wait` it is done in the background.
+        """Commit offsets, each the offset of the next record to read. By default, commit all records that were
+        returned; in an iteration, those up to and including the current record. With `wait=False`, commit in the
+        background.
 
-        Raises CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
+        Raises CommitFailed if this consumer no longer owns a partition or is no longer a member; KafkaError;
+        RequestTimedOut.
         """
         self._loop.run(self._consumer.commit(offsets, wait=wait, timeout=timeout))
         if not wait:
@@ -265,7 +270,7 @@ class Consumer:
     # Transactions
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the member and generation in whose name offsets are committed, for `Producer.send_offsets`.
+        """Return the group member and generation with which offsets are committed, for `Producer.send_offsets`.
 
         Raises ValueError without a group.
         """
@@ -273,13 +278,16 @@ class Consumer:
             return self._consumer.group_metadata()
 
     def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-        """Return what `Producer.send_offsets(consumer)` sends. Raises ValueError if it has no group, or auto-commit."""
+        """Return what `Producer.send_offsets(consumer)` sends.
+
+        Raises ValueError without a group, or with auto-commit.
+        """
         with self._loop.lock:
             return self._consumer.offsets_to_send()
 
     def seek_to_committed(self) -> None:
-        """Go back to what the group has committed, in all assigned partitions, after a transaction was aborted: what
-        was returned since is read again. Where nothing is committed, reading starts as with a new assignment.
+        """Seek all assigned partitions to the group's committed offsets, after a transaction was aborted. Records that
+        were returned since then are read again. A partition without a committed offset starts as a new assignment does.
         """
         self._loop.run(self._consumer.seek_to_committed())
 
@@ -313,11 +321,11 @@ class Consumer:
         return goes_on
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """Return the next records, at most `max_records`; wait up to `timeout` seconds for a first one.
+        """Return the next records, at most `max_records`. Wait up to `timeout` seconds for the first record.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE, or LogTruncation, with auto_offset_reset="none", and others that
-        retrying does not help), CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds,
-        if that is set.
+        Raises CorruptRecords; KafkaError for an error that a retry does not help, and with `auto_offset_reset="none"`
+        also OFFSET_OUT_OF_RANGE and LogTruncation. If `retry_timeout` is set: raises the last error of a partition that
+        could not be read for so many seconds.
         """
         chunks = self.poll_chunks(timeout, max_records)
         if len(chunks) == 1:
@@ -325,7 +333,7 @@ class Consumer:
         return [record for _, records in chunks for record in records]
 
     def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
-        """As `poll`, with the records of each partition apart."""
+        """As `poll`, but return the records grouped by partition."""
         if not self._begin(timeout):
             return []
         try:
@@ -336,9 +344,9 @@ class Consumer:
     def poll_columns(
         self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """As `poll`, but as columns: for each partition `pyarrow.RecordBatch`es with key, value, offset, timestamp and
-        timestampType (see `columns`), without a Python object for a record. Returns all that was fetched, up to
-        `max_bytes` uncompressed; the last batch is whole.
+        """As `poll`, but return columns: (partition, `pyarrow.RecordBatch`) pairs. The columns are key, value, offset,
+        timestamp and timestampType, and with `headers=True` headers. No Python object is made for a record. Returns all
+        fetched records, up to `max_bytes` of uncompressed batches; the last batch is whole.
         """
         if not self._begin(timeout):
             return []
@@ -356,14 +364,16 @@ class Consumer:
         return self._loop.lock.acquire(timeout=max(timeout, _SHORTEST_LOCK_WAIT))
 
     def wakeup(self) -> None:
-        """End the `poll` that another thread is in, or else the next one, as if its time were over."""
+        """Make the `poll` that another thread is in return at once, or else the next `poll`, as if its timeout had
+        passed.
+        """
         self._consumer.wake_poll()
         self._loop.wake()
 
     def create_message_streams(self, topics: str | Mapping[str, int], count: int = 1) -> dict[str, list[MessageStream]]:
-        """Subscribe, and divide the assigned partitions among so many streams for each topic: iterators without end,
-        each for a thread of its own. With `auto_commit` "after", a record is committed once its stream is asked for
-        the next one. The consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions of each topic among `count` streams. A stream is an endless
+        iterator for one thread. With `auto_commit="after"`, a record is committed when its stream is asked for the next
+        record. A background thread polls the consumer; `close` ends the streams.
         """
         counts = {topics: count} if isinstance(topics, str) else dict(topics)
         assignment, group = self._consumer.in_group()

@@ -49,7 +49,7 @@ _ABANDON_SECONDS = 1.0  # the thread ends at once unless a callback is running
 
 
 class Delivery(Outcome):
-    """The result of one record, or of a set, which may still be to come."""
+    """The result of one record, or of a record set: pending, written or failed."""
 
     __slots__ = ("_sender",)
 
@@ -60,7 +60,10 @@ class Delivery(Outcome):
         self.index = index
 
     def result(self, timeout: float | None = None) -> int:
-        """Wait for the record's offset. Raises its error if it was not written, RequestTimedOut after `timeout`."""
+        """Wait for the record's offset.
+
+        Raises the record's error if it was not written; RequestTimedOut after `timeout`.
+        """
         if not self.done:
             sender = self._sender
             with sender.lock:
@@ -75,7 +78,7 @@ class Delivery(Outcome):
 
 
 class Producer(TransactionMethods):
-    """A producer with connections and a thread of its own."""
+    """A producer. It has its own connections and its own sending thread."""
 
     def __init__(
         self,
@@ -83,9 +86,9 @@ class Producer(TransactionMethods):
         options: ProducerOptions | None = None,
         **settings: Any,
     ) -> None:
-        """Options are given as `ProducerOptions`, by name, or both. A `Cluster` lends its addresses and settings.
+        """Pass options as `ProducerOptions`, by name, or both. A `Cluster` provides its addresses and settings.
 
-        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
+        Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
         clock: Any = SystemClock()
         auto_create = True
@@ -133,14 +136,15 @@ class Producer(TransactionMethods):
         headers: Sequence[Header] = (),
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
-        """Send a record and return its delivery, which will have the result.
+        """Queue a record to be sent. Return its delivery, which gets the result later.
 
-        value, key: bytes or None, or whatever the serializers accept. timestamp: in milliseconds since 1970, by default
-        now. on_delivery: called with the delivery once it is done, in the producer's thread.
+        value, key: bytes or None, or what the serializers accept.
+        timestamp: milliseconds since 1970; default: now.
+        on_delivery: called in the producer's thread, with the delivery, when the record has a result.
 
-        Waits up to `max_block` seconds if the buffer is full or the topic not known yet. Raises BufferFull; KafkaError
-        if there is no such topic or partition; what kept its metadata from being read; SerializationFailed; Closed;
-        TypeError for a key or value that is no bytes.
+        Waits up to `max_block` seconds while the buffer is full or the topic's metadata is being fetched. Raises
+        BufferFull; KafkaError if the topic or the partition does not exist; the error that prevented reading the
+        topic's metadata; SerializationFailed; Closed; TypeError if the key or the value is not bytes.
         """
         if self._prepares:
             record = ProducerRecord(topic, value, key, partition, timestamp, headers)
@@ -219,10 +223,10 @@ class Producer(TransactionMethods):
         self, topic: str, records: Iterable[NewRecord | tuple[Any, Any]], *,
         partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:  # fmt: skip
-        """Send records as one batch, which is written whole or not at all: (key, value) pairs or `NewRecord`s.
+        """Send (key, value) pairs or `NewRecord`s as one batch. The batch is written whole or not at all.
 
-        Without `partition`, the first record's key decides. The delivery's offset is the first record's. Waits and
-        raises as `send`; raises ValueError without any record.
+        Without `partition`, the key of the first record selects the partition. The delivery has the offset of the first
+        record. Waits and raises as `send`; raises ValueError if there are no records.
         """
         now_ms = self._now_ms()
         taken = as_new_records(records, now_ms)
@@ -233,14 +237,14 @@ class Producer(TransactionMethods):
         )
 
     def send_columns(self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None) -> Sequence[Delivery]:
-        """Send each row of a `pyarrow.RecordBatch` as a record, and return their deliveries in the order of the rows.
+        """Send each row of a `pyarrow.RecordBatch` as a record. Return the deliveries in the order of the rows.
 
-        Its columns are `value` (binary or string) and optionally `key` (the same), `partition` (int32), `timestamp` and
-        `headers` (list<struct<key: string, value: binary>>). They are not serialized. `partition`: of all rows, in
-        place of the column. Waits and raises as `send`; raises KeyError without a column `value`, ValueError for a
-        header without a key, TypeError if the rows are no RecordBatch.
+        The columns are `value` (binary or string) and optionally `key` (binary or string), `partition` (int32),
+        `timestamp` and `headers` (list<struct<key: string, value: binary>>). Serializers are not applied. The argument
+        `partition` applies to all rows and overrides the column. Waits and raises as `send`; raises KeyError if there
+        is no column `value`, ValueError if a header has no key, TypeError if `rows` is not a RecordBatch.
 
-        Rows become batches without an object for each, unless they are few, or there are interceptors.
+        No Python object is made for a row, unless there are few rows or the producer has interceptors.
         """
         if self._hooks.intercepts or are_few(rows, self._partitions_of(topic, None)):
             found = records_of(topic, rows, partition)
@@ -317,10 +321,10 @@ class Producer(TransactionMethods):
     # Waiting
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything and wait until all of it has a result, and callbacks have run.
+        """Send all queued records. Wait until each has a result and its callback has run.
 
-        Raises `DeliveryFailed` if anything was not written since this thread last called, RequestTimedOut if `timeout`
-        seconds are over before. In a transaction, TransactionAborted or ProducerFailed if it can't be committed.
+        Raises `DeliveryFailed` if a record was not written since this thread last called `flush`; RequestTimedOut after
+        `timeout` seconds. In a transaction: raises TransactionAborted or ProducerFailed if it can't be committed.
         """
         sender, core = self._sender, self._core
         with sender.lock:
@@ -340,11 +344,11 @@ class Producer(TransactionMethods):
             raise failed
 
     def metrics(self) -> ProducerMetrics:
-        """Return statistics of this producer, its brokers and its partitions. From any thread."""
+        """Return statistics of this producer, its brokers and its partitions. Any thread may call it."""
         return self._core.metrics(self._monotonic())
 
     def close(self, timeout: float | None = None) -> None:
-        """Accept no more records, flush, and close. A transaction that is open is aborted. Raises as `flush`."""
+        """Accept no more records, flush, and close. An open transaction is aborted. Raises as `flush`."""
         if self._finalizer.detach() is None:
             return
         try:
@@ -357,7 +361,7 @@ class Producer(TransactionMethods):
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without sending the rest. Deliveries without a result fail with Closed; some may have been written."""
+        """Close without sending queued records. Pending deliveries fail with Closed; their records may be written."""
         self._finalizer.detach()
         self._sender.abandon(Closed("the producer is closed"), _ABANDON_SECONDS)
         self._hooks.close()

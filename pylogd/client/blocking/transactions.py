@@ -1,7 +1,7 @@
-"""Transactions of the blocking producer: methods that wait for the coordinator, and the context manager of one.
+"""Transactions of the blocking producer: methods that wait for the coordinator, and a context manager.
 
-Rules: what waits, waits up to `max_block` seconds unless it is told otherwise, and raises RequestTimedOut then. What
-was asked for goes on: the same call can be repeated to wait again.
+Rules: a method waits up to `timeout` seconds, by default `max_block`, then raises RequestTimedOut. The operation that
+it started continues: repeat the same call to wait for its result.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class TransactionMethods:
                 producer.send("orders", b"...")
                 transaction.send_offsets(consumer)
 
-        The end raises TransactionAborted if the transaction could not be committed and was aborted; ProducerFailed, as
-        ProducerFenced, if this producer can do nothing more; RequestTimedOut after `timeout` seconds (`max_block` by
-        default): then `commit_transaction` can be called again to wait for the outcome.
+        Leaving the `with` block raises TransactionAborted if the transaction could not be committed and was aborted;
+        ProducerFailed (such as ProducerFenced) if this producer can't be used any more; RequestTimedOut after `timeout`
+        seconds (default: `max_block`). After RequestTimedOut, call `commit_transaction` again to wait for the outcome.
         """
         return Transaction(self, timeout)
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Get a producer id. Earlier producers with this transactional id are fenced, and their transactions ended.
+        """Get a producer id. Fence earlier producers with this transactional id, and end their transactions.
 
-        `begin_transaction` does so too, if it was not done. Raises ProducerFailed, RequestTimedOut.
+        Optional: `begin_transaction` does this if it was not done before. Raises ProducerFailed, RequestTimedOut.
         """
         self._finish(self._core.transactions.prepare, timeout, "no producer id")
 
     def begin_transaction(self, timeout: float | None = None) -> None:
-        """Begin a transaction. Raises TransactionError if one is open, and as `init_transactions`."""
+        """Begin a transaction. Raises TransactionError if a transaction is open; raises as `init_transactions`."""
         self.init_transactions(timeout)
         with self._sender.lock:
             self._core.begin_transaction()
@@ -57,23 +57,27 @@ class TransactionMethods:
     def send_offsets(
         self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None, timeout: float | None = None
     ) -> None:
-        """Commit a consumer's offsets with the transaction: those behind the records that it has returned.
+        """Commit a consumer's offsets with the transaction: in each partition, the offset after the last returned
+        record.
 
-        In place of a consumer, offsets with the `group_metadata` of their consumer. Raises TransactionAborted if the
-        consumer is no longer a member of its group, ProducerFailed, RequestTimedOut, ValueError for a consumer that
-        commits by itself.
+        source: the consumer, or offsets by partition; offsets need `group`, the consumer's `group_metadata()`. Raises
+        TransactionAborted if the consumer is no longer a member of its group; ProducerFailed; RequestTimedOut;
+        ValueError if the consumer commits automatically.
         """
         offsets, metadata = as_offsets(source, group)
         self._finish(lambda: self._core.transactions.send_offsets(offsets, metadata), timeout, "offsets not sent yet")
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        """Send everything and commit. Raises TransactionAborted if only `abort_transaction` is possible now, and
-        ProducerFailed. After RequestTimedOut the outcome is open: call it again.
+        """Send all queued records and commit. Raises TransactionAborted if `abort_transaction` is the only call that is
+        possible now; ProducerFailed. After RequestTimedOut the outcome is unknown: call this method again.
         """
         self._finish(lambda: self._core.transactions.end(committed=True), timeout, "not committed yet")
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Drop what was not sent, and abort. Raises ProducerFailed. After RequestTimedOut: call it again."""
+        """Drop the records that are not sent yet, and abort.
+
+        Raises ProducerFailed. After RequestTimedOut, call it again.
+        """
         self._finish(lambda: self._core.transactions.end(committed=False), timeout, "not aborted yet")
 
     def _finish(self, start: Callable[[], Operation], timeout: float | None, late: str) -> None:

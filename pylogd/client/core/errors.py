@@ -53,7 +53,7 @@ __all__ = [
 
 
 class CorruptRecords(ClientError):
-    """A fetched batch is damaged. `seek` to `next_offset`, if it is known, to go on behind it."""
+    """A fetched batch is damaged. To skip it, `seek` to `next_offset`, unless that is None."""
 
     def __init__(self, topic: str, partition: int, offset: int, next_offset: int | None, cause: str) -> None:
         """The batch is at `offset`; `next_offset` is from its header, or None if that can't be read."""
@@ -78,8 +78,8 @@ class SerializationFailed(ClientError):
 
 
 class DeserializationFailed(ClientError):
-    """A consumer's deserializer raised an exception, which is the cause. The position stays at the record;
-    `consumer.seek(error.topic_partition, error.next_offset)` continues behind it.
+    """A consumer's deserializer raised an exception, which is the cause. The position stays at the record. To skip the
+    record, call `consumer.seek(error.topic_partition, error.next_offset)`.
 
     `field` is "key" or "value"; `record` has both as bytes.
     """
@@ -100,10 +100,10 @@ class DeserializationFailed(ClientError):
 
 
 class LogTruncation(KafkaError):
-    """Records that were read are no longer in the log: an unclean election has truncated it (KIP-320).
+    """The log was truncated by an unclean election: records that this consumer read no longer exist (KIP-320).
 
-    `divergent_offsets` has for each partition the first offset that is not as it was read, with the leader epoch of the
-    record in front of it, or None if the leader can't tell. `seek` to it to go on, or as the application needs.
+    `divergent_offsets` has for each partition the first offset whose record differs from what was read, with the leader
+    epoch of the record before it; None if the leader can't tell. To continue there, `seek` to this offset.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class LogTruncation(KafkaError):
 
 
 class UnknownTopic(KafkaError):
-    """There is no topic of this name. It is not retried, unlike a topic that is being created."""
+    """The topic does not exist. This error is not retried; the error of a topic that is being created is."""
 
     @property
     def retriable(self) -> bool:
@@ -140,7 +140,7 @@ class UnknownTopic(KafkaError):
 
 
 class RebootstrapRequired(KafkaError):
-    """The brokers that are known are to be forgotten; the bootstrap servers are asked next (KIP-1102)."""
+    """The broker asks the client to rebootstrap: drop its metadata and ask the bootstrap servers (KIP-1102)."""
 
     @property
     def retriable(self) -> bool:
@@ -149,7 +149,10 @@ class RebootstrapRequired(KafkaError):
 
 
 class DeliveryFailed(ClientError):
-    """Records that a producer took were not written, or not known to be. The cause is the first one's."""
+    """Records were accepted by the producer, but were not written, or may not be.
+
+    The cause is the first record's error.
+    """
 
     def __init__(self, records: int, cause: BaseException) -> None:
         """`records` is how many."""
@@ -159,47 +162,51 @@ class DeliveryFailed(ClientError):
 
 
 class DeliveryTimedOut(RequestTimedOut):
-    """A record was not delivered within `delivery_timeout`, tries and all. Whether it is written is not known."""
+    """A record was not acknowledged within `delivery_timeout`, retries included. It may or may not be written."""
 
     retriable = False
 
 
 class BufferFull(ClientError):
-    """The producer's buffer had no room for a record within `max_block`. The record was not taken."""
+    """The producer's buffer was full for `max_block` seconds. The record was not accepted."""
 
 
 class TransactionError(ClientError):
-    """Something about transactions failed. `TransactionAborted` and `ProducerFailed` say what can be done next."""
+    """Base class of errors of transactions.
+
+    The subclasses `TransactionAborted` and `ProducerFailed` say how to continue.
+    """
 
 
 class TransactionAborted(TransactionError):
-    """The transaction is aborted, or can only be aborted; readers of committed records see nothing of it. After
-    `abort_transaction`, which `with producer.transaction()` has called already, the producer can begin another one.
+    """The transaction was aborted, or can only be aborted. Consumers with `read_committed` do not see its records.
+    After `abort_transaction` the producer can begin another transaction; `with producer.transaction()` has called it
+    already.
 
     The cause is the first error; it is None if the application aborted.
     """
 
 
 class ProducerFailed(TransactionError):
-    """The producer can do nothing more and has to be closed. Its open transaction, if any, is aborted by the
-    coordinator. The cause says why: the transactional id may not be used, the transaction time-out is too long, ...
+    """The producer can't be used any more: close it. The coordinator aborts its open transaction, if there is one. The
+    cause gives the reason: the transactional id may not be used, the transaction timeout is too long, ...
     """
 
 
 class ProducerFenced(ProducerFailed):
-    """Another producer with the same transactional id has taken over, or the transaction took longer than
-    `transaction_timeout`, so that the coordinator has aborted it.
+    """A newer producer uses the same transactional id, or the coordinator aborted the transaction because it took
+    longer than `transaction_timeout`.
     """
 
 
 class CommitFailed(KafkaError):
-    """Offsets were not committed, since the group has moved on: others have, or are about to have, these partitions,
-    and will read again what was not committed. `poll` joins the group again.
+    """Offsets were not committed, because the group was rebalanced without this consumer. Other members get these
+    partitions and read uncommitted records again. The next `poll` joins the group again.
     """
 
 
 class GroupProtocolUnsupported(UnsupportedByBroker):
-    """The cluster does not have the newer group protocol (KIP-848), or it is turned off there."""
+    """The cluster does not support the newer group protocol (KIP-848), or has it turned off."""
 
     def __init__(self, cause: str) -> None:
         """cause: the error from which the client knows."""

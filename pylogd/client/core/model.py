@@ -67,7 +67,7 @@ class Topic:
 
 
 class OffsetAndTime(NamedTuple):
-    """An answer about offsets. `offset` is -1 if no record is that late; `timestamp` -1 if it is not known."""
+    """The answer to an offset query. `offset` is -1 if no record is that late; `timestamp` is -1 if it is unknown."""
 
     offset: int
     timestamp: int
@@ -84,7 +84,10 @@ class OffsetAndMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 leaves a number to the broker; `assignments` places each partition's replicas by hand."""
+    """A topic to create. -1 means the broker's default.
+
+    `assignments` gives the brokers of each partition's replicas.
+    """
 
     name: str
     partitions: int = -1

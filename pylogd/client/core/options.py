@@ -1,4 +1,4 @@
-"""Options that all clients have: connections, time-outs, retries. Written once for all faces."""
+"""Options that all clients have: connections, timeouts, retries. All faces share them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from pylogd.client.core.security import NOT_SECURED, SecurityOptions
 class ClientOptions:
     """The options that all clients have. Times in seconds.
 
-    client_id: the name under which brokers know this client, in logs and quotas.
-    request_timeout: how long a request may go unanswered.
-    connect_timeout, connect_timeout_max: how long connecting may take, with the first request; it doubles from the
-        first to the second while attempts fail.
-    reconnect_backoff, reconnect_backoff_max: the pause before connecting again to a broker that could not be reached;
-        it doubles from the first to the second.
-    connections_max_idle: a connection unused for so long is closed.
-    metadata_max_age: older metadata is refreshed.
-    metadata_recovery_strategy: "rebootstrap" asks the bootstrap servers again where no known broker answers, or one
-        answers that the client has to; with "none" only known brokers are asked (KIP-899).
-    metadata_recovery_rebootstrap_trigger: without metadata for so long, known brokers are forgotten first (KIP-1102).
-    retry_backoff, retry_backoff_max: the pause before a request is retried, doubling likewise.
-    metrics_sample_window: rates, averages and maxima of `metrics()` are about one to two periods of this length.
-    security: TLS and SASL; None is plain TCP without credentials.
-    statistics_interval, on_statistics: a function that is called with `metrics()` every so many seconds; 0 is never.
+    client_id: the name of this client in the brokers' logs and quotas.
+    request_timeout: how long to wait for the answer to a request.
+    connect_timeout, connect_timeout_max: how long a connection attempt, including its first request, may take. The
+        limit starts at the first value and doubles after each failed attempt, up to the second.
+    reconnect_backoff, reconnect_backoff_max: the pause before the next attempt to connect to an unreachable broker. It
+        starts at the first value and doubles after each failed attempt, up to the second.
+    connections_max_idle: connections that are idle for longer are closed.
+    metadata_max_age: metadata that is older is refreshed.
+    metadata_recovery_strategy: "rebootstrap" asks the bootstrap servers again if no known broker answers, or if a
+        broker tells the client to; "none" asks only known brokers (KIP-899).
+    metadata_recovery_rebootstrap_trigger: after so long without metadata, the client drops the known brokers and asks
+        the bootstrap servers (KIP-1102).
+    retry_backoff, retry_backoff_max: the pause before a request is retried. It doubles in the same way.
+    metrics_sample_window: rates, averages and maxima of `metrics()` cover one to two periods of this length.
+    security: TLS and SASL; None means plain TCP without credentials.
+    statistics_interval, on_statistics: a function that is called with `metrics()` at this interval; 0 means never.
     """
 
     client_id: str = "pylogd"
@@ -50,19 +51,19 @@ class ClientOptions:
     on_statistics: Callable[[Any], None] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError: an unknown value."""
+        """Raises ValueError if a value is unknown."""
         check_choice(self.metadata_recovery_strategy, ("rebootstrap", "none"), "metadata_recovery_strategy")
 
     @property
     def rebootstraps(self) -> bool:
-        """Whether the bootstrap servers are asked again where the known brokers do not help."""
+        """Whether the client asks the bootstrap servers again if no known broker helps."""
         return self.metadata_recovery_strategy == "rebootstrap"
 
     @classmethod
     def of(cls, options: Self | None, settings: dict[str, Any]) -> Self:
         """Return `options`, or the defaults, with single `settings` changed by name.
 
-        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
+        Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
         known = {field.name: getattr(options, field.name) for field in fields(cls)} if options is not None else {}
         return cls(**{**known, **settings})

@@ -1,7 +1,7 @@
-"""How a client connects safely: TLS and SASL, as options that all faces share.
+"""The options of TLS and SASL, which all faces share.
 
-Rules: secrets are in no `repr`. Files are read by the faces, when they first connect (`client/evented/tls.py`); those
-on event loops do it in a thread. What asks other servers, such as a function for tokens, is called in a thread.
+Rules: no `repr` contains secrets. A face reads files when it first connects (`client/evented/tls.py`); a face on an
+event loop reads them in a thread. A function that may ask another server, such as one for tokens, runs in a thread.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityOptions:
-    """How connections are encrypted, and who the client says it is. Certificates and keys are PEM: a file, or the text.
+    """How to encrypt connections and authenticate. Certificates and keys are PEM: a file's path, or the text itself.
 
-    protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL", as the broker's listener has it.
-    ssl_ca: certificates of the authorities that sign brokers' certificates; a directory stands for all its files whose
-        names end with `.pem` or `.crt`; empty for those that the system trusts.
-    ssl_certificate, ssl_key: this client's certificate, with those between it and the authority, and its key; the key
-        may be in the same file. Needed where the listener asks for one.
-    ssl_key_password: of an encrypted key.
-    ssl_check_hostname: whether a broker's certificate has to name the host that the client connects to.
+    protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL": the same as the broker's listener.
+    ssl_ca: certificates of the authorities that sign brokers' certificates. A directory means all its files whose names
+        end with `.pem` or `.crt`. Empty means the authorities that the system trusts.
+    ssl_certificate, ssl_key: this client's certificate chain without the authority's certificate, and its key. One file
+        may contain both. Required if the listener asks for a certificate.
+    ssl_key_password: the password of an encrypted key.
+    ssl_check_hostname: whether the broker's certificate must name the host that the client connects to.
     ssl_min_version: "TLSv1.2" or "TLSv1.3".
-    ssl_ciphers: allowed ciphers of TLS 1.2 in OpenSSL's notation; empty for the library's choice.
+    ssl_ciphers: the allowed ciphers of TLS 1.2, in OpenSSL's notation. Empty means the default of the TLS library.
     sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER" or "GSSAPI".
     sasl_username, sasl_password: for PLAIN and SCRAM. The password may be a function, called at each authentication.
-    sasl_delegation_token: whether they are the id and the HMAC of a delegation token (SCRAM only).
-    sasl_token: for OAUTHBEARER, a function that returns an access token. It may wait: it is called in a thread.
-    sasl_kerberos_service, sasl_kerberos_keytab, sasl_kerberos_principal: for GSSAPI, the broker's service name, and who
-        this client is; by default the system's credential cache says so.
+    sasl_delegation_token: whether username and password are the id and the HMAC of a delegation token (SCRAM only).
+    sasl_token: for OAUTHBEARER, a function that returns an access token. It runs in a thread, so it may block.
+    sasl_kerberos_service: for GSSAPI, the broker's service name.
+    sasl_kerberos_keytab, sasl_kerberos_principal: for GSSAPI, the keytab and the name with which this client
+        authenticates. Empty means the system's credential cache.
     """
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -61,7 +62,7 @@ class SecurityOptions:
     sasl_kerberos_principal: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError: an unknown value, or credentials that the mechanism needs are missing."""
+        """Raises ValueError if a value is unknown, or if credentials that the mechanism needs are missing."""
         _check(self.protocol, PROTOCOLS, "protocol")
         _check(self.ssl_min_version, TLS_VERSIONS, "ssl_min_version")
         if not self.uses_sasl:
@@ -89,7 +90,7 @@ class SecurityOptions:
 
     @property
     def waits(self) -> bool:
-        """Whether a step of the authentication may take milliseconds, or wait for another server."""
+        """Whether an authentication step may block: it takes milliseconds, or it waits for another server."""
         return self.sasl_mechanism != "PLAIN" or callable(self.sasl_password)
 
     def conversation(self, host: str) -> ClientConversation:

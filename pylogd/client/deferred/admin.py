@@ -29,7 +29,7 @@ def _deferred(
 
 
 class Admin:
-    """An administrator on a cluster of its own, or on a given one. Times in seconds."""
+    """Administrative operations. An Admin has its own connections, unless it is given a `Cluster`. Times in seconds."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Admin:
         reactor: Any = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. Options are given as `ClientOptions`, by name, or both."""
+        """Pass options as `ClientOptions`, by name, or both. No connection is opened yet."""
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
             bootstrap_servers, options, retry_timeout=retry_timeout, reactor=reactor, **settings

@@ -52,7 +52,7 @@ def _deferred(
 
 
 class Consumer:
-    """A consumer on a cluster of its own, or on a given one. The options are `ConsumerOptions`."""
+    """A consumer. It has its own connections, unless it is given a `Cluster`. `ConsumerOptions` lists the options."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Consumer:
     ) -> None:
         """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both; `reactor` is `Cluster`'s.
 
-        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
+        Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
         self.options = ConsumerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
@@ -114,7 +114,7 @@ class Consumer:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions that this consumer reads now."""
         return self._methods.assignment
 
     @property
@@ -168,14 +168,17 @@ class Consumer:
     seek_to_committed = _deferred(ConsumerMethods.seek_to_committed)
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the member and generation in whose name offsets are committed, for `Producer.send_offsets`.
+        """Return the group member and generation with which offsets are committed, for `Producer.send_offsets`.
 
         Raises ValueError without a group.
         """
         return self._methods.group_metadata()
 
     def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-        """Return what `Producer.send_offsets(consumer)` sends. Raises ValueError if it has no group, or auto-commit."""
+        """Return what `Producer.send_offsets(consumer)` sends.
+
+        Raises ValueError without a group, or with auto-commit.
+        """
         return self._methods.offsets_to_send()
 
     # Reading

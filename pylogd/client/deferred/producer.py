@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Delivery(Outcome):
-    """The result of one record, or of a set, which may still be to come."""
+    """The result of one record, or of a record set: pending, written or failed."""
 
     __slots__ = ("_producer",)
 
@@ -90,7 +90,7 @@ class Producer:
     ) -> None:
         """Options are given as `ProducerOptions`, by name, or both; `reactor` is `Cluster`'s.
 
-        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
+        Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
         self.options = ProducerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
@@ -221,7 +221,7 @@ class Producer:
         return self._producer.metrics()
 
     def close(self, timeout: float | None = None) -> Deferred[None]:
-        """Accept no more records, flush, and close. A transaction that is open is aborted. Fails as `flush`."""
+        """Accept no more records, flush, and close. An open transaction is aborted. Fails as `flush`."""
         if self._closed is not None:
             return succeed(None)
 
@@ -237,7 +237,7 @@ class Producer:
         return self._closed
 
     def abandon(self) -> None:
-        """Close without sending the rest. Deliveries without a result fail with Closed; some may have been written."""
+        """Close without sending queued records. Pending deliveries fail with Closed; their records may be written."""
         self._producer.abandon()
         if self._own_cluster:
             self.cluster.close()

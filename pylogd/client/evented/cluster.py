@@ -98,7 +98,7 @@ class EventedCluster:
         return call
 
     async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Return what `attempt` returns; call it again after retriable errors, for up to `timeout` seconds."""
+        """Call `attempt` and return its result. Retry after retriable errors, for up to `timeout` seconds."""
         retry = Retry(self.loop.now(), self.retry_timeout if timeout is None else timeout)
         while True:
             try:

@@ -143,7 +143,7 @@ class EventedConsumer(OffsetMethods):
     # What to read, and from where
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic. Raises KafkaError if there is none."""
+        """Return all partitions of a topic. Raises KafkaError if the topic does not exist."""
         known = self._calls.metadata.topics.get(topic)
         if known is None:
             [known] = await self._calls.call(lambda: refresh(self._calls, [topic]))
@@ -199,7 +199,7 @@ class EventedConsumer(OffsetMethods):
         assignment.subscribed = True
 
     async def unsubscribe(self) -> None:
-        """Leave the group, with what was processed committed."""
+        """Leave the group. The offsets of processed records are committed first."""
         assignment, group = self.in_group()
         assert self.rebalancing is not None
         await self.rebalancing.give_up(sorted(assignment.assigned))

@@ -33,7 +33,7 @@ class ConsumerMethods:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions that this consumer reads now."""
         return self._consumer.core.assignment
 
     @property
@@ -42,41 +42,43 @@ class ConsumerMethods:
         return self._consumer.reader.paused()
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic. Raises KafkaError if there is none."""
+        """Return all partitions of a topic. Raises KafkaError if the topic does not exist."""
         return await self._consumer.partitions(topic)
 
     async def assign(
         self, partitions: Partitions | Mapping[tuple[str, int], int], until: Mapping[tuple[str, int], int] = NO_ENDS
     ) -> None:
-        """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
-        where they were, and new ones begin at what the group has committed, if there is a group, or where
+        """Read these partitions and no others.
+
+        partitions: a mapping gives the offset at which each partition starts. Otherwise, a partition that was read
+        before continues at its position; a new one starts at the group's committed offset, or, if there is none, where
         `auto_offset_reset` says.
 
-        `until`: offsets from which on nothing is fetched, where reading has an end: no request waits there for records
-        to come. The last batch is whole, so records behind the end may be returned.
+        until: for a partition whose reading has an end, the offset from which nothing is fetched. No request waits for
+        records there. The last batch is returned whole, so records after this offset may be returned.
         """
         await self._consumer.assign(partitions, until)
 
     async def unsubscribe(self) -> None:
-        """Leave the group, with what was processed committed."""
+        """Leave the group. The offsets of processed records are committed first."""
         await self._consumer.unsubscribe()
 
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go to the first record that there still is, in these partitions or in all."""
+        """Continue at the first available record, in these partitions, or in all assigned ones if none are given."""
         await self._consumer.seek_to(partitions, first=True)
 
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go behind the last record, in these partitions or in all."""
+        """Continue after the last record, in these partitions, or in all assigned ones if none are given."""
         await self._consumer.seek_to(partitions, first=False)
 
     async def pause(self, *partitions: tuple[str, int]) -> None:
-        """Return no records of these partitions, or of all, until `resume`. Records that were fetched are kept while
-        the buffers have space for those of other partitions.
+        """Return no records of these partitions, or of all if none are given, until `resume`. Fetched records are kept
+        while the buffers have space for the records of other partitions.
         """
         await self._consumer.pause(partitions, True)
 
     async def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these partitions, or with all."""
+        """Return records of these partitions again, or of all if none are given."""
         await self._consumer.pause(partitions, False)
 
     async def position(self, partition: tuple[str, int]) -> int:
@@ -89,49 +91,54 @@ class ConsumerMethods:
     # Offsets
 
     async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the first offset that each partition still has."""
+        """Return the log start offset of each partition."""
         return await self._consumer.ends(partitions, first=True)
 
     async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the offset that the next record of each partition will have."""
+        """Return the end offset of each partition: the offset of its next record."""
         return await self._consumer.ends(partitions, first=False)
 
     async def offsets_for_times(
         self, times: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """Return the first offset in each partition at or after a time in milliseconds since 1970, None if none is."""
+        """Return each partition's first offset at or after a time in milliseconds since 1970; None if there is none."""
         return await self._consumer.offsets_for_times(times)
 
     async def committed(
         self, partitions: Partitions, timeout: float = 30.0
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed of each partition; None where it has committed nothing."""
+        """Return the group's committed offset of each partition, or None if it has not committed any."""
         return await self._consumer.committed(partitions, timeout)
 
     async def commit(self, offsets: Offsets | None = None, *, wait: bool = True, timeout: float = 30.0) -> None:
-        """Commit these offsets, each that of the next record to read; by default all that was returned, of an
-        iteration up to and with the present record. Without `wait` it is done in the background.
+        """Commit offsets, each the offset of the next record to read. By default, commit all records that were
+        returned; in an iteration, those up to and including the current record. With `wait=False`, commit in the
+        background.
 
-        Raises CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
+        Raises CommitFailed if this consumer no longer owns a partition or is no longer a member; KafkaError;
+        RequestTimedOut.
         """
         await self._consumer.commit(offsets, wait=wait, timeout=timeout)
 
     # Transactions
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the member and generation in whose name offsets are committed, for `Producer.send_offsets`.
+        """Return the group member and generation with which offsets are committed, for `Producer.send_offsets`.
 
         Raises ValueError without a group.
         """
         return self._consumer.group_metadata()
 
     def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-        """Return what `Producer.send_offsets(consumer)` sends. Raises ValueError if it has no group, or auto-commit."""
+        """Return what `Producer.send_offsets(consumer)` sends.
+
+        Raises ValueError without a group, or with auto-commit.
+        """
         return self._consumer.offsets_to_send()
 
     async def seek_to_committed(self) -> None:
-        """Go back to what the group has committed, in all assigned partitions, after a transaction was aborted: what
-        was returned since is read again. Where nothing is committed, reading starts as with a new assignment.
+        """Seek all assigned partitions to the group's committed offsets, after a transaction was aborted. Records that
+        were returned since then are read again. A partition without a committed offset starts as a new assignment does.
         """
         await self._consumer.seek_to_committed()
 
@@ -145,11 +152,11 @@ class ConsumerMethods:
             yield record
 
     async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """Return the next records, at most `max_records`; wait up to `timeout` seconds for a first one.
+        """Return the next records, at most `max_records`. Wait up to `timeout` seconds for the first record.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE, or LogTruncation, with auto_offset_reset="none", and others that
-        retrying does not help), CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds,
-        if that is set.
+        Raises CorruptRecords; KafkaError for an error that a retry does not help, and with `auto_offset_reset="none"`
+        also OFFSET_OUT_OF_RANGE and LogTruncation. If `retry_timeout` is set: raises the last error of a partition that
+        could not be read for so many seconds.
         """
         chunks = await self._consumer.poll_chunks(timeout, max_records)
         if len(chunks) == 1:
@@ -157,7 +164,7 @@ class ConsumerMethods:
         return [record for _, records in chunks for record in records]
 
     async def poll_chunks(self, timeout: float = 0.0, max_records: int | None = None) -> list[Chunk]:
-        """As `poll`, with the records of each partition apart."""
+        """As `poll`, but return the records grouped by partition."""
         return await self._consumer.poll_chunks(timeout, max_records)
 
     async def poll_columns(

@@ -48,13 +48,13 @@ class OffsetMethods:
     async def offsets_for_times(
         self, times: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """Return the first offset in each partition at or after a time in milliseconds since 1970, None if none is."""
+        """Return each partition's first offset at or after a time in milliseconds since 1970; None if there is none."""
         wanted = {TopicPartition(*partition): time for partition, time in times.items()}
         found = await find_offsets(self._calls, wanted, committed=self.options.read_committed)
         return {partition: (answer if answer.offset >= 0 else None) for partition, answer in found.items()}
 
     async def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed of each partition; None where it has committed nothing."""
+        """Return the group's committed offset of each partition, or None if it has not committed any."""
         _, group = self.in_group()
         promise: Promise[Any] = self._loop.promise()
 

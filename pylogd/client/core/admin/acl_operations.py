@@ -32,10 +32,10 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Acl(NamedTuple):
-    """An access control list's entry.
+    """An entry of an access control list.
 
-    pattern: LITERAL, where `name` is the resource's or `*` for all, or PREFIXED. principal: `User:alice`, or `User:*`
-    for everybody. host: an address, a network such as `10.0.0.0/8`, or `*`. permission: ALLOW or DENY.
+    pattern: LITERAL (`name` is a resource's name, or `*` for all resources) or PREFIXED. principal: `User:alice`, or
+    `User:*` for everybody. host: an address, a network such as `10.0.0.0/8`, or `*`. permission: ALLOW or DENY.
     """
 
     resource: str
@@ -48,9 +48,9 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Selects ACLs. None and ANY stand for whatever it is.
+    """Select ACLs. None and ANY match every value.
 
-    pattern: MATCH selects what concerns the resource `name`: its own patterns, prefixes of it, and `*`.
+    pattern: MATCH selects all ACLs that apply to the resource `name`: by its name, a prefix of it, or `*`.
     """
 
     resource: str = "ANY"
@@ -63,13 +63,15 @@ class AclFilter(NamedTuple):
 
 
 class AclOperations:
-    """What can be done to ACLs."""
+    """Operations that list, create and delete ACLs."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     async def list_acls(self, wanted: AclFilter = AclFilter()) -> list[Acl]:  # noqa: B008 - a filter is immutable
-        """ACLs that a filter selects, by default all. Raises KafkaError, SECURITY_DISABLED without any."""
+        """Return the ACLs that a filter selects, by default all.
+
+        Raises KafkaError; its code is SECURITY_DISABLED if the brokers have no authorizer."""
         request = describe_acls.DescribeAclsRequest(*_codes(wanted))
         response = await ask(self._calls, request)
         check(response.error_code, response.error_message)
@@ -80,7 +82,7 @@ class AclOperations:
         ]
 
     async def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, KafkaError | None]:
-        """Create ACLs. One that exists counts as created."""
+        """Create ACLs. An ACL that exists already counts as created."""
         request = create_acls.CreateAclsRequest([create_acls.AclCreation(*_codes(acl)) for acl in acls])
         response = await ask(self._calls, request)
         if len(response.results) != len(acls):
@@ -91,7 +93,10 @@ class AclOperations:
         }
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[Acl]:
-        """Delete what any of the filters selects; return it. Raises KafkaError if one of them can't be used."""
+        """Delete the ACLs that any of the filters selects.
+
+        Return the deleted ACLs. Raises KafkaError for an invalid filter.
+        """
         request = delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter(*_codes(one)) for one in filters])
         response = await ask(self._calls, request)
         deleted = []
@@ -113,7 +118,7 @@ def _codes(acl: Acl | AclFilter) -> tuple[Any, ...]:
 def _code(codes: Mapping[str, int], name: str) -> int:
     found = codes.get(name.upper())
     if found is None:
-        raise ValueError(f"{name!r} is none of {', '.join(codes)}")
+        raise ValueError(f"{name!r} is not one of {', '.join(codes)}")
     return found
 
 

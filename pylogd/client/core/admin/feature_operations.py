@@ -29,7 +29,7 @@ class FeatureOperations:
     _calls: Calls
 
     async def describe_features(self) -> list[Feature]:
-        """Return the features that a broker knows, or the cluster uses, by name. Raises KafkaError."""
+        """Return the features that a broker supports or the cluster uses, by name. Raises KafkaError."""
         request = api_versions.ApiVersionsRequest("pylogd", "1")
         response: api_versions.ApiVersionsResponse = await ask(self._calls, request)
         check(response.error_code)
@@ -40,9 +40,9 @@ class FeatureOperations:
     async def update_features(
         self, levels: Mapping[str, int], *, downgrade: bool = False, validate_only: bool = False
     ) -> None:
-        """Use features at other levels, all of them or none; 0 ends the use of one. Raises KafkaError.
+        """Change the levels of features: all of them, or none if one fails. Raises KafkaError.
 
-        downgrade: allow lower levels. validate_only: only check whether it could be done.
+        levels: 0 turns a feature off. downgrade: allow lower levels. validate_only: check, but change nothing.
         """
         updates = [update_features.FeatureUpdateKey(name, level) for name, level in levels.items()]
         request = update_features.UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)

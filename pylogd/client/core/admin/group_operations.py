@@ -37,13 +37,13 @@ _DEAD = "Dead"
 
 
 class GroupOperations:
-    """What can be done to groups from outside."""
+    """Operations that list, describe, delete and reset groups."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
-        """All groups of all brokers, by id, or those in some states (by their names in the protocol)."""
+        """Return all groups of all brokers, by id, or those in some states (as the protocol names states)."""
         calls = self._calls
         wanted = {state.lower() for state in states}
 
@@ -59,9 +59,9 @@ class GroupOperations:
         return await calls.call(attempt)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        """A group, its members, and what each of them reads. Raises KafkaError: GROUP_ID_NOT_FOUND.
+        """Return a group, its members and their assignments. Raises KafkaError: GROUP_ID_NOT_FOUND.
 
-        A group is looked for among those of the classic protocol, then among those of the newer one (KIP-848).
+        Groups of the classic protocol are searched first, then groups of the newer protocol (KIP-848).
         """
         try:
             return await self._describe_classic(group_id)
@@ -122,13 +122,13 @@ class GroupOperations:
         )
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group without members, and what it has committed. Raises KafkaError."""
+        """Delete a group that has no members, and its committed offsets. Raises KafkaError."""
         for error in (await self.delete_groups([group_id])).values():
             if error is not None:
                 raise error
 
     async def delete_groups(self, group_ids: Sequence[str]) -> Outcome:
-        """Delete groups without members, and what they have committed."""
+        """Delete groups that have no members, and their committed offsets. Return the outcome by group."""
         return {group_id: await self._delete(group_id) for group_id in group_ids}
 
     async def _delete(self, group_id: str) -> KafkaError | None:
@@ -144,7 +144,10 @@ class GroupOperations:
     async def group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, of some partitions or of all. Partitions without an offset are left out."""
+        """Return a group's committed offsets, of some partitions or of all.
+
+        Partitions without an offset are left out.
+        """
         wanted = None if partitions is None else [TopicPartition(*partition) for partition in partitions]
         _, response = await self._ask(
             group_id,
@@ -158,7 +161,10 @@ class GroupOperations:
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
     ) -> None:
-        """Commit offsets for a group that has no members, each that of the next record to read. Raises KafkaError."""
+        """Commit offsets for a group that has no members, each the offset of the next record to read.
+
+        Raises KafkaError.
+        """
         chosen = {
             TopicPartition(*partition): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
             for partition, offset in offsets.items()
@@ -178,10 +184,11 @@ class GroupOperations:
     async def plan_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], to: OffsetSpec
     ) -> dict[TopicPartition, int]:
-        """Return the offsets at which a reset would put a group; nothing is changed.
+        """Return the offsets that a reset would commit for a group. Nothing is changed.
 
-        An offset outside of a log becomes the nearest offset in it. `to.shift` counts from the committed offset:
-        partitions without one are left out. So are partitions that `to.offsets` does not have.
+        An offset outside a log is replaced by the nearest offset in the log. `to.shift` counts from the committed
+        offset: partitions without a committed offset are left out. Partitions that are not in `to.offsets` are left
+        out too.
         """
         wanted = [TopicPartition(*partition) for partition in partitions]
         begins = await find_offsets(self._calls, dict.fromkeys(wanted, EARLIEST))
@@ -202,7 +209,7 @@ class GroupOperations:
         return {p: max(begins[p].offset, min(offset, ends[p].offset)) for p, offset in targets.items()}
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Forget what a group has committed for some partitions. Raises KafkaError: GROUP_SUBSCRIBED_TO_TOPIC."""
+        """Delete a group's committed offsets of some partitions. Raises KafkaError: GROUP_SUBSCRIBED_TO_TOPIC."""
         topics: dict[str, offset_delete.OffsetDeleteRequestTopic] = {}
         for name, index in partitions:
             topic = topics.setdefault(name, offset_delete.OffsetDeleteRequestTopic(name))

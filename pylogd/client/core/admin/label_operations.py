@@ -24,7 +24,10 @@ class LabelOperations:
     _calls: Calls
 
     async def broker_labels(self) -> dict[int, tuple[str, ...]]:
-        """Return the labels of each live broker, by id; none for brokers that do not know labels. Raises KafkaError."""
+        """Return the labels of each live broker, by id. A broker that does not support labels has none.
+
+        Raises KafkaError.
+        """
         response: clusters.DescribeClusterResponse = await ask(self._calls, clusters.DescribeClusterRequest())
         check(response.error_code, response.error_message)
         return {broker.broker_id: tuple(broker.labels) for broker in response.brokers}

@@ -69,12 +69,12 @@ class Operations(
     # Topics
 
     async def list_topics(self, *, internal: bool = False) -> list[Topic]:
-        """All topics, by name; those for the brokers' own use only if asked for."""
+        """Return all topics, by name. Internal topics are included only with `internal=True`."""
         found = await self._calls.call(lambda: refresh(self._calls, None))
         return sorted((topic for topic in found if internal or not topic.internal), key=lambda topic: topic.name)
 
     async def describe_topic(self, name: str) -> Topic:
-        """A topic's id and partitions, as they are now. Raises KafkaError."""
+        """Return a topic's id and partitions, read from a broker now. Raises KafkaError."""
         [found] = await self._calls.call(lambda: refresh(self._calls, [name]))
         return found
 
@@ -92,7 +92,7 @@ class Operations(
         _raise(await self.create_topics([topic], validate_only=validate_only))
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> Outcome:
-        """Create topics, or only check whether they could be."""
+        """Create topics, or with `validate_only` only check that they could be created."""
         request = create_topics.CreateTopicsRequest(
             topics=[_creatable(topic) for topic in topics], timeout_ms=self._timeout_ms, validate_only=validate_only
         )
@@ -119,7 +119,7 @@ class Operations(
         return {answer.name or "": _error(answer.error_code, answer.error_message) for answer in response.responses}
 
     async def create_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
-        """Let a topic have `count` partitions, which must be more than it has. Raises KafkaError."""
+        """Increase a topic's number of partitions to `count`. Raises KafkaError."""
         request = create_partitions.CreatePartitionsRequest(
             topics=[create_partitions.CreatePartitionsTopic(name=topic, count=count, assignments=None)],
             timeout_ms=self._timeout_ms,
@@ -134,7 +134,7 @@ class Operations(
     async def describe_configs(
         self, kind: ResourceKind, name: str, keys: Sequence[str] | None = None, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The settings of a topic, of a group, or of a broker (by its id), all or some. Raises KafkaError."""
+        """Return settings of a topic, a group or a broker (by id): all, or those in `keys`. Raises KafkaError."""
         messages = describe_configs_messages
         resource = messages.DescribeConfigsResource(_KINDS[kind], name, None if keys is None else list(keys))
         request = messages.DescribeConfigsRequest(resources=[resource])
@@ -170,8 +170,8 @@ class Operations(
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of a topic, a group or a broker: to a value, or to the default with None; `append` to
-        lists and `subtract` from them. Settings that are not named stay. Raises KafkaError.
+        """Change settings of a topic, a group or a broker: `changes` to a value, or with None to the default; `append`
+        to and `subtract` from lists. Other settings are unchanged. Raises KafkaError.
         """
         operations = [
             alter.AlterableConfig(key, _DELETE if value is None else _SET, value) for key, value in changes.items()
@@ -190,13 +190,16 @@ class Operations(
     # Offsets
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
-        """For each partition the first offset at or after a time in milliseconds, or one of
-        `pylogd.client.core.admin.offsets.EARLIEST`, `LATEST`, `MAX_TIMESTAMP`.
+        """Return an offset of each partition. `wanted` gives a time in milliseconds since 1970, for the first offset at
+        or after it, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
         """
         return await find_offsets(self._calls, wanted)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records before an offset (-1: all that consumers may read). Answers where each log now begins."""
+        """Delete the records before an offset; -1 means the high watermark.
+
+        Return each partition's new log start offset.
+        """
         by_leader: dict[int, dict[str, delete_records.DeleteRecordsTopic]] = {}
         for (name, index), offset in before.items():
             partition = TopicPartition(name, index)
@@ -215,7 +218,7 @@ class Operations(
     # The cluster
 
     async def describe_cluster(self) -> ClusterDescription:
-        """Its id, its controller, its brokers."""
+        """Return the cluster's id, its controller and its brokers."""
         response: describe_cluster_messages.DescribeClusterResponse = await ask(
             self._calls, describe_cluster_messages.DescribeClusterRequest()
         )
@@ -226,7 +229,7 @@ class Operations(
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)
 
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> list[LogDir]:
-        """The data directories of some brokers, or of all, with the size of each partition in them.
+        """Return the data directories of some brokers, or of all, with the size of each partition in them.
 
         The brokers are asked at the same time, and those that fail again. Raises the error of one that does not answer.
         """
@@ -251,9 +254,10 @@ class Operations(
     async def log_dirs_by_broker(
         self, brokers: Iterable[int], timeout: float | None = None
     ) -> dict[int, list[LogDir] | PylogdError]:
-        """The data directories of each broker, or the error if it does not answer within `timeout` seconds.
+        """Return the data directories of each broker, or its error if it does not answer within `timeout` seconds.
 
-        All brokers are asked at the same time, once. Raises the error if the brokers' addresses can't be found out.
+        All brokers are asked at the same time, without retries. Raises the error if the brokers' addresses can't be
+        found.
         """
         nodes = list(brokers)
         if not self._calls.metadata.brokers:
@@ -263,10 +267,10 @@ class Operations(
         return {node: _log_dirs(node, answer) for node, answer in zip(nodes, answers, strict=True)}
 
     async def reopen_log_dir(self, broker: int, path: str) -> LogDir:
-        """Have a broker use a data directory again that was offline, or full.
+        """Tell a broker to use a data directory again that was offline or full.
 
-        Return the directory as it is then: its `error` is None if it is in use. Raises KafkaError (LOG_DIR_NOT_FOUND)
-        if the broker has no such directory.
+        Return the directory as it is afterwards; its `error` is None if it is in use. Raises KafkaError
+        (LOG_DIR_NOT_FOUND) if the broker does not have this directory.
         """
         request = alter_dirs.AlterReplicaLogDirsRequest([alter_dirs.AlterReplicaLogDir(path)])
         await ask(self._calls, request, broker)

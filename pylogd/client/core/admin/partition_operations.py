@@ -31,9 +31,9 @@ class PartitionOperations:
     async def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
     ) -> PartitionOutcome:
-        """Have the preferred replica lead each of the partitions, or of all with None. `unclean`: have any replica that
-        is alive lead where nobody does, though committed records may be lost. What became of each that was asked for;
-        with None, of each where there was something to do.
+        """Elect the preferred replica as the leader of partitions, or of all partitions with None. `unclean`: elect any
+        live replica where a partition has no leader; committed records may be lost. Return the outcome of each
+        partition; with None, of each partition that needed an election.
         """
         asked = None
         if partitions is not None:
@@ -49,8 +49,8 @@ class PartitionOperations:
         }
 
     async def eligible_replicas(self, topics: Iterable[str]) -> dict[TopicPartition, EligibleReplicas]:
-        """Who may lead the partitions of these topics without being in sync; partitions without such replicas are left
-        out. Raises KafkaError, and UnsupportedByBroker for a broker that does not know them.
+        """Return the eligible leader replicas (KIP-966) of the partitions of topics; partitions without any are left
+        out. Raises KafkaError; UnsupportedByBroker if the broker does not support them.
         """
         found: dict[TopicPartition, EligibleReplicas] = {}
         cursor = None
@@ -73,8 +73,8 @@ class PartitionOperations:
     async def describe_producers(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """The idempotent producers that the leader of each partition remembers, by producer id. Raises KafkaError for
-        the first partition that has an error.
+        """Return the idempotent producers that the leader of each partition remembers, by producer id. Raises
+        KafkaError for the first partition that has an error.
         """
         wanted = [TopicPartition(*one) for one in partitions]
         found: dict[TopicPartition, list[ActiveProducer]] = {}
@@ -101,15 +101,15 @@ class PartitionOperations:
         latest_wait: float | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> PartitionOutcome:
-        """Begin to move each partition's replicas to these brokers, the preferred leader first; None goes back to those
-        that there were before the move under way. What became of each.
+        """Start to move each partition's replicas to these brokers, the preferred leader first. None cancels the move
+        in progress and restores the earlier replicas. Return the outcome of each partition.
 
-        `latest_wait`, pylogd's own: new replicas copy nothing that is there already. They begin with the latest offset,
-        and count as in sync when every consumer group has read so far, or after so many seconds.
+        `latest_wait` (only pylogd): new replicas do not copy existing records. They start at the latest offset, and
+        join the in-sync set when every consumer group has read up to that offset, or after so many seconds.
 
-        `labels`, pylogd's own: new labels of topics, by name, "" for none. A topic's label changes together with the
-        moves. All of its partitions must be on, or be moved to, brokers that carry the label; otherwise each of them
-        has an error, none is moved, and the label stays.
+        `labels` (only pylogd): new labels of topics, by name; "" for no label. A topic's label changes together with
+        the moves. All of its partitions must be on, or be moved to, brokers that carry the label. Otherwise each of
+        them has an error, none is moved, and the label is unchanged.
         """
         topics = [
             alter.ReassignableTopic(topic, [
@@ -134,7 +134,7 @@ class PartitionOperations:
     async def reassignments(
         self, partitions: Iterable[tuple[str, int]] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way, of all partitions or of some."""
+        """Return the reassignments in progress, of all partitions or of some."""
         asked = None
         if partitions is not None:
             named = _by_topic(partitions)

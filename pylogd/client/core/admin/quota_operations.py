@@ -36,9 +36,9 @@ class QuotaOperations:
     async def client_quotas(
         self, matching: QuotaEntity = ANY_ENTITY, *, strict: bool = False
     ) -> dict[QuotaEntity, dict[str, float]]:
-        """Return the quotas of all entities that have the parts of `matching`, by name.
+        """Return the quotas of all entities that match `matching`, by name.
 
-        strict: whether entities with other parts too are left out. Raises KafkaError.
+        strict: leave out entities that have further components. Raises KafkaError.
         """
         components = [
             describe.ComponentData(part, _EXACT if name else _DEFAULT, name or None)
@@ -58,7 +58,10 @@ class QuotaOperations:
     async def alter_client_quotas(
         self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
-        """Set quotas of an entity by name, or remove those whose value is None; the others stay. Raises KafkaError."""
+        """Set quotas of an entity by name; a value of None removes the quota. Other quotas are unchanged.
+
+        Raises KafkaError.
+        """
         parts = [
             alter.EntityData(part, name or None) for part, name in zip(_PARTS, entity, strict=True) if name is not None
         ]

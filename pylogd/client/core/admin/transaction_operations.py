@@ -33,11 +33,11 @@ class TransactionOperations:
         longer_than: float | None = None,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids that the brokers coordinate, by id: those in some states, of some producers, with a
-        transaction that has been open for longer than so many seconds, and that match a regular expression of RE2.
+        """Return the transactional ids that the brokers coordinate, by id, as far as all filters select them.
 
-        Raises KafkaError, ValueError for a state that there is not, UnsupportedByBroker for a filter that a broker does
-        not know.
+        states, producer_ids: only these; empty for all. longer_than: only ids whose transaction has been open for
+        longer than so many seconds. pattern: a regular expression (RE2) that the id matches. Raises KafkaError;
+        ValueError for an unknown state; UnsupportedByBroker if a broker does not support a filter.
         """
         calls = self._calls
         request = listing.ListTransactionsRequest(list(states), list(producer_ids))
@@ -65,7 +65,7 @@ class TransactionOperations:
         return await calls.call(attempt)
 
     async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """A transactional id, and its transaction if one is open. Raises KafkaError: TRANSACTIONAL_ID_NOT_FOUND."""
+        """Return a transactional id and its open transaction, if any. Raises KafkaError: TRANSACTIONAL_ID_NOT_FOUND."""
         request = describe.DescribeTransactionsRequest([transactional_id])
         node, response = await ask_coordinator(
             self._calls, transactional_id, lambda _: request, lambda r: [t.error_code for t in r.transaction_states],
@@ -82,8 +82,8 @@ class TransactionOperations:
     async def hanging_transactions(
         self, producers: Mapping[TopicPartition, Iterable[ActiveProducer]]
     ) -> list[tuple[TopicPartition, ActiveProducer]]:
-        """Of the producers of partitions (`describe_producers`), those whose transaction is open there, and not known
-        to its coordinator: nobody will end it.
+        """Return the producers with a hanging transaction: it is open in a partition, but its coordinator does not know
+        it and will not end it. `producers`: the result of `describe_producers`.
         """
         open_ = [(at, one) for at in sorted(producers) for one in producers[at] if one.transaction_start >= 0]
         if not open_:
@@ -100,8 +100,8 @@ class TransactionOperations:
         return [(at, one) for at, one in open_ if not _is_known(at, one, described.get(one.producer_id))]
 
     async def abort_transaction(self, partition: tuple[str, int], producer: ActiveProducer) -> None:
-        """Write a marker that aborts a producer's transaction in one partition, without its coordinator: for one that
-        hangs. Raises KafkaError: INVALID_PRODUCER_EPOCH if the producer has moved on.
+        """Abort a producer's hanging transaction in one partition, by a marker that the leader writes without the
+        coordinator. Raises KafkaError: INVALID_PRODUCER_EPOCH if the producer has begun a newer epoch.
         """
         name, index = partition
         marker = markers.WritableTxnMarker(

@@ -27,13 +27,15 @@ class UserCredential(NamedTuple):
 
 
 class UserOperations:
-    """What can be done to users."""
+    """Operations on SCRAM credentials of users."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     async def list_users(self, names: Sequence[str] = ()) -> list[UserCredential]:
-        """The credentials of users, by default of all. Users without any are left out. Raises KafkaError."""
+        """Return the SCRAM credentials of users, by default of all. Users without credentials are left out.
+
+        Raises KafkaError."""
         wanted = [describe.UserName(name) for name in dict.fromkeys(names)] or None
         response = await ask(self._calls, describe.DescribeUserScramCredentialsRequest(wanted))
         check(response.error_code, response.error_message)
@@ -54,7 +56,7 @@ class UserOperations:
         mechanisms: Sequence[str] = tuple(SCRAM_MECHANISMS),
         iterations: int = MIN_ITERATIONS,
     ) -> None:
-        """Give a user credentials for mechanisms, by default all of SCRAM. Raises KafkaError."""
+        """Set a user's password for SCRAM mechanisms, by default for all of them. Raises KafkaError."""
         upsertions = []
         for mechanism in mechanisms:
             algorithm, salt = SCRAM_MECHANISMS[mechanism], new_salt()
@@ -65,7 +67,7 @@ class UserOperations:
             check(result.error_code, result.error_message)
 
     async def delete_credentials(self, credentials: Sequence[UserCredential]) -> Mapping[str, KafkaError | None]:
-        """Delete credentials of users. Returns the outcome by user."""
+        """Delete SCRAM credentials of users. Return the outcome by user."""
         deletions = [
             alter.ScramCredentialDeletion(one.user, SCRAM_MECHANISMS[one.mechanism].code) for one in credentials
         ]

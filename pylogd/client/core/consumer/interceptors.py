@@ -19,17 +19,17 @@ class ConsumerInterceptor:
     """
 
     def on_consume(self, records: list[Record]) -> list[Record]:
-        """Return the records to hand out in place of `records`, which are of one partition and deserialized.
+        """Return the records that the application gets in place of `records`, deserialized records of one partition.
 
         Records that are left out count as processed. Called by `poll` and by iterations, not by `poll_columns`.
         """
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Learn that the group's coordinator, a broker or ZooKeeper, has stored offsets. It should not take long."""
+        """Called when the group's coordinator, a broker or ZooKeeper, has stored offsets. It should return quickly."""
 
     def close(self) -> None:
-        """Learn that the consumer was closed."""
+        """Called when the consumer was closed."""
 
 
 class ConsumerHooks:

@@ -24,9 +24,9 @@ class ConsumerPartitionMetrics(Statistics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMetrics(ClientMetrics):
-    """A consumer. `records_lag_max` is the highest lag of any partition, -1 if none is known.
+    """Statistics of a consumer. `records_lag_max` is the highest lag of any partition, or -1 if no lag is known.
 
-    fetch_*: answered Fetch requests; latencies in milliseconds, which include the broker's wait for records.
+    fetch_*: answered Fetch requests. Latencies are in milliseconds and include the broker's wait for records.
     """
 
     records_consumed_total: int

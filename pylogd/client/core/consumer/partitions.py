@@ -82,7 +82,7 @@ class PartitionsCore:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions that this consumer reads now."""
         return [*self.reader.positions, *sorted(self.starts.waiting - self.reader.positions.keys())]
 
     def check_assigned(self, partition: TopicPartition) -> None:

@@ -79,7 +79,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The member and generation in whose name offsets are committed: a coordinator refuses those of a former member."""
+    """The group member and generation that commit offsets. A coordinator refuses commits of former members."""
 
     group_id: str
     generation: int = NO_GENERATION

@@ -97,8 +97,8 @@ def as_new_records(records: Iterable[NewRecord | tuple[Any, Any]], now_ms: int) 
 
 
 class BatchResult(NamedTuple):
-    """The result of a batch. `base_offset` is the first record's offset; it is -1 if it is not known: after an error,
-    with acks=0, or when the broker only said that it has the batch already.
+    """The result of a batch. `base_offset` is the offset of the first record. It is -1 if the offset is unknown: after
+    an error, with acks=0, or if the broker answered that it has the batch already.
     """
 
     partition: TopicPartition

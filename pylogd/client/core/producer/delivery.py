@@ -31,7 +31,7 @@ class Outcome:
 
     @property
     def batch(self) -> Batch:
-        """The batch that has the record: a part of the original one if that was split."""
+        """The batch that contains the record. If the original batch was split, one of its parts."""
         batch = self._batch
         while batch.parts:
             start, part = batch.parts[self.index >= batch.parts[1][0]]
@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def done(self) -> bool:
-        """Whether there is a result: the record was written, or was given up."""
+        """Whether there is a result: the record was written, or it failed."""
         return self.batch.result is not None
 
     @property
@@ -54,13 +54,13 @@ class Outcome:
 
     @property
     def error(self) -> PylogdError | None:
-        """The error if the record was not written; None before there is a result."""
+        """The error if the record was not written. None if it was written, or while there is no result."""
         result = self.batch.result
         return None if result is None else result.error
 
     @property
     def offset(self) -> int:
-        """The record's offset. It is -1 before there is a result, with acks=0, and if the broker only said that it has
+        """The record's offset. It is -1 while there is no result, with acks=0, and if the broker answered that it has
         the record already.
         """
         result = self.batch.result

@@ -23,7 +23,7 @@ class ProducerRecord(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 if it is not known, `partition` is -1 if none was chosen.
+    """Where a record was written. `offset` is -1 if it is unknown; `partition` is -1 if none was chosen.
 
     timestamp: when the broker appended it, in milliseconds since 1970; -1 if the record has its producer's time stamp.
     """
@@ -45,10 +45,10 @@ class ProducerInterceptor:
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        """Learn that a record was written, or with `error` why not, before its `on_delivery` is called.
+        """Called when a record was written, or with `error` when it failed, before its `on_delivery` is called.
 
-        Called in the producer's thread, or by `send` for a record that was not accepted. It should not take long.
+        Runs in the producer's thread, or in `send` for a record that was not accepted. It should return quickly.
         """
 
     def close(self) -> None:
-        """Learn that the producer was closed."""
+        """Called when the producer was closed."""

@@ -27,10 +27,11 @@ class ProducerPartitionMetrics(Statistics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerMetrics(ClientMetrics):
-    """A producer. Sent records are those that were written; errors those that were given up.
+    """Statistics of a producer. record_send_*: written records. record_error_*: records that failed finally.
 
-    record_queue_time_*: milliseconds from the first record of a batch to the request that carries it.
-    batch_size_*: bytes of encoded batches. compression_rate_avg: encoded bytes by bytes before compression, at most.
+    record_queue_time_*: milliseconds from the first record of a batch to the request that carries the batch.
+    batch_size_*: bytes of encoded batches. compression_rate_avg: encoded bytes divided by an upper bound of the bytes
+    before compression.
     """
 
     record_send_total: int
