@@ -1,4 +1,4 @@
-"""A histogram: how many values were at most so large, and their sum."""
+"""A histogram: the number of values up to each bound, and the sum of all values."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The block cache: memory of the broker's own for what producers appended last, which no reader can push out."""
+"""The block cache: the broker's own memory for the records appended last; reads do not evict them."""

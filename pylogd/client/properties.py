@@ -1,4 +1,4 @@
-"""Kafka's property files and property names, for how clients connect and are members of groups.
+"""Kafka's property files and names of properties, for connections and group membership of clients.
 
 Those are `security.protocol`, `ssl.*`, `sasl.*`; `group.protocol`, `group.remote.assignor`, `group.instance.id`.
 

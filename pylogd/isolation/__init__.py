@@ -1,1 +1,1 @@
-"""Keep busy disks from slowing down what does not need them: disk use, slow writers, readers that lag."""
+"""Keep a busy disk from slowing down requests that do not use it: disk use, slow writes, lagging readers."""

@@ -1,4 +1,4 @@
-"""A test cluster whose brokers and clients show each other certificates, or have passwords, with ACLs to try.
+"""A secured test cluster: certificates or passwords for brokers and clients, and example ACLs.
 
 Strategy: an authority of the cluster's own, kept in its directory, issues a certificate for each broker and for some
 users. All connections, those between brokers too, are encrypted. Each broker has two listeners: on one a client is who

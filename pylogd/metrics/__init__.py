@@ -1,4 +1,4 @@
-"""Metrics and health: what a broker knows about itself, over HTTP, for Prometheus and for load balancers.
+"""Metrics and health of a broker over HTTP, for Prometheus and for load balancers.
 
 Strategy: nothing is computed while requests are served but a few sums (`api.statistics`, `replica.partition`). What is
 served is read from the parts of the broker when it is asked for, in steps that give the reactor back after

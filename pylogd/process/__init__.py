@@ -1,4 +1,4 @@
-"""What surrounds a service in its process: options, interpreter settings, limits, signals, logs, exit status.
+"""The process of a service: options, interpreter settings, limits, signals, logs, exit status.
 
 `pylogd broker`, `twistd pylogd` and the crash tests run their brokers with `broker`, `pylogd schema-registry` runs with
 `shell`. What a process does to itself (garbage collector, file limit, signal handlers, log output) is done here only.

@@ -1,1 +1,1 @@
-"""What clients may use: byte rates, request time, changes of topics and new connections; the clock is passed in."""
+"""Quotas of clients: byte rates, request time, changes of topics and new connections; the clock is passed in."""

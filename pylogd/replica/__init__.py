@@ -1,1 +1,1 @@
-"""Replicas: what a broker does with the partitions it holds; appends, reads, waiting."""
+"""The replicas that a broker holds: appends, reads, replication, and requests that wait."""

@@ -1,4 +1,4 @@
-"""Who a client is, and what it may do: principals, authentication, authorization.
+"""Authentication and authorization: who a client is, and which operations it may do.
 
 Must not know: sockets, handlers.
 """

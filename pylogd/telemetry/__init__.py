@@ -1,4 +1,4 @@
-"""The metrics that clients push to the broker (KIP-714): what each is asked for, and what they have pushed.
+"""The metrics that clients push to the broker (KIP-714): subscriptions of clients, and the pushed metrics.
 
 Strategy: `service` is what handlers use. `subscriptions` says what a client is asked for, `instances` keeps the clients
 that have asked, in bounded number; `otlp` reads what they push, in a thread; `values` keeps the last values for whoever

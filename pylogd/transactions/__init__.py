@@ -1,1 +1,1 @@
-"""Coordinate transactions: who is in one, how it ends, and what the leaders of partitions ask about it."""
+"""The transaction coordinator: the partitions of each transaction, its end, and the questions of partition leaders."""

@@ -1,4 +1,4 @@
-"""All cores of a machine: `pylogd broker --workers N`, N brokers under one command.
+"""`pylogd broker --workers N`: N brokers under one command, to use all cores of a machine.
 
 Each worker is a broker of its own: a process with a port, a node id and log directories. They share nothing but one
 port, to which clients may connect first, and the metadata store: the embedded one, which a process of its own serves to

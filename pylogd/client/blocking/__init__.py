@@ -1,1 +1,1 @@
-"""The blocking face: sockets that are polled, and threads where the caller must not wait."""
+"""The blocking face: polled sockets, and threads for work that goes on while the caller is busy."""

@@ -1,1 +1,1 @@
-"""Decide what a Kafka client does: no sockets, threads, timers or clocks (see ARCHITECTURE.md)."""
+"""The decisions of a Kafka client, without sockets, threads, timers and clocks (see ARCHITECTURE.md)."""

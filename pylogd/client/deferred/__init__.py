@@ -1,4 +1,4 @@
-"""The client library on Twisted: the names of the blocking face, with Deferreds where that one waits.
+"""The client library on Twisted: the names of the blocking face; methods that wait there return Deferreds here.
 
     from pylogd.client.deferred import Consumer, Producer
 

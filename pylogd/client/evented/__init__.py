@@ -1,1 +1,1 @@
-"""What the faces on event loops share: `aio` on asyncio and `deferred` on Twisted differ in `loop.Loop` only."""
+"""Code that the faces on event loops share: `aio` on asyncio and `deferred` on Twisted differ only in `loop.Loop`."""

@@ -1,1 +1,1 @@
-"""What changes a cluster: each action is planned, shown as a command, confirmed, carried out and logged (`steps`)."""
+"""Actions that change a cluster: each is planned, shown as a command, confirmed, carried out and logged (`steps`)."""

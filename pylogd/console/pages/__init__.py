@@ -1,1 +1,1 @@
-"""Pages that show: each module has the handlers of one part of the navigation, and its routes."""
+"""Read-only pages: each module has the handlers and routes of one part of the navigation."""

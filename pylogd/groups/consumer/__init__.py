@@ -1,4 +1,4 @@
-"""Consumer groups of the newer protocol (KIP-848): the coordinator assigns, and members follow one by one.
+"""Consumer groups of the newer protocol (KIP-848): the coordinator assigns, members adopt the assignment one by one.
 
 Strategy: a group is a value. Each change of it is a list of records for the offsets topic, in Kafka's formats, and a
 group is nothing but those records applied in order: `group.py` applies them, whether they were just written or are

@@ -1,4 +1,4 @@
-"""What a schema means, by its type: is it valid, how is it written, which changes can readers follow.
+"""The types of schemas: validation, canonical text, and compatibility of changes.
 
 Each module here is a `Format`: `avro`, `json_schema`, `protobuf`. They run in the processes of `schemas.checking`,
 because a schema of a few kilobytes can take exponential time.

@@ -1,4 +1,4 @@
-"""Codecs with `struct` for the two messages that carry the load, Produce and Fetch, in front of the general codecs.
+"""Fast `struct` codecs for the two most frequent messages, Produce and Fetch; general codecs handle the rest.
 
 Strategy: each fast codec covers the usual shape only (one topic, no tagged fields, no error text) and hands everything
 else, malformed bytes included, to the general codec that it stands in front of. Property tests prove that both agree:
