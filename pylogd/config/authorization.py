@@ -23,9 +23,9 @@ AUTHORIZATION_SETTINGS: Final = [
         "authorizer.class.name",
         ConfigType.STRING,
         "",
-        "Decides what clients may do. Empty: everybody may do everything. "
-        "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: by ACLs, which `pylogd acls` shows and changes. Or "
-        "the dotted name of a Python class of your own, such as `company.policies.Authorizer`; see "
+        "The authorizer, which decides what clients may do. Empty: everybody may do everything. "
+        "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: ACLs decide; `pylogd acls` shows and changes "
+        "them. Or the dotted name of your own Python class, such as `company.policies.Authorizer`; see "
         "docs/authorization.md.",
         _GROUP,
     ),
@@ -34,22 +34,22 @@ AUTHORIZATION_SETTINGS: Final = [
         ConfigType.STRING,
         "",
         "Principals who may do everything, separated by semicolons: `User:admin;User:CN=broker1,O=Example`. The "
-        "brokers of a cluster have to be among them, or be allowed CLUSTER_ACTION on the cluster.",
+        "brokers of a cluster must be super users, or must be allowed CLUSTER_ACTION on the cluster.",
         _GROUP,
     ),
     Setting(
         "allow.everyone.if.no.acl.found",
         ConfigType.BOOLEAN,
         False,
-        "Whether everybody may use a resource that no ACL is about.",
+        "Whether everybody may use a resource for which no ACL exists.",
         _GROUP,
     ),
     Setting(
         "principal.builder.class",
         ConfigType.STRING,
         None,
-        "The dotted name of a Python class that says who a client is, from its certificate or its SASL user; see "
-        "docs/authorization.md. Unset: the distinguished name or the user name.",
+        "The dotted name of a Python class that determines a client's principal from its certificate or its SASL "
+        "user; see docs/authorization.md. Unset: the principal is the distinguished name or the user name.",
         _GROUP,
         nullable=True,
     ),
@@ -57,8 +57,8 @@ AUTHORIZATION_SETTINGS: Final = [
         "audit.log.path",
         ConfigType.STRING,
         None,
-        "A file to which denied operations and administrative ones are appended, as lines of JSON. It is reopened on "
-        "SIGHUP, for logrotate. Unset: no audit log. (Ours; Kafka has a logger.)",
+        "A file to which denied and administrative operations are appended, as lines of JSON. It is reopened on "
+        "SIGHUP, for logrotate. Unset: no audit log. (Only in pylogd; Kafka has a logger.)",
         _GROUP,
         nullable=True,
     ),
@@ -66,8 +66,8 @@ AUTHORIZATION_SETTINGS: Final = [
         "audit.log.max.queued",
         ConfigType.INT,
         10_000,
-        "Events that may wait to be written to the audit log. Further ones are only counted; their number is written "
-        "when there is room again. (Ours.)",
+        "Most events that wait to be written to the audit log. Further events are only counted; their number is "
+        "written when the queue has space again. (Only in pylogd.)",
         _GROUP,
         minimum=1,
     ),
@@ -75,8 +75,8 @@ AUTHORIZATION_SETTINGS: Final = [
         "audit.log.denials.per.minute",
         ConfigType.INT,
         100,
-        "Denied operations of one principal from one address that are written in a minute. The number of further ones "
-        "is written at its end. (Ours.)",
+        "Most denied operations of one principal from one address that are written in a minute. At the end of the "
+        "minute the number of further ones is written. (Only in pylogd.)",
         _GROUP,
         minimum=1,
     ),

@@ -60,11 +60,10 @@ _IDENTITY_SETTINGS: Final = [
         "listeners",
         _LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
-        "Where the broker listens: `NAME://host:port`, `host:port`, "
-        "or a Twisted endpoint string such as `tcp:9092:interface=127.0.0.1`. An empty host means every IPv4 "
-        "interface; port 0 picks a free one. Names must differ; `listener.security.protocol.map` says how each is "
-        "protected. (Kafka's default is every interface: clients on other machines need an address here, and "
-        "better TLS with it.)",
+        "Where the broker listens: `NAME://host:port`, `host:port`, or a Twisted endpoint string such as "
+        "`tcp:9092:interface=127.0.0.1`. An empty host means every IPv4 interface; port 0 picks a free one. Names "
+        "must differ; `listener.security.protocol.map` says how each is protected. For clients on other machines, "
+        "set an address that they can reach, and use TLS. (Kafka's default is every interface.)",
         _IDENTITY,
     ),
     Setting(
@@ -79,7 +78,7 @@ _IDENTITY_SETTINGS: Final = [
         "inter.broker.listener.name",
         _STRING,
         None,
-        "The name of the listener by which other brokers connect to this one, and this one to them. Unset: "
+        "The name of the listener that brokers use for connections to each other. Unset: the listener named by "
         "`security.inter.broker.protocol`, or else the first listener.",
         _IDENTITY,
         nullable=True,
@@ -88,7 +87,7 @@ _IDENTITY_SETTINGS: Final = [
         "security.inter.broker.protocol",
         _STRING,
         None,
-        "The name of the listener between brokers, if it is that of its protocol. Can't be used with "
+        "The name of the listener between brokers, if the listener is named like its protocol. Can't be used with "
         "`inter.broker.listener.name`. (Kafka's default is PLAINTEXT.)",
         _IDENTITY,
         choices=tuple(SecurityProtocol.__members__),
@@ -98,9 +97,9 @@ _IDENTITY_SETTINGS: Final = [
         "advertised.listeners",
         _LIST,
         None,
-        "The addresses that clients connect to, by listener name, if they differ from where the broker listens "
-        "(behind NAT, in a container). Unset: the listeners themselves; a listener on all interfaces is then "
-        "advertised under the machine's host name.",
+        "The addresses that clients connect to, by listener name, if they differ from the addresses in `listeners` "
+        "(behind NAT, in a container). Unset: the addresses in `listeners`; a listener on all interfaces is then "
+        "advertised with the machine's host name.",
         _IDENTITY,
         nullable=True,
     ),
@@ -116,9 +115,10 @@ _IDENTITY_SETTINGS: Final = [
         "host.id",
         _STRING,
         None,
-        "The machine that the broker runs on, if other brokers run there too. Replicas of a partition are on the same "
-        "machine only if there are more of them than machines; racks come second. Unset: a machine of its own, or "
-        "with `pylogd broker --workers` the machine's host name. (Ours.)",
+        "The machine that the broker runs on, if other brokers run there too. Two replicas of a partition are on the "
+        "same machine only if there are more replicas than machines; machines take precedence over racks. Unset: the "
+        "broker counts as the only one on its machine; with `pylogd broker --workers`, the machine's host name. "
+        "(Only in pylogd.)",
         _IDENTITY,
         nullable=True,
     ),
@@ -131,10 +131,10 @@ _METADATA_SETTINGS: Final = [
         "metadata.store",
         _STRING,
         None,
-        "Where topics, their settings and broker registrations are kept: `sqlite:/path/to/file` for the embedded "
+        "Where topics, their settings and broker registrations are stored: `sqlite:/path/to/file` for the embedded "
         "store, or `unix:/path/to/socket` if another process on this machine serves it (`pylogd broker --workers`). "
-        "Unset: the file `metadata.sqlite` in the first of `log.dirs`. Can't be used with "
-        "`zookeeper.connect`, which keeps them in ZooKeeper. (Ours.)",
+        "Unset: the file `metadata.sqlite` in the first of `log.dirs`. Can't be used with `zookeeper.connect`, which "
+        "stores them in ZooKeeper. (Only in pylogd.)",
         _METADATA,
         nullable=True,
     ),
@@ -145,8 +145,7 @@ _TOPIC_SETTINGS: Final = [
         "auto.create.topics.enable",
         _BOOLEAN,
         True,
-        "Whether to create a topic when a client asks for the metadata of one that does not exist and allows its "
-        "creation.",
+        "Whether to create a missing topic when a client requests its metadata and allows its creation.",
         _TOPICS,
     ),
     Setting("delete.topic.enable", _BOOLEAN, True, "Whether topics may be deleted by request.", _TOPICS),
@@ -154,7 +153,7 @@ _TOPIC_SETTINGS: Final = [
         "num.partitions",
         _INT,
         1,
-        "Partitions of a topic that is created without a number of partitions.",
+        "Number of partitions of a topic that is created without this number.",
         _TOPICS,
         minimum=1,
     ),
@@ -162,8 +161,8 @@ _TOPIC_SETTINGS: Final = [
         "default.replication.factor",
         _INT,
         1,
-        "Replicas of each partition of a topic that is created without a replication factor. A single broker can "
-        "hold one.",
+        "Number of replicas of each partition of a topic that is created without a replication factor. A single "
+        "broker can hold one replica.",
         _TOPICS,
         minimum=1,
         maximum=32767,
@@ -172,8 +171,8 @@ _TOPIC_SETTINGS: Final = [
         "max.partitions.per.request",
         _INT,
         10_000,
-        "Most partitions that one CreateTopics or CreatePartitions "
-        "request may add. (Ours; Kafka has the same limit as a constant.)",
+        "Most partitions that one CreateTopics or CreatePartitions request may add. (Only in pylogd; Kafka has the "
+        "same limit as a constant.)",
         _TOPICS,
         minimum=1,
     ),
@@ -194,8 +193,8 @@ _NETWORK_SETTINGS: Final = [
         "socket.send.buffer.bytes",
         _INT,
         -1,
-        "SO_SNDBUF of client connections; -1 leaves it to the system, which adapts it to the connection, so that a "
-        "fetch takes few calls. (Kafka's default is 102400.)",
+        "SO_SNDBUF of client connections. -1: the system adapts the buffer to the connection, so that a fetch needs "
+        "few calls. (Kafka's default is 102400.)",
         _NETWORK,
         minimum=-1,
     ),
@@ -203,7 +202,7 @@ _NETWORK_SETTINGS: Final = [
         "socket.receive.buffer.bytes",
         _INT,
         -1,
-        "SO_RCVBUF of client connections; -1 leaves it to the system. (Kafka's default is 102400.)",
+        "SO_RCVBUF of client connections. -1: the system decides. (Kafka's default is 102400.)",
         _NETWORK,
         minimum=-1,
     ),
@@ -212,10 +211,10 @@ _NETWORK_SETTINGS: Final = [
         _INT,
         1024,
         "Connections of a listener that the kernel queues before they are accepted; the kernel takes the lesser of "
-        "this and `net.core.somaxconn`, 4096 since Linux 5.4. When the queue is full, the kernel drops what a new "
-        "client sends, which tries again after 1, 3, 7 and 15 s. (Kafka's default is 50: too few when all clients of "
-        "a broker that was restarted return at once, and one thread both accepts and serves. A place in the queue "
-        "takes memory only while a connection is in it.)",
+        "this and `net.core.somaxconn`, 4096 since Linux 5.4. When the queue is full, the kernel drops the packets "
+        "of new clients, which retry after 1, 3, 7 and 15 s. (Kafka's default is 50. This is too few here: one "
+        "thread accepts and serves connections, and after a restart all clients return at once. A queue that is not "
+        "full uses memory only for the connections in it.)",
         _NETWORK,
         minimum=1,
     ),
@@ -223,7 +222,8 @@ _NETWORK_SETTINGS: Final = [
         "connection.max.inflight.requests",
         _INT,
         100,
-        "Requests of one connection that may wait for their answer before the broker stops reading from it. (Ours.)",
+        "Number of unanswered requests of a connection at which the broker stops reading from the connection. (Only "
+        "in pylogd.)",
         _NETWORK,
         minimum=1,
     ),
@@ -231,8 +231,8 @@ _NETWORK_SETTINGS: Final = [
         "connection.max.queued.response.bytes",
         _INT,
         MIB,
-        "Bytes of replies, file slices not counted, that may "
-        "wait for a slow reader before the broker stops reading from its connection. (Ours.)",
+        "Bytes of unsent replies, without file slices, at which the broker stops reading from a connection. (Only in "
+        "pylogd.)",
         _NETWORK,
         minimum=1024,
     ),
@@ -240,8 +240,8 @@ _NETWORK_SETTINGS: Final = [
         "sendfile.max.bytes",
         _INT,
         2 * MIB,
-        "Most bytes handed to the kernel in one sendfile call, so that one "
-        "fast reader can't hold up the others. (Ours.)",
+        "Most bytes handed to the kernel in one sendfile call, so that one fast reader can't delay the others. (Only "
+        "in pylogd.)",
         _NETWORK,
         minimum=4096,
     ),
@@ -261,7 +261,7 @@ _REQUEST_SETTINGS: Final = [
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,
-        "Incremental fetch sessions (KIP-227) that are kept. 0 disables them.",
+        "Most incremental fetch sessions (KIP-227) that the broker keeps. 0 disables sessions.",
         _REQUESTS,
         minimum=0,
     ),
@@ -320,7 +320,7 @@ _GROUP_SETTINGS: Final = [
         _INT,
         3_000,
         "How long an empty group waits for more members after the first has joined, and again after each further "
-        "one, so that it does not rebalance for each of them.",
+        "one, so that it does not rebalance for each member.",
         _GROUPS,
         minimum=0,
     ),
@@ -329,8 +329,8 @@ _GROUP_SETTINGS: Final = [
         "group.metadata.max.bytes",
         _INT,
         64 * MIB,
-        "Most bytes of metadata that this broker keeps for the members of all groups together. Beyond it, members with "
-        "more than 16 KiB of it are answered COORDINATOR_NOT_AVAILABLE, and try again. (Ours.)",
+        "Most bytes of metadata that this broker keeps for the members of all groups together. If there is more, "
+        "members with more than 16 KiB of metadata get COORDINATOR_NOT_AVAILABLE, and retry. (Only in pylogd.)",
         _GROUPS,
         minimum=MIB,
     ),
@@ -347,8 +347,9 @@ _GROUP_SETTINGS: Final = [
         "offsets.topic.replication.factor",
         _INT,
         3,
-        "Replicas of each partition of `__consumer_offsets`. The topic is created with as many as there are live "
-        "brokers, and gets more as brokers join. (Kafka waits for that many brokers before it creates the topic.)",
+        "Replicas of each partition of `__consumer_offsets`. If there are fewer live brokers, the topic is created "
+        "with one replica on each, and gets more as brokers join. (Kafka waits for that many brokers before it "
+        "creates the topic.)",
         _GROUPS,
         minimum=1,
         maximum=32767,
@@ -357,8 +358,8 @@ _GROUP_SETTINGS: Final = [
         "offsets.topic.segment.bytes",
         _INT,
         100 * MIB,
-        "Segment size of `__consumer_offsets`. Small, so that compaction is quick, and so is loading a partition "
-        "when this broker becomes its leader.",
+        "Segment size of `__consumer_offsets`. It is small, so that compaction is quick, and so that a new leader "
+        "loads a partition quickly.",
         _GROUPS,
         minimum=1024,
     ),
@@ -391,8 +392,8 @@ _GROUP_SETTINGS: Final = [
         "offsets.retention.minutes",
         _INT,
         7 * 24 * 60,
-        "How long the offsets of a group without members are kept, and those of topics that a group no longer "
-        "subscribes to. Each commit restarts the time.",
+        "How long the offsets of a group without members are kept, and the offsets of topics to which a group no "
+        "longer subscribes. Each commit restarts this time.",
         _GROUPS,
         minimum=1,
     ),
@@ -428,7 +429,7 @@ _THREAD_SETTINGS: Final = [
         _LONG,
         10_000,
         "Longest time that a stopping broker waits for requests in progress before it closes their connections. "
-        "(Ours.)",
+        "(Only in pylogd.)",
         _THREADS,
         minimum=0,
     ),

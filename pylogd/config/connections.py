@@ -31,12 +31,13 @@ CONNECTION_SETTINGS: Final = [
         "max.connections",
         _INT,
         INT_MAX,
-        "Most client connections of the broker at a time; further ones wait until others end, in their order. For a "
-        "single listener, `listener.name.<listener>.max.connections` is a limit in addition. The inter-broker listener "
-        "is exempt from the broker's limit if there are other listeners: the connections of those that have been idle "
-        "for longest are closed for it. Where there are none, a value set at run time has to be at least 10. (Kafka "
-        "accepts 0, with which nobody can change it back. If a value set at run time shuts operators out, start the "
-        "broker with `--set ignored.dynamic.settings=max.connections`.)",
+        "Most client connections of the broker at a time; further connections wait, in order, until others end. "
+        "`listener.name.<listener>.max.connections` is an additional limit for a single listener. If there are other "
+        "listeners, the inter-broker listener is exempt from the broker's limit: for its connections, those "
+        "connections of the other listeners are closed that have been idle for longest. If there are no other "
+        "listeners, a value set at run time must be at least 10. (Kafka accepts 0, after which no client can connect "
+        "to change it back. If a value set at run time locks operators out, start the broker with `--set "
+        "ignored.dynamic.settings=max.connections`.)",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,
@@ -46,8 +47,9 @@ CONNECTION_SETTINGS: Final = [
         PER_IP,
         _INT,
         INT_MAX,
-        "Most client connections at a time from one address; further ones are closed at once. 0 refuses all addresses "
-        "that `max.connections.per.ip.overrides` does not name. A value set at run time has to be at least 10. (Ours.)",
+        "Most client connections at a time from one address; further connections are closed at once. 0 refuses all "
+        "addresses that `max.connections.per.ip.overrides` does not name. A value set at run time must be at least "
+        "10. (Only in pylogd.)",
         _GROUP,
         minimum=0,
         mode=_DYNAMIC,
@@ -56,7 +58,7 @@ CONNECTION_SETTINGS: Final = [
         OVERRIDES,
         _LIST,
         (),
-        "Other limits for single addresses: `address:connections`, separated by commas. IPv6 addresses stand in "
+        "Other limits for single addresses: `address:connections`, separated by commas. Write IPv6 addresses in "
         "brackets. (Kafka also takes host names.)",
         _GROUP,
         mode=_DYNAMIC,
@@ -65,10 +67,9 @@ CONNECTION_SETTINGS: Final = [
         "max.connection.creation.rate",
         _INT,
         INT_MAX,
-        "Most connections taken in a second, of all listeners together; further ones wait, most of them in the "
-        "kernel's queue (`socket.listen.backlog.size`). For a single listener, "
-        "`listener.name.<listener>.max.connection.creation.rate` is a limit in addition. The inter-broker listener is "
-        "exempt from the broker's limit.",
+        "Most connections accepted in a second, on all listeners together; further connections wait, most of them in "
+        "the kernel's queue (`socket.listen.backlog.size`). `listener.name.<listener>.max.connection.creation.rate` "
+        "is an additional limit for a single listener. The inter-broker listener is exempt from the broker's limit.",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,
@@ -87,7 +88,7 @@ CONNECTION_SETTINGS: Final = [
         _INT,
         15_000,
         "How long a new connection may take for the header of the PROXY protocol, the TLS handshake and SASL "
-        "authentication together before it is closed. (Ours.)",
+        "authentication together before it is closed. (Only in pylogd.)",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,
@@ -97,8 +98,9 @@ CONNECTION_SETTINGS: Final = [
         "max.connections.handshaking",
         _INT,
         1000,
-        "Most connections of a listener that have not finished what `connection.handshake.timeout.ms` is for. If one "
-        "more comes, the one that has taken longest is closed. (Ours.)",
+        "Most connections of a listener that have not finished their handshake (see "
+        "`connection.handshake.timeout.ms`). If there is one more, the connection whose handshake has taken longest "
+        "is closed. (Only in pylogd.)",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,
@@ -108,8 +110,8 @@ CONNECTION_SETTINGS: Final = [
         "request.receive.timeout.ms",
         _INT,
         30_000,
-        "An unfinished request has to receive at least 32 KiB, or the rest of it, each time that so long has passed; "
-        "otherwise its connection is closed. (Ours.)",
+        "In each period of this length, the broker must receive at least 32 KiB of an unfinished request, or the "
+        "rest of it; otherwise the connection is closed. (Only in pylogd.)",
         _GROUP,
         minimum=1000,
         mode=_DYNAMIC,
@@ -118,13 +120,14 @@ CONNECTION_SETTINGS: Final = [
         "queued.max.request.bytes",
         _LONG,
         100 * MIB,
-        "Memory for large requests (64 KiB and more) that have arrived in part, or wait for earlier ones of their "
-        "connection, over all connections. When it is used up, connections in the middle of a large request are not "
-        "read from until there is room, in the order in which they came; one of them always continues, and all others "
-        "read at most 16 KiB at a time. One request of 1/32 of this memory or more may become as long as it is; other "
-        "such requests take at most 3/16 together, and all others share the rest, at least a quarter. So requests take "
-        "at most the larger of this, and a quarter of it and `socket.request.max.bytes`; and 1/32 of it. -1: no limit. "
-        "(Kafka's default is -1, and it can't be changed at run time.)",
+        "Memory, over all connections, for large requests (64 KiB and more) that have arrived in part or wait for "
+        "earlier requests of their connection. When it is used up, the broker stops reading from connections that "
+        "are in the middle of a large request; they continue in the order in which they arrived. One of them always "
+        "continues; the others read at most 16 KiB at a time. One long request (1/32 of this memory or more) gets "
+        "memory for its full length. The other long requests together get at most 3/16, and all other requests share "
+        "the rest, at least a quarter. With `Q` for this setting and `S` for `socket.request.max.bytes`, requests "
+        "use at most the larger of `Q` and `Q/4 + S`, plus `Q/32`. -1: no limit. (Kafka's default is -1, and it "
+        "can't be changed at run time.)",
         _GROUP,
         minimum=-1,
         mode=_DYNAMIC,
@@ -134,7 +137,8 @@ CONNECTION_SETTINGS: Final = [
         _BOOLEAN,
         False,
         "Whether other processes of this user may listen on the same port (SO_REUSEPORT), over which the kernel then "
-        "spreads new connections. `pylogd broker --workers` sets it for the port that workers share. (Ours.)",
+        "spreads new connections. `pylogd broker --workers` sets it for the port that workers share. (Only in "
+        "pylogd.)",
         _GROUP,
         per_listener=True,
     ),
@@ -142,10 +146,10 @@ CONNECTION_SETTINGS: Final = [
         "proxy.protocol",
         _BOOLEAN,
         False,
-        "Whether connections begin with a header of the PROXY protocol, version 1 or 2, that names the client's "
-        "address, as load balancers send it. Others are closed. Set it for single listeners: "
+        "Whether connections begin with a header of the PROXY protocol, version 1 or 2, in which a load balancer "
+        "names the client's address. Connections without this header are closed. Set it for single listeners: "
         "`listener.name.<listener>.proxy.protocol`. Whoever can connect to such a listener may claim any address, so "
-        "set `proxy.protocol.networks` too. (Ours.)",
+        "set `proxy.protocol.networks` too. (Only in pylogd.)",
         _GROUP,
         per_listener=True,
     ),
@@ -153,8 +157,9 @@ CONNECTION_SETTINGS: Final = [
         "proxy.protocol.networks",
         _LIST,
         (),
-        "Where load balancers connect from: addresses and networks, such as `10.1.0.7,10.2.0.0/16`. A listener with "
-        "`proxy.protocol` closes connections from elsewhere at once. Empty: it accepts all. (Ours.)",
+        "The addresses and networks of the load balancers, such as `10.1.0.7,10.2.0.0/16`. A listener with "
+        "`proxy.protocol` closes connections from other addresses at once. Empty: it accepts connections from all "
+        "addresses. (Only in pylogd.)",
         _GROUP,
         per_listener=True,
     ),
@@ -171,8 +176,8 @@ CONNECTION_SETTINGS: Final = [
         "ignored.dynamic.settings",
         _LIST,
         (),
-        "Names of settings whose values set at run time this broker ignores: a way back in after a change that shut "
-        "operators out. (Ours.)",
+        "Names of settings whose run-time values this broker ignores. Use it to connect again after a change that "
+        "locked operators out. (Only in pylogd.)",
         _GROUP,
     ),
 ]

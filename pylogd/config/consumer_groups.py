@@ -26,8 +26,8 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.heartbeat.interval.ms",
         _INT,
         5_000,
-        "How often members of groups of the newer protocol are told to send heartbeats. A change reaches a member with "
-        "its next one.",
+        "How often members of groups of the newer protocol are told to send heartbeats. A change reaches a member "
+        "with its next heartbeat.",
         _GROUPS,
         minimum=1,
         mode=Mode.DYNAMIC,
@@ -36,7 +36,7 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.min.session.timeout.ms",
         _INT,
         45_000,
-        "Shortest consumer.session.timeout.ms that a group may have of its own. (Unlike in Kafka, the broker's own "
+        "Shortest consumer.session.timeout.ms that can be set for a group. (Unlike in Kafka, the broker's own "
         "group.consumer.session.timeout.ms may be shorter.)",
         _GROUPS,
         minimum=1,
@@ -45,7 +45,7 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.max.session.timeout.ms",
         _INT,
         60_000,
-        "Longest consumer.session.timeout.ms that a group may have of its own.",
+        "Longest consumer.session.timeout.ms that can be set for a group.",
         _GROUPS,
         minimum=1,
     ),
@@ -53,7 +53,7 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.min.heartbeat.interval.ms",
         _INT,
         5_000,
-        "Shortest consumer.heartbeat.interval.ms that a group may have of its own. (Unlike in Kafka, the broker's own "
+        "Shortest consumer.heartbeat.interval.ms that can be set for a group. (Unlike in Kafka, the broker's own "
         "group.consumer.heartbeat.interval.ms may be shorter.)",
         _GROUPS,
         minimum=1,
@@ -62,7 +62,7 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.max.heartbeat.interval.ms",
         _INT,
         15_000,
-        "Longest consumer.heartbeat.interval.ms that a group may have of its own.",
+        "Longest consumer.heartbeat.interval.ms that can be set for a group.",
         _GROUPS,
         minimum=1,
     ),
@@ -70,9 +70,9 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.assignment.interval.ms",
         _INT,
         0,
-        "How long after a group of the newer protocol was assigned it can be assigned again, so that many members that "
-        "come and go together cost one assignment (KIP-1263). What has changed meanwhile counts at the first heartbeat "
-        "after that; a new member has no partitions until then. (Kafka: 1,000. Here the members of most groups are "
+        "Shortest time between two assignments of a group of the newer protocol, so that many members that join and "
+        "leave together need only one assignment (KIP-1263). Later changes take effect at the first heartbeat after "
+        "this time; a new member has no partitions until then. (Kafka: 1,000. Here the members of most groups are "
         "assigned in less than a millisecond, so they need not wait.)",
         _GROUPS,
         minimum=0,
@@ -82,7 +82,7 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.min.assignment.interval.ms",
         _INT,
         0,
-        "Shortest consumer.assignment.interval.ms that a group may have of its own.",
+        "Shortest consumer.assignment.interval.ms that can be set for a group.",
         _GROUPS,
         minimum=0,
     ),
@@ -90,7 +90,7 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.max.assignment.interval.ms",
         _INT,
         15_000,
-        "Longest consumer.assignment.interval.ms that a group may have of its own.",
+        "Longest consumer.assignment.interval.ms that can be set for a group.",
         _GROUPS,
         minimum=0,
     ),
@@ -98,8 +98,8 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.max.size",
         _INT,
         5_000,
-        "Most members of a group of the newer protocol. The broker looks at all of them when one joins, which takes it "
-        "some 10 ms for 2,000 members. (Kafka has no bound by default.)",
+        "Most members of a group of the newer protocol. When a member joins, the broker examines all members, which "
+        "takes about 10 ms for 2,000 members. (Kafka has no limit by default.)",
         _GROUPS,
         minimum=1,
         mode=Mode.DYNAMIC,
@@ -108,9 +108,9 @@ CONSUMER_GROUP_SETTINGS: Final = [
         "group.consumer.migration.policy",
         _STRING,
         "bidirectional",
-        "Whether a group with members moves between the protocols: `upgrade` lets a classic group of consumers become "
-        "one of the newer protocol when the first consumer of that joins, `downgrade` lets it go back when the last "
-        "such consumer leaves, `bidirectional` both, `disabled` neither.",
+        "Whether a group with members moves between the protocols: With `upgrade`, a classic consumer group changes "
+        "to the newer protocol when the first consumer of this protocol joins. With `downgrade`, it changes back "
+        "when the last such consumer leaves. `bidirectional` allows both, `disabled` neither.",
         _GROUPS,
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
         mode=Mode.DYNAMIC,

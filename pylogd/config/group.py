@@ -46,8 +46,8 @@ _SETTINGS: Final = [
         ASSIGNMENT_INTERVAL,
         ConfigType.INT,
         0,
-        "How long after a group was assigned it can be assigned again, at the next heartbeat (KIP-1263). It must be "
-        "within group.consumer.min.assignment.interval.ms and group.consumer.max.assignment.interval.ms.",
+        "Shortest time between two assignments of a group; after it, the next heartbeat assigns (KIP-1263). It must "
+        "be within group.consumer.min.assignment.interval.ms and group.consumer.max.assignment.interval.ms.",
         _GROUP,
         minimum=0,
         mode=Mode.DYNAMIC,

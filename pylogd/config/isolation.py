@@ -19,10 +19,10 @@ ISOLATION_SETTINGS: Final = [
         ConfigType.STRING,
         OFF,
         "Where appends are written. `off`: on the thread that serves all connections, which is fastest, but a disk "
-        "that hangs stops the whole broker. `always`: in threads of each data directory, behind queues by topic; a "
-        "disk that is slow or hangs then stops only what needs it. `slow`: as `off` while the disk of a data directory "
-        "is quick, and as `always` while it is slow; a disk that hangs without having been slow before still stops "
-        "the broker. See docs/isolation.md. (Ours.)",
+        "that hangs stops the whole broker. `always`: in threads of each data directory, with queues by topic; a "
+        "disk that is slow or hangs then stops only requests that need this disk. `slow`: as `off` while the disk of "
+        "a data directory is quick, and as `always` while it is slow; a disk that hangs without having been slow "
+        "before still stops the broker. See docs/isolation.md. (Only in pylogd.)",
         _ISOLATION,
         choices=(OFF, SLOW, ALWAYS),
     ),
@@ -30,8 +30,9 @@ ISOLATION_SETTINGS: Final = [
         "log.write.queues.per.dir",
         ConfigType.INT,
         4,
-        "With `log.write.queues`: queues for each data directory, with a thread each. Topics are spread over them by "
-        "the hash of their names; internal topics have one more. (Ours.)",
+        "With `log.write.queues`: number of queues for each data directory; each queue has a thread. Topics are "
+        "spread over the queues by the hash of their names; internal topics have an additional queue. (Only in "
+        "pylogd.)",
         _ISOLATION,
         minimum=1,
         maximum=64,
@@ -40,8 +41,8 @@ ISOLATION_SETTINGS: Final = [
         "log.write.queue.max.requests",
         ConfigType.INT,
         500,
-        "With `log.write.queues`: most appends that wait in one queue or are being written. Further ones are refused "
-        "at once with NOT_ENOUGH_REPLICAS, on which clients try again. (Ours.)",
+        "With `log.write.queues`: most appends that wait in one queue or are being written. Further appends are "
+        "refused at once with NOT_ENOUGH_REPLICAS, and clients retry. (Only in pylogd.)",
         _ISOLATION,
         minimum=1,
     ),
@@ -49,7 +50,7 @@ ISOLATION_SETTINGS: Final = [
         "log.write.queue.max.bytes",
         ConfigType.INT,
         16 << 20,
-        "With `log.write.queues`: most bytes of records that wait in one queue or are being written. (Ours.)",
+        "With `log.write.queues`: most bytes of records that wait in one queue or are being written. (Only in pylogd.)",
         _ISOLATION,
         minimum=1,
     ),
@@ -57,9 +58,9 @@ ISOLATION_SETTINGS: Final = [
         "log.dir.failure.timeout.ms",
         ConfigType.LONG,
         30_000,
-        "With `log.write.queues`: a call to a data directory that has not returned after this time fails the "
-        "directory, as an error of its disk would: others take over what it leads there. (In Kafka, how long a broker "
-        "tries to tell the controller of a failed directory before it stops.)",
+        "With `log.write.queues`: if a call to a data directory has not returned after this time, the directory "
+        "fails, as after an error of its disk: other brokers take over the partitions that this broker leads there. "
+        "(In Kafka, how long a broker tries to tell the controller of a failed directory before it stops.)",
         _ISOLATION,
         minimum=1,
     ),

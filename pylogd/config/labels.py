@@ -19,9 +19,9 @@ BROKER_LABELS: Final = Setting(
     "broker.labels",
     ConfigType.LIST,
     (),
-    "The labels that the broker carries, such as `online,ssd`. A topic with one of them as its `placement.label` has "
-    "its replicas only on brokers that carry it. If a broker loses a label, its replicas stay where they are, and "
-    "`pylogd cluster describe` lists them as misplaced. (Ours; see docs/labels.md.)",
+    "The labels that the broker carries, such as `online,ssd`. A topic whose `placement.label` is one of these "
+    "labels has its replicas only on brokers that carry this label. If a broker loses a label, its replicas stay "
+    "where they are, and `pylogd cluster describe` lists them as misplaced. (Only in pylogd; see docs/labels.md.)",
     "Identity and addresses",
     mode=Mode.DYNAMIC,
 )
@@ -31,8 +31,8 @@ DEFAULT_LABEL: Final = Setting(
     ConfigType.STRING,
     "",
     "The label of topics that are created without a `placement.label`: by clients, automatically, or by brokers for "
-    "their own state. It becomes a setting of the topic, which later changes of the default leave alone. Empty: any "
-    "broker. Set it to the same value on all brokers. (Ours.)",
+    "their own state. It becomes a setting of the topic, so later changes of the default do not affect the topic. "
+    "Empty: any broker. Set it to the same value on all brokers. (Only in pylogd.)",
     "Topics",
     mode=Mode.DYNAMIC,
 )
@@ -43,7 +43,7 @@ PLACEMENT_LABEL: Final = Setting(
     "",
     "The label of the brokers that may have replicas of the topic (`broker.labels`); empty for any broker. Accepted "
     "only if all replicas are on brokers that carry the label: `pylogd topics relabel` moves them and changes the "
-    "label in one step. A new topic takes it from the broker's `default.placement.label`. (Ours.)",
+    "label in one step. The default for a new topic is the broker's `default.placement.label`. (Only in pylogd.)",
     "Topic",
     mode=Mode.DYNAMIC,
 )

@@ -23,8 +23,8 @@ LAGGING_SETTINGS: Final = [
         "lagging.consumer.throttle.enable",
         _BOOLEAN,
         False,
-        "Whether consumers that lag have to wait while the disk that they read is busy, so that it stays quick for "
-        "producers and for consumers that keep up. (Ours.)",
+        "Whether lagging consumers have to wait while their disk is busy, so that the disk stays quick for producers "
+        "and for consumers that keep up. (Only in pylogd.)",
         _LAGGING,
         mode=_DYNAMIC,
     ),
@@ -32,9 +32,9 @@ LAGGING_SETTINGS: Final = [
         "lagging.consumer.lag.bytes",
         _LONG,
         64 * MIB,
-        "With `lagging.consumer.throttle.enable`: a consumer lags in a partition if so many bytes or more lie between "
-        "its offset and the log's end. One that lags less never waits. Choose what the page cache holds of a partition "
-        "at least. (Ours.)",
+        "With `lagging.consumer.throttle.enable`: a consumer lags in a partition if at least so many bytes lie "
+        "between its offset and the log's end. A consumer that lags less never waits. Choose at most the bytes of a "
+        "partition that the page cache always holds. (Only in pylogd.)",
         _LAGGING,
         minimum=0,
         mode=_DYNAMIC,
@@ -43,8 +43,8 @@ LAGGING_SETTINGS: Final = [
         _LOW,
         _DOUBLE,
         0.55,
-        "With `lagging.consumer.throttle.enable`: below this utilization of a disk, a share from 0 to 1, consumers "
-        "that lag get more of it. (Ours.)",
+        "With `lagging.consumer.throttle.enable`: below this utilization of a disk, a share from 0 to 1, lagging "
+        "consumers get more of the disk. (Only in pylogd.)",
         _LAGGING,
         minimum=0,
         maximum=1,
@@ -54,8 +54,8 @@ LAGGING_SETTINGS: Final = [
         _HIGH,
         _DOUBLE,
         0.75,
-        "With `lagging.consumer.throttle.enable`: above this utilization of a disk, a share from 0 to 1, consumers "
-        "that lag get less of it. (Ours.)",
+        "With `lagging.consumer.throttle.enable`: above this utilization of a disk, a share from 0 to 1, lagging "
+        "consumers get less of the disk. (Only in pylogd.)",
         _LAGGING,
         minimum=0,
         maximum=1,
@@ -65,8 +65,8 @@ LAGGING_SETTINGS: Final = [
         "lagging.consumer.min.bytes.per.second",
         _LONG,
         MIB,
-        "With `lagging.consumer.throttle.enable`: bytes per second that all consumers that lag may together read from "
-        "a disk, however busy it is. (Ours.)",
+        "With `lagging.consumer.throttle.enable`: bytes per second that all lagging consumers together may always "
+        "read from a disk, however busy it is. (Only in pylogd.)",
         _LAGGING,
         minimum=1024,
         mode=_DYNAMIC,

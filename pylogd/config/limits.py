@@ -19,9 +19,9 @@ REQUEST_LIMITS: Final = [
         "request.max.elements",
         _INT,
         20_000,
-        "Most array elements (topics, partitions, groups, ...) in one request. A request with more closes its "
-        "connection before they are built. Requests between brokers are not bound by it. Raise it for clusters in "
-        "which one request of a client names more than that. (Ours.)",
+        "Most array elements (topics, partitions, groups, ...) in one request. If a request has more elements, the "
+        "broker closes its connection before it builds them. The limit does not apply to requests between brokers. "
+        "Raise it if requests of clients name more elements. (Only in pylogd.)",
         _REQUESTS,
         minimum=1000,
         maximum=1_000_000,
@@ -30,8 +30,9 @@ REQUEST_LIMITS: Final = [
         "response.max.bytes",
         _INT,
         16 * MIB,
-        "Most bytes in the answer to a request that describes settings, groups, offsets or topics; records have "
-        "`fetch.max.bytes`. What does not fit is answered with an error that says so. (Ours.)",
+        "Most bytes in the answer to a request that describes settings, groups, offsets or topics; the limit for "
+        "records is `fetch.max.bytes`. If an answer would be larger, the broker answers with an error that says so. "
+        "(Only in pylogd.)",
         _REQUESTS,
         minimum=65536,
     ),
@@ -39,8 +40,8 @@ REQUEST_LIMITS: Final = [
         "max.incremental.fetch.session.cache.partitions",
         _INT,
         100_000,
-        "Partitions in all incremental fetch sessions of clients together; those of other brokers are not counted. A "
-        "client for whose partitions there is no room fetches without a session. (Ours.)",
+        "Most partitions in the incremental fetch sessions of all clients together; sessions of other brokers are "
+        "not counted. A client whose partitions exceed the limit fetches without a session. (Only in pylogd.)",
         _REQUESTS,
         minimum=0,
     ),
@@ -51,8 +52,9 @@ PRODUCER_LIMITS: Final = [
         "producer.ids.max.per.partition",
         _INT,
         10_000,
-        "Idempotent producers that are remembered for each partition. When there are more, those that have not "
-        "written for longest are forgotten: a batch that one of them sends again is then appended twice. (Ours.)",
+        "Most idempotent producers that are remembered for each partition. If there are more, the producers that "
+        "have not written for longest are forgotten: a batch that such a producer sends again is then appended "
+        "twice. (Only in pylogd.)",
         _PRODUCERS,
         minimum=100,
     ),

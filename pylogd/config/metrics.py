@@ -20,9 +20,10 @@ METRICS_SETTINGS: Final = [
         _STRING,
         None,
         "Where the broker answers HTTP requests for `/metrics`, `/healthz` and `/readyz`: `host:port`, or a Twisted "
-        "endpoint string such as `tcp:9404:interface=127.0.0.1`. Port 0 picks a free one. Whoever can connect may read "
-        "them, without a password and without encryption: choose an address that only the monitoring reaches. Needs "
-        "the package `prometheus-client` (`pip install 'pylogd-broker[metrics]'`). Unset: nowhere. (Ours.)",
+        "endpoint string such as `tcp:9404:interface=127.0.0.1`. Port 0 picks a free one. Everybody who can connect "
+        "may read them, without a password and without encryption: choose an address that only the monitoring system "
+        "can reach. Needs the package `prometheus-client` (`pip install 'pylogd-broker[metrics]'`). Unset: no such "
+        "listener. (Only in pylogd.)",
         _METRICS,
         nullable=True,
     ),
@@ -30,8 +31,8 @@ METRICS_SETTINGS: Final = [
         "metrics.topics.max",
         _INT,
         200,
-        "Topics that have metrics of their own: the first so many that have been written or read since the start. "
-        "All others are counted together. (Ours.)",
+        "Most topics with their own metrics: the topics that were first written or read since the start. All other "
+        "topics are counted together. (Only in pylogd.)",
         _METRICS,
         minimum=0,
         maximum=100_000,
@@ -41,7 +42,8 @@ METRICS_SETTINGS: Final = [
         "metrics.groups.max",
         _INT,
         200,
-        "Consumer groups that have metrics of their own: those that lag most. All others are counted together. (Ours.)",
+        "Most consumer groups with their own metrics: the groups that lag most. All other groups are counted "
+        "together. (Only in pylogd.)",
         _METRICS,
         minimum=0,
         maximum=100_000,
@@ -51,9 +53,9 @@ METRICS_SETTINGS: Final = [
         "metrics.clients.max",
         _INT,
         50,
-        "Client ids that have metrics of their own among those that clients push (KIP-714): the first so many. All "
-        "others are counted together. Also the most users, client ids and addresses with a quota of one kind that "
-        "are shown. (Ours.)",
+        "Most client ids with their own metrics among the metrics that clients push (KIP-714): the first client ids "
+        "since the start. All other client ids are counted together. It also limits how many users, client ids and "
+        "addresses with a quota of one kind are shown. (Only in pylogd.)",
         _METRICS,
         minimum=0,
         maximum=1000,
@@ -73,7 +75,7 @@ METRICS_SETTINGS: Final = [
         "metrics.group.lag.interval.ms",
         _LONG,
         10_000,
-        "How often the lag of the consumer groups is measured that this broker coordinates. (Ours.)",
+        "How often this broker measures the lag of the consumer groups that it coordinates. (Only in pylogd.)",
         _METRICS,
         minimum=1000,
     ),

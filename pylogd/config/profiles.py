@@ -183,9 +183,9 @@ PROFILE: Final = Setting(
     "broker.profile",
     ConfigType.STRING,
     None,
-    "A ready set of settings for a kind of cluster, which come before the defaults and after everything that is set "
-    "otherwise: `logs`, `online` or `offline`. `pylogd settings --profile NAME` lists them. (Ours; see "
-    "docs/profiles.md.)",
+    "A ready set of settings for a kind of cluster: `logs`, `online` or `offline`. It replaces defaults, and is "
+    "overridden by all values that are set otherwise. `pylogd settings --profile NAME` lists them. (Only in pylogd; "
+    "see docs/profiles.md.)",
     "Identity and addresses",
     choices=tuple(PROFILES),
     nullable=True,

@@ -17,8 +17,8 @@ QUOTA_SETTINGS: Final = [
         "quota.window.num",
         _INT,
         11,
-        "Number of windows over which the rates of clients are measured. A client may make up later for what it did "
-        "not use in these windows.",
+        "Number of windows over which the rates of clients are measured. What a client did not use in these windows, "
+        "it may use later.",
         _QUOTAS,
         minimum=1,
     ),
@@ -34,8 +34,8 @@ QUOTA_SETTINGS: Final = [
         "controller.quota.window.num",
         _INT,
         11,
-        "Number of windows for `controller_mutation_rate`: a client may create and delete so many seconds' partitions "
-        "at once.",
+        "Number of windows for `controller_mutation_rate`: the partitions that a client may create and delete at "
+        "once are its rate times this number of seconds.",
         _QUOTAS,
         minimum=1,
     ),

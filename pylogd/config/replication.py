@@ -64,7 +64,8 @@ REPLICATION_SETTINGS: Final = [
         "replica.fetch.backoff.ms",
         _INT,
         1000,
-        "Pause of a follower after a failed fetch, and of one partition after its fetch failed.",
+        "Pause of a follower after a failed fetch, and of a single partition after the leader answered with an error "
+        "for it.",
         _FOLLOWERS,
         minimum=1,
     ),

@@ -35,9 +35,9 @@ SASL_SETTINGS: Final = [
         "sasl.mechanism.inter.broker.protocol",
         _STRING,
         None,
-        "The mechanism by which this broker authenticates at the others, if the listener between brokers uses SASL. "
-        "It has to be one of that listener's `sasl.enabled.mechanisms`. The credentials are in `sasl.jaas.config` of "
-        "that listener and mechanism. (Kafka's default is GSSAPI.)",
+        "The mechanism with which this broker authenticates at other brokers, if the listener between brokers uses "
+        "SASL. It must be one of the listener's `sasl.enabled.mechanisms`. The credentials are in `sasl.jaas.config` "
+        "of that listener and mechanism. (Kafka's default is GSSAPI.)",
         _GROUP,
         nullable=True,
         choices=MECHANISMS,
@@ -46,12 +46,12 @@ SASL_SETTINGS: Final = [
         "sasl.jaas.config",
         _PASSWORD,
         None,
-        'Credentials of a mechanism, as Kafka writes them: `LoginModule required option="value" ...;`. Set it for a '
-        "mechanism on a listener, as `listener.name.<listener>.<mechanism>.sasl.jaas.config`. PLAIN: each option "
+        'Credentials of a mechanism, as Kafka writes them: `LoginModule required option="value" ...;`. Set it for '
+        "a mechanism on a listener, as `listener.name.<listener>.<mechanism>.sasl.jaas.config`. PLAIN: each option "
         "`user_<name>` is a user's password. PLAIN and SCRAM on the listener between brokers: `username` and "
-        "`password` of the broker itself. OAUTHBEARER there: `clientId`, `clientSecret` and perhaps `scope` for the "
-        "token endpoint. GSSAPI: `keyTab` and `principal`, for clients that come and for other brokers. Otherwise "
-        "none is needed.",
+        "`password` of the broker itself. OAUTHBEARER on the listener between brokers: `clientId`, `clientSecret` "
+        "and optionally `scope` for the token endpoint. GSSAPI: `keyTab` and `principal`, for connections of clients "
+        "and to other brokers. In all other cases no credentials are needed.",
         _GROUP,
         nullable=True,
         per_listener=True,
@@ -60,8 +60,9 @@ SASL_SETTINGS: Final = [
         "sasl.plain.users.file",
         _STRING,
         None,
-        "A file with PLAIN's users, in place of `sasl.jaas.config`: lines `user:password`, or with a hashed password "
-        "as `pylogd users hash` prints it. The file is read again when it has changed. (Ours.)",
+        "A file with the users of PLAIN, instead of `sasl.jaas.config`. Each line is `user:password`; instead of the "
+        "password, a line may have the hash that `pylogd users hash` prints. The file is read again when it has "
+        "changed. (Only in pylogd.)",
         _GROUP,
         nullable=True,
         per_listener=True,
@@ -70,9 +71,9 @@ SASL_SETTINGS: Final = [
         "connections.max.reauth.ms",
         _LONG,
         0,
-        "How long a SASL session lasts. A client that has not authenticated again by then is disconnected at its next "
-        "request. 0: for ever, but never longer than an access token or a delegation token. May be set for a mechanism "
-        "on a listener.",
+        "How long a SASL session lasts. A client that has not authenticated again by then is disconnected at its "
+        "next request. 0: without limit, but never longer than an access token or a delegation token. It can be set "
+        "for a mechanism on a listener.",
         _GROUP,
         minimum=0,
         per_listener=True,
@@ -81,7 +82,7 @@ SASL_SETTINGS: Final = [
         "connection.failed.authentication.delay.ms",
         _INT,
         100,
-        "How long a client whose authentication failed waits for the answer, before its connection is closed.",
+        "How long the broker delays the answer to a failed authentication. Then it closes the connection.",
         _GROUP,
         minimum=0,
         maximum=60_000,
@@ -100,8 +101,9 @@ SASL_SETTINGS: Final = [
         "sasl.kerberos.principal.to.local.rules",
         _LIST,
         ("DEFAULT",),
-        "GSSAPI: how a Kerberos principal becomes a user's name; the first rule that fits decides. DEFAULT takes the "
-        "first part of principals of the broker's realm; others are `RULE:[n:format](match)s/pattern/replacement/g/L`.",
+        "GSSAPI: rules that map a Kerberos principal to a user's name; the first rule that matches decides. DEFAULT "
+        "uses the first part of principals of the broker's realm; other rules are "
+        "`RULE:[n:format](match)s/pattern/replacement/g/L`.",
         _GROUP,
         per_listener=True,
     ),
@@ -110,8 +112,9 @@ SASL_SETTINGS: Final = [
         _STRING,
         None,
         "Where this broker gets the token with which it authenticates at other brokers, if "
-        "`sasl.mechanism.inter.broker.protocol` is OAUTHBEARER: the token endpoint of an OAuth 2 server (`https:`), "
-        "asked with `clientId` and `clientSecret` of `sasl.jaas.config`; or a `file:`, read at each authentication.",
+        "`sasl.mechanism.inter.broker.protocol` is OAUTHBEARER: the `https:` URL of an OAuth 2 server's token "
+        "endpoint, which gets `clientId` and `clientSecret` of `sasl.jaas.config`; or a `file:` URL, read at each "
+        "authentication.",
         _OAUTH,
         nullable=True,
         per_listener=True,
@@ -120,7 +123,7 @@ SASL_SETTINGS: Final = [
         "sasl.oauthbearer.jwks.endpoint.url",
         _STRING,
         None,
-        "Where the keys that sign access tokens are: a JSON web key set at an `https:` or `file:` URL.",
+        "The `https:` or `file:` URL of the JSON web key set with which access tokens are verified.",
         _OAUTH,
         nullable=True,
         per_listener=True,
@@ -147,7 +150,7 @@ SASL_SETTINGS: Final = [
         "sasl.oauthbearer.expected.audience",
         _LIST,
         (),
-        "One of these has to be in a token's `aud`. Empty: any.",
+        "A token's `aud` must contain one of these values. Empty: any value.",
         _OAUTH,
         per_listener=True,
     ),
@@ -155,7 +158,7 @@ SASL_SETTINGS: Final = [
         "sasl.oauthbearer.expected.issuer",
         _STRING,
         None,
-        "What a token's `iss` has to be. Unset: any.",
+        "The value that a token's `iss` must have. Unset: any value.",
         _OAUTH,
         nullable=True,
         per_listener=True,
@@ -164,7 +167,7 @@ SASL_SETTINGS: Final = [
         "sasl.oauthbearer.expected.scope",
         _LIST,
         (),
-        "Each of these has to be in a token's scope. (Ours.)",
+        "A token's scope must contain all of these values. (Only in pylogd.)",
         _OAUTH,
         per_listener=True,
     ),
@@ -199,8 +202,8 @@ SASL_SETTINGS: Final = [
         "sasl.oauthbearer.unsecured.tokens.enable",
         _BOOLEAN,
         False,
-        "Whether to accept tokens without a signature in place of signed ones. Everybody can make them: for "
-        "development only. (Ours; with Kafka it is the default.)",
+        "Whether to accept unsigned tokens instead of signed ones. Everybody can make such tokens, so use this for "
+        "development only. (Only in pylogd; with Kafka it is the default.)",
         _OAUTH,
         per_listener=True,
     ),
@@ -208,7 +211,8 @@ SASL_SETTINGS: Final = [
         "delegation.token.secret.key",
         _PASSWORD,
         None,
-        "The secret from which delegation tokens are made, the same for all brokers. Unset: there are none.",
+        "The secret from which delegation tokens are made. It must be the same for all brokers. Unset: no delegation "
+        "tokens.",
         _TOKENS,
         nullable=True,
     ),
@@ -241,8 +245,8 @@ SASL_SETTINGS: Final = [
         "delegation.token.max.per.requester",
         _INT,
         10_000,
-        "How many delegation tokens one user may have asked for that have not ended. Further requests are "
-        "POLICY_VIOLATION. (Ours.)",
+        "Most unexpired delegation tokens that one user has requested. Further requests get POLICY_VIOLATION. (Only "
+        "in pylogd.)",
         _TOKENS,
         minimum=1,
     ),

@@ -40,9 +40,8 @@ _LOG_SETTINGS: Final = [
         "cordoned.log.dirs",
         _LIST,
         (),
-        "Data directories, of those in `log.dirs`, that take no new partitions; those that they have stay in use. `*` "
-        "stands for all: the broker then gets no new replicas. For a disk or a broker that is to be emptied "
-        "(KIP-1066).",
+        "Directories in `log.dirs` that get no new partitions; their existing partitions stay in use. `*` means all "
+        "directories: the broker then gets no new replicas. Use it to empty a disk or a broker (KIP-1066).",
         _LOG,
         mode=_DYNAMIC,
     ),
@@ -94,7 +93,7 @@ _LOG_SETTINGS: Final = [
         _LONG,
         500,
         "How often the broker checks that the data directories exist and can be written to. Failures are also found "
-        "at any use of a directory; this check finds them in directories that nobody uses.",
+        "at any use of a directory; this check finds failures of directories that are not in use at the moment.",
         _LOG,
         minimum=100,
     ),
@@ -158,9 +157,10 @@ _LOG_SETTINGS: Final = [
         _STRING,
         "auto",
         "Whether the broker checks each record of a producer's uncompressed batch before it appends the batch: "
-        "structure, offsets and time stamps. `auto` checks if pylogd was built with its compiled loop (a C "
-        "compiler); `true` checks without it too, which takes a thousand times as long. Batch headers are always "
-        "checked, and so are records where a topic needs it (compaction, `message.timestamp.before.max.ms`). (Ours.)",
+        "structure, offsets and time stamps. `auto` checks records if pylogd was built with its compiled loop (by a "
+        "C compiler); `true` checks them without it too, which takes a thousand times as long. Batch headers are "
+        "always checked. Records are always checked if the topic needs it (compaction, "
+        "`message.timestamp.before.max.ms`). (Only in pylogd.)",
         _LOG,
         choices=("auto", "true", "false"),
         mode=_DYNAMIC,
@@ -169,8 +169,9 @@ _LOG_SETTINGS: Final = [
         "log.validate.compressed",
         _BOOLEAN,
         False,
-        "Whether compressed batches are decompressed, in a thread, to check their records too. Otherwise only the "
-        "header is checked, and that the records start as the codec's frames do. (Ours; Kafka always decompresses.)",
+        "Whether compressed batches are decompressed, in a thread, to check their records too. Otherwise the broker "
+        "checks only the header, and that the compressed records start like the codec's frames. (Only in pylogd; "
+        "Kafka always decompresses.)",
         _LOG,
         mode=_DYNAMIC,
     ),
@@ -187,9 +188,9 @@ _LOG_SETTINGS: Final = [
         "log.block.cache.bytes",
         _LONG,
         0,
-        "Memory for the block cache, which keeps what producers appended last for consumers and followers, and which "
-        "neither followers' writes nor consumers who lag can push out: see `docs/block-cache.md`. 0: there is none, "
-        "and the kernel's page cache alone decides. (Kafka has no such setting.)",
+        "Memory for the block cache. It keeps the records appended last for consumers and followers; followers' "
+        "writes and reads of lagging consumers do not evict them: see `docs/block-cache.md`. 0: no block cache, only "
+        "the kernel's page cache. (Kafka has no such setting.)",
         _LOG,
         minimum=0,
     ),
@@ -260,8 +261,8 @@ _FLUSH_SETTINGS: Final = [
         "log.flush.interval.messages",
         _LONG,
         LONG_MAX,
-        "Messages appended to a partition before they are flushed to the disk. The default leaves that to the "
-        "operating system.",
+        "Messages appended to a partition before they are flushed to the disk. With the default the operating system "
+        "decides when to write.",
         _FLUSH,
         minimum=1,
         mode=_DYNAMIC,
@@ -282,7 +283,7 @@ _FLUSH_SETTINGS: Final = [
         _BOOLEAN,
         False,
         "Whether consumers see a message only after it was flushed to the disk; acks=all is then also answered after "
-        "the flush. Each append is followed by a flush, which serves all appends up to then. (Ours.)",
+        "the flush. Each append is followed by a flush, which covers all appends before it. (Only in pylogd.)",
         _FLUSH,
         mode=_DYNAMIC,
     ),
@@ -298,8 +299,8 @@ _FLUSH_SETTINGS: Final = [
         "log.flush.offset.checkpoint.interval.ms",
         _INT,
         MINUTE_MS,
-        "How often the recovery points and the log start offsets are written. After a crash, only what lies after a "
-        "recovery point is scanned.",
+        "How often the recovery points and the log start offsets are written. After a crash, recovery scans only the "
+        "records after the recovery point.",
         _FLUSH,
         minimum=1,
     ),
@@ -310,15 +311,15 @@ _COMPACTION_SETTINGS: Final = [
         "log.cleaner.enable",
         _BOOLEAN,
         True,
-        "Whether logs of topics with `cleanup.policy=compact` are compacted. If not, they only grow.",
+        "Whether logs of topics with `cleanup.policy=compact` are compacted. If not, these logs only grow.",
         _COMPACTION,
     ),
     Setting(
         "log.cleaner.threads",
         _INT,
         1,
-        "Threads that compact logs. Each works on one log at a time. With `log.write.queues` so many for each data "
-        "directory, and none of them waits for the disk of another.",
+        "Threads that compact logs. Each works on one log at a time. With `log.write.queues` each data directory has "
+        "this number of threads, and no thread waits for the disk of another directory.",
         _COMPACTION,
         minimum=0,
     ),

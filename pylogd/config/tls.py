@@ -39,9 +39,9 @@ TLS_SETTINGS: Final = [
         "ssl.keystore.location",
         _STRING,
         None,
-        "The PEM file with the broker's private key, its certificate, and the certificates between it and its "
-        "authority; or a directory of such files (`*.pem`), of which the client's server name (SNI) chooses one, "
-        "otherwise the first by name. It is read again when it changes, and on SIGHUP.",
+        "The PEM file with the broker's private key and its certificate chain, without the authority's certificate. "
+        "Or a directory of such files (`*.pem`): the server name (SNI) that a client sends selects the file; without "
+        "a match, the first file by name is used. The file is read again when it changes, and on SIGHUP.",
     ),
     _setting(
         "ssl.keystore.key",
@@ -53,7 +53,7 @@ TLS_SETTINGS: Final = [
         "ssl.keystore.certificate.chain",
         _PASSWORD,
         None,
-        "The certificate as PEM text, with the certificates between it and its authority behind it; needs "
+        "The certificate as PEM text, followed by the certificates between it and its authority; needs "
         "`ssl.keystore.key`.",
     ),
     _setting("ssl.key.password", _PASSWORD, None, "The password of an encrypted private key."),
@@ -81,19 +81,20 @@ TLS_SETTINGS: Final = [
         "ssl.client.auth",
         _STRING,
         "none",
-        "Whether clients present a certificate: `none`; `requested`: they may, and one that does not check out is "
-        "refused; `required`. The principal of a client on an SSL listener comes from its certificate, see "
-        "`ssl.principal.mapping.rules`; without one it is `User:ANONYMOUS`.",
+        "Whether clients present a certificate. `none`: no; `requested`: they may, and an invalid certificate is "
+        "refused; `required`: they must. The principal of a client on an SSL listener comes from its certificate, "
+        "see `ssl.principal.mapping.rules`; without one it is `User:ANONYMOUS`.",
         choices=("none", "requested", "required"),
     ),
     _setting(
         "ssl.principal.mapping.rules",
         _STRING,
         "DEFAULT",
-        "Rules that make a principal's name of the subject of a client's certificate, such as `CN=app,O=Example`; the "
-        "first that matches decides. `RULE:pattern/replacement/`, optionally with `L` (lower case) or `U` (upper case)"
-        " behind it, replaces a subject that the pattern matches as a whole; `$1` is its first group. `DEFAULT` takes "
-        "the subject as it is. Rules are separated by commas. A certificate that no rule matches is refused.",
+        "Rules that map the subject of a client's certificate, such as `CN=app,O=Example`, to the name of a "
+        "principal; the first rule that matches decides. `RULE:pattern/replacement/`, optionally followed by `L` "
+        "(lower case) or `U` (upper case), replaces a subject that the pattern matches as a whole; `$1` is the "
+        "pattern's first group. `DEFAULT` uses the subject unchanged. Rules are separated by commas. A certificate "
+        "that no rule matches is refused.",
     ),
     _setting(
         "ssl.enabled.protocols", _LIST, TLS_VERSIONS, "The versions of TLS that are accepted.", choices=TLS_VERSIONS
@@ -102,23 +103,23 @@ TLS_SETTINGS: Final = [
         "ssl.cipher.suites",
         _LIST,
         None,
-        "The cipher suites that are accepted, by their IANA or OpenSSL names, most preferred first. Unset: those with "
-        "forward secrecy and authenticated encryption.",
+        "The cipher suites that are accepted, by their IANA or OpenSSL names, most preferred first. Unset: the "
+        "suites with forward secrecy and authenticated encryption.",
     ),
     _setting(
         "ssl.endpoint.identification.algorithm",
         _STRING,
         "https",
-        "Whether the certificate of a broker that this one connects to has to name the host: https for yes, empty for "
-        "no.",
+        "Whether the certificate of another broker must name the host that this broker connects to: https for yes, "
+        "empty for no.",
         choices=("https", ""),
     ),
     Setting(
         "password.encoder.secret",
         _PASSWORD,
         None,
-        "The secret that private keys and passwords set at run time are encrypted with in the metadata store, the same "
-        "for all brokers. Unset: they can't be set at run time.",
+        "The secret with which the metadata store encrypts private keys and passwords that are set at run time. It "
+        "must be the same for all brokers. Unset: private keys and passwords can't be set at run time.",
         _GROUP,
         nullable=True,
     ),
@@ -126,7 +127,8 @@ TLS_SETTINGS: Final = [
         "password.encoder.old.secret",
         _PASSWORD,
         None,
-        "The former `password.encoder.secret`, while brokers get a new one: what it encrypted is still read.",
+        "The former `password.encoder.secret`, during a change of the secret: values that it encrypted can still be "
+        "read.",
         _GROUP,
         nullable=True,
     ),

@@ -19,8 +19,8 @@ TRANSACTION_SETTINGS: Final = [
         "transaction.max.timeout.ms",
         _INT,
         15 * MINUTE_MS,
-        "Longest time-out that a producer may have for its transactions. A transaction that is open for longer is "
-        "aborted, since read_committed consumers wait for it.",
+        "Longest timeout that a producer may set for its transactions. A transaction that is open for longer is "
+        "aborted, because read_committed consumers wait for it.",
         _TRANSACTIONS,
         minimum=1,
     ),
@@ -52,8 +52,9 @@ TRANSACTION_SETTINGS: Final = [
         "transaction.partition.verification.enable",
         _BOOLEAN,
         True,
-        "Whether the leader of a partition asks the coordinator, before the first batch of a transaction, whether the "
-        "partition is in it. Without that a late batch may leave a transaction that nobody ends.",
+        "Whether the leader of a partition asks the coordinator, before the first batch of a transaction, whether "
+        "the partition is in the transaction. Without this check a late batch may open a transaction that nobody "
+        "ends.",
         _TRANSACTIONS,
         mode=_DYNAMIC,
     ),
@@ -70,8 +71,9 @@ TRANSACTION_SETTINGS: Final = [
         "transaction.state.log.replication.factor",
         _INT,
         3,
-        "Replicas of each partition of `__transaction_state`. The topic is created with as many as there are live "
-        "brokers, and gets more as brokers join. (Kafka waits for that many brokers before it creates the topic.)",
+        "Replicas of each partition of `__transaction_state`. If there are fewer live brokers, the topic is created "
+        "with one replica on each, and gets more as brokers join. (Kafka waits for that many brokers before it "
+        "creates the topic.)",
         _TRANSACTIONS,
         minimum=1,
         maximum=32767,
@@ -88,8 +90,8 @@ TRANSACTION_SETTINGS: Final = [
         "transaction.state.log.segment.bytes",
         _INT,
         100 * MIB,
-        "Segment size of `__transaction_state`. Small, so that compaction is quick, and so is loading a partition "
-        "when this broker becomes its leader.",
+        "Segment size of `__transaction_state`. It is small, so that compaction is quick, and so that a new leader "
+        "loads a partition quickly.",
         _TRANSACTIONS,
         minimum=1024,
     ),
@@ -105,8 +107,8 @@ TRANSACTION_SETTINGS: Final = [
         "request.timeout.ms",
         _INT,
         30_000,
-        "Longest time that a change of a transaction waits for the replicas of `__transaction_state`, and a request "
-        "about transactions for another broker.",
+        "Longest time that a change of a transaction waits for the replicas of `__transaction_state`, and that a "
+        "request about transactions waits for another broker.",
         _TRANSACTIONS,
         minimum=1,
         maximum=INT_MAX,

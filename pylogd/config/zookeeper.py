@@ -26,7 +26,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.connect",
         _STRING,
         "",
-        "The ZooKeeper servers that keep the cluster's metadata, and the path below which it is kept: "
+        "The ZooKeeper servers that store the cluster's metadata, and the path below which they store it: "
         "`host:port,host:port/chroot`. The chroot is created if it is missing; the default port is 2181. Empty: a "
         "single broker with the embedded store, see `metadata.store`. (Kafka 3's; Kafka 4 has no ZooKeeper.)",
         _GROUP,
@@ -46,7 +46,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.connection.timeout.ms",
         _INT,
         None,
-        "How long a start waits for ZooKeeper before it fails. Unset: the session timeout.",
+        "How long a starting broker waits for ZooKeeper before the start fails. Unset: the session timeout.",
         _GROUP,
         minimum=1,
         nullable=True,
@@ -55,9 +55,9 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.set.acl",
         _BOOLEAN,
         False,
-        "Whether to create nodes that only the brokers' credentials may change, and of which others may not read "
-        "settings, SCRAM credentials, delegation tokens and ACLs. Needs `zookeeper.auth.digest`, SASL or a "
-        "certificate, with the same credentials for all brokers. For the nodes that exist already: `pylogd zookeeper "
+        "Whether to protect the nodes that brokers create: only the brokers' credentials may change them, and read "
+        "those with settings, SCRAM credentials, delegation tokens and ACLs. Needs `zookeeper.auth.digest`, SASL or "
+        "a certificate, with the same credentials for all brokers. To protect existing nodes, run `pylogd zookeeper "
         "--protect`.",
         _GROUP,
     ),
@@ -66,7 +66,7 @@ ZOOKEEPER_SETTINGS: Final = [
         ConfigType.PASSWORD,
         None,
         "`user:password` for ZooKeeper's digest scheme. ZooKeeper checks it only against the ACLs of nodes: wrong "
-        "credentials are not refused, but can't change protected nodes. (Ours.)",
+        "credentials are not refused, but can't change protected nodes. (Only in pylogd.)",
         _GROUP,
         nullable=True,
     ),
@@ -74,8 +74,8 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.sasl.mechanism",
         _STRING,
         None,
-        "Authenticate with SASL. Needs the package `pure-sasl` (`pip install 'pylogd-broker[sasl]'`). (Ours; Kafka "
-        "has a JAAS file.)",
+        "Authenticate with SASL. Needs the package `pure-sasl` (`pip install 'pylogd-broker[sasl]'`). (Only in "
+        "pylogd; Kafka has a JAAS file.)",
         _GROUP,
         choices=("DIGEST-MD5", "GSSAPI"),
         nullable=True,
@@ -84,7 +84,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.sasl.username",
         _STRING,
         None,
-        "The user for SASL DIGEST-MD5, the principal for GSSAPI. (Ours.)",
+        "The user for SASL DIGEST-MD5, the principal for GSSAPI. (Only in pylogd.)",
         _GROUP,
         nullable=True,
     ),
@@ -92,7 +92,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.sasl.password",
         ConfigType.PASSWORD,
         None,
-        "The password for SASL DIGEST-MD5. (Ours.)",
+        "The password for SASL DIGEST-MD5. (Only in pylogd.)",
         _GROUP,
         nullable=True,
     ),
@@ -125,7 +125,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.ssl.endpoint.identification.algorithm",
         _STRING,
         "HTTPS",
-        "Whether the server's certificate must name the host that was connected to: HTTPS for yes, empty for no.",
+        "Whether the server's certificate must name the host that the broker connects to: HTTPS for yes, empty for no.",
         _GROUP,
         choices=("HTTPS", ""),
     ),
