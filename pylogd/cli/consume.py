@@ -95,6 +95,8 @@ def consume(
         if regex:
             with Admin(connected) as admin:
                 topics = matching(topics, (topic.name for topic in admin.list_topics()))
+        for topic in topics:
+            connected.topic(topic)  # raises for an unknown one, which a group would wait for
         output = _Output(sys.stdout.buffer, render, stop)
         if group is not None:
             _check_for_group(partitions, start, bound)
@@ -120,8 +122,6 @@ def _as_member(
     """Print records as a member of a group. limits: --count, --timeout and --to."""
     count, timeout, bound = limits
     with Consumer(connected, options) as consumer:
-        for topic in topics:
-            consumer.partitions(topic)  # raises for an unknown topic, which would otherwise be waited for
         ends = _Ends(consumer, lambda new: consumer.end_offsets(list(new)), grouped=True)
         consumer.subscribe(topics, on_assign=ends.assigned, on_revoke=ends.revoked)
         _run(consumer, output, count, timeout, ends if bound else None)

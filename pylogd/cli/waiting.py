@@ -1,14 +1,17 @@
-"""Say on standard error that a command waits for a broker, so that nobody takes it for dead."""
+"""A command's connection to a cluster: it says that it waits for a broker, and what a misspelt topic may be."""
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from pylogd.cli.output import note
-from pylogd.client import Cluster
+from pylogd.client import Cluster, UnknownTopic
+from pylogd.client.core.admin.calls import refresh
+from pylogd.errors import PylogdError
 
 T = TypeVar("T")
 #: After so many seconds without an answer.
@@ -26,10 +29,22 @@ class WatchedCluster(Cluster):
 
     def run(self, operation: Awaitable[T]) -> T:
         """Run an operation of `core/admin` on this cluster, and return its result."""
-        if self._said:
-            return super().run(operation)
-        with saying(self._waiting):
-            return super().run(operation)
+        try:
+            if self._said:
+                return super().run(operation)
+            with saying(self._waiting):
+                return super().run(operation)
+        except UnknownTopic as error:
+            raise self._with_hint(error) from None
+
+    def _with_hint(self, error: UnknownTopic) -> UnknownTopic:
+        """Return the error, with the name of a topic that there is if one is near."""
+        try:
+            topics = super().run(refresh(self.evented, None))
+        except PylogdError:
+            return error
+        near = difflib.get_close_matches(error.topic, [topic.name for topic in topics], 1)
+        return UnknownTopic(error.code, f"{error.message}: did you mean {near[0]}?") if near else error
 
     def _waiting(self) -> str:
         self._said = True

@@ -140,6 +140,15 @@ class TestRecords:
         ok(broker, "produce", topic, "--create", stdin="hello\n")
         assert ok(broker, "consume", topic, "--count", "1") == "hello\n"
 
+    @pytest.mark.parametrize(
+        "command", [["consume"], ["consume", "--group", "g"], ["topics", "describe"], ["offsets"]], ids=" ".join
+    )
+    def test_a_misspelt_topic_gets_a_proposal(self, broker: Address, topic: str, command: list[str]) -> None:
+        ok(broker, "topics", "create", f"{topic}-events")
+        done = run(broker, *command, f"{topic}-evnts")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith(f"there is no topic '{topic}-evnts': did you mean {topic}-events?\n")
+
     def test_offsets_prints_the_offset_for_a_time(self, broker: Address, topic: str) -> None:
         ok(broker, "topics", "create", topic, "-p", "1")
         ok(broker, "produce", topic, stdin="1\n2\n")

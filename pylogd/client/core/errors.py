@@ -133,6 +133,8 @@ class LogTruncation(KafkaError):
 class UnknownTopic(KafkaError):
     """The topic does not exist. This error is not retried; the error of a topic that is being created is."""
 
+    topic = ""  # the name that was asked for, if it is known
+
     @property
     def retriable(self) -> bool:
         """Never."""

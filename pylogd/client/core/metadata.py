@@ -123,7 +123,9 @@ class Metadata:
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.auto_create_topics:
             # The table calls it retriable, since a topic that is being created may be unknown. A topic that nobody
             # creates is reported at once.
-            return UnknownTopic(code, f"there is no topic {topic.name!r}")
+            error = UnknownTopic(code, f"there is no topic {topic.name!r}")
+            error.topic = topic.name or ""
+            return error
         return KafkaError(code, f"topic {topic.name}: {code.text}")
 
     # What is known
