@@ -230,14 +230,15 @@ def cost(work: Callable[[], Any], rounds: int = 20) -> Cost:
     """The least of so many rounds, after as many that don't count: now and then a request has more to do."""
     for _ in range(rounds):
         work()
-    instructions = min(_instructions(work) for _ in range(rounds))
+    least = min(instructions(work) for _ in range(rounds))
     calls = [_calls(work) for _ in range(rounds)]
-    return Cost(instructions, min(own for own, _ in calls), min(c for _, c in calls))
+    return Cost(least, min(own for own, _ in calls), min(c for _, c in calls))
 
 
 if sys.version_info >= (3, 12):  # there a trace function set from outside sees no instructions (PEP 669)
 
-    def _instructions(work: Callable[[], Any]) -> int:
+    def instructions(work: Callable[[], Any]) -> int:
+        """Return the bytecode instructions of one run."""
         count = 0
         monitoring, own = sys.monitoring, sys._getframe().f_code
 
@@ -257,7 +258,8 @@ if sys.version_info >= (3, 12):  # there a trace function set from outside sees 
 
 else:
 
-    def _instructions(work: Callable[[], Any]) -> int:
+    def instructions(work: Callable[[], Any]) -> int:
+        """Return the bytecode instructions of one run."""
         count = 0
 
         def trace(frame: FrameType, event: str, _argument: Any) -> Any:

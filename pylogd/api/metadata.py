@@ -14,93 +14,42 @@ A topic that the client may not DESCRIBE is TOPIC_AUTHORIZATION_FAILED, whether 
 all are listed. To create one takes CREATE on it or on the cluster. What is created counts for the client's
 `controller_mutation_rate`: a client over it has to wait (KIP-599).
 
-Caching: the response for a topic is kept as long as the topic and the brokers do not change; entries of deleted topics
-are dropped when there are many. The response for all topics is kept encoded, for each version, listener and set of
-topics that a client may see, until anything in it changes.
+Caching: answers are joined of encoded pieces, one for each topic, which are kept until what they tell changes; see
+`metadata_pieces`. The whole response for all topics is kept too, for each version, listener and set of topics that a
+client may see, until anything changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.authorized import NOT_ASKED, cluster_operations, topic_operations
-from pylogd.api.brokers import offline_replicas, reachable_brokers
+from pylogd.api.authorized import cluster_operations, topic_operations
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
+from pylogd.api.metadata_pieces import PARTITION_WORK, TOPIC_WORK, MetadataPieces, head, pieces_for
 from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
-from pylogd.api.slices import Pace, in_slices, next_turn
+from pylogd.api.slices import Pace, in_steps, next_turn
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import InvalidTopicName, TopicExists
-from pylogd.metadata.image import INTERNAL_TOPICS, NO_LEADER, Topic, check_topic_name
+from pylogd.metadata.image import INTERNAL_TOPICS, Topic, check_topic_name
 from pylogd.security.authorizer import AclOperation
-from pylogd.wire import schema
-from pylogd.wire.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-
-if TYPE_CHECKING:
-    from pylogd.metadata.cluster import Cluster
-    from pylogd.metadata.topics import TopicRegistry
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from pylogd.wire.splicing import Around
 
 _FIRST_WITH_NULL = 1
-_FIRST_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_BY_ID = 12
 _NEVER_STRICT = 1 << 15  # no version refuses to create topics because of a quota
 _NO_ID = bytes(16)
-_MAX_CACHED_DELETED = 100
-_MAX_CACHED_RESPONSES = 8
 _MANY = 500  # topics: looking at them takes some milliseconds
-# What takes as long as adding so many bytes to an answer:
-_TOPIC_WORK = 60
-_PARTITION_WORK = 60
-
-
-class _CachedTopic(NamedTuple):
-    """A topic, the generation of the brokers, the response while all leaders can be reached, and those leaders."""
-
-    topic: Topic
-    generation: int
-    answer: MetadataResponseTopic
-    leaders: frozenset[int]
-
-
-_Brokers = tuple[tuple[int, str, int, str | None], ...]
-_Cache = dict[str, _CachedTopic]
-_caches: WeakKeyDictionary[TopicRegistry, _Cache] = WeakKeyDictionary()
-
-
-@dataclass(slots=True)
-class _CachedResponses:
-    """Encoded responses for all topics, by everything else that they depend on."""
-
-    generation: int
-    answers: dict[Hashable, bytes] = field(default_factory=dict)
-    building: dict[Hashable, list[Deferred[bytes]]] = field(default_factory=dict)  # who waits for an answer
-
-    def keep(self, key: Hashable, answer: bytes) -> None:
-        """Keep an answer; forget all others if there are many."""
-        if len(self.answers) == _MAX_CACHED_RESPONSES:
-            self.answers.clear()
-        self.answers[key] = answer
-
-
-_cached_responses: WeakKeyDictionary[TopicRegistry, _CachedResponses] = WeakKeyDictionary()
 
 
 @handles(MetadataRequest, 0, 13)
-def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse | bytes | Deferred[Any]:
-    """Return the response, encoded if it is for all topics; a Deferred of it if it is large or creates topics first."""
+def metadata(context: RequestContext, request: MetadataRequest) -> bytes | Deferred[bytes]:
+    """Return the encoded response, or a Deferred of it if it is large or creates topics first."""
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
         return _everything(context, request)
@@ -116,7 +65,7 @@ def metadata(context: RequestContext, request: MetadataRequest) -> MetadataRespo
 
 async def _answer_many(
     context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode]
-) -> MetadataResponse | bytes:
+) -> bytes:
     """Answer as `metadata` does, with turns of the reactor for other connections in between."""
     missing: list[str] = []
     for start in range(0, len(asked), _MANY):
@@ -126,64 +75,62 @@ async def _answer_many(
 
 
 def _everything(context: RequestContext, request: MetadataRequest) -> bytes | Deferred[bytes]:
-    registry = context.broker.topics
-    cached = _cached_responses.get(registry)
-    if cached is None or cached.generation != registry.generation:
-        cached = _cached_responses[registry] = _CachedResponses(registry.generation)
-    brokers = tuple(reachable_brokers(context))
-    topics = registry.all()
+    pieces = pieces_for(context)
     visible = None  # all of them
     operations: Hashable = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
     if context.broker.authorizer is not None:
-        topics = [t for t in topics if context.may_use_topic(AclOperation.DESCRIBE, t.name, audited=False)]
-        visible = tuple(topic.name for topic in topics) if len(topics) < len(registry) else None
-        operations = _operations(context, request, topics)
-    key = (
-        context.version, brokers, context.broker.cluster.generation, context.broker.cluster.controller_id, visible,
-        operations,
-    )  # fmt: skip
-    found = cached.answers.get(key)
-    return found if found is not None else _build(context, request, cached, key, topics, brokers)
-
-
-def _build(
-    context: RequestContext,
-    request: MetadataRequest,
-    cached: _CachedResponses,
-    key: Hashable,
-    topics: Iterable[Topic],
-    brokers: _Brokers,
-) -> bytes | Deferred[bytes]:
-    """Return the encoded response for these topics, and keep it under `key`; those who ask meanwhile wait for it."""
-    waiting = cached.building.get(key)
+        topics = context.broker.topics.all()
+        may_see = [one for one in topics if context.may_use_topic(AclOperation.DESCRIBE, one.name, audited=False)]
+        visible = tuple(topic.name for topic in may_see) if len(may_see) < len(topics) else None
+        operations = _operations(context, request, may_see)
+    seen = pieces.seen
+    key = seen, visible, operations, _around(context, request, pieces)
+    found = pieces.answers.get(key)
+    if found is not None:
+        return found
+    waiting = pieces.building.get(key)
     if waiting is not None:
         waiting.append(Deferred())
         return waiting[-1]
-    describe = _describer(context, brokers)
-    response = _head(context, request, brokers)
+    some: list[bytes] = []
+    # With an authorizer, topics that are made meanwhile may be hidden from this client.
+    every = context.broker.authorizer is None and not request.include_topic_authorized_operations
+    names = context.broker.topics.ordered() if visible is None else visible
 
-    def describe_each() -> Iterator[int]:
-        for topic in topics:
-            yield _add(context, request, response, describe(topic))
+    def join() -> bytes:
+        found = pieces.all(context) if every else some
+        around = _around(context, request, pieces)
+        answer = pieces.topics.join(around, found)
+        if every or pieces.seen == seen:
+            pieces.keep((pieces.seen, visible, operations, around), answer)
+        return answer
 
-    made = in_slices(context, MetadataRequest.API_KEY, describe_each(), response)
-    if isinstance(made, Deferred):
-        waiting = cached.building[key] = [Deferred()]
+    steps = pieces.list_all(context) if every else _encode_some(context, request, pieces, tuple(names), some)
+    made = in_steps(context, steps, join)
+    return _shared(pieces.building, key, made) if isinstance(made, Deferred) else made
 
-        def built(result: Any) -> None:
-            del cached.building[key]
-            if isinstance(result, bytes):
-                cached.keep(key, result)
-            for one in waiting:
-                one.callback(result)
 
-        first = waiting[0]
-        made.addBoth(built)
-        return first
-    (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
-    assert isinstance(encoded, bytes)
-    cached.keep(key, encoded)
-    return encoded
+def _shared(building: dict[Hashable, list[Deferred[bytes]]], key: Hashable, made: Deferred[bytes]) -> Deferred[bytes]:
+    """Return a Deferred of an answer that is being made. Who asks for the same meanwhile waits for it too."""
+    waiting = building[key] = [Deferred()]
+    first = waiting[0]
+
+    def built(result: Any) -> None:
+        del building[key]
+        for one in waiting:
+            one.callback(result)
+
+    made.addBoth(built)
+    return first
+
+
+def _encode_some(
+    context: RequestContext, request: MetadataRequest, pieces: MetadataPieces, names: Iterable[str], into: list[bytes]
+) -> Iterator[int]:
+    """Add the encoded topics of these names that are still there."""
+    for topic in filter(None, map(context.broker.topics.get, names)):
+        into.append(_encode(context, request, pieces, topic))
+        yield TOPIC_WORK
 
 
 def _operations(context: RequestContext, request: MetadataRequest, topics: Iterable[Topic]) -> Hashable:
@@ -227,7 +174,7 @@ async def _create(
     asked: list[MetadataRequestTopic],
     names: list[str],
     failed: dict[str, ErrorCode],
-) -> MetadataResponse | bytes:
+) -> bytes:
     settings = context.broker.settings
     most = max(1, settings.integer("max.partitions.per.request") // settings.integer("num.partitions"))
     failed.update(dict.fromkeys(names[most:], ErrorCode.POLICY_VIOLATION))
@@ -254,27 +201,42 @@ def _answer(
     asked: list[MetadataRequestTopic],
     failed: dict[str, ErrorCode],
     quota: MutationQuota | None = None,
-) -> MetadataResponse | Deferred[bytes]:
-    brokers = tuple(reachable_brokers(context))
-    response = _head(context, request, brokers)
+) -> bytes | Deferred[bytes]:
+    pieces = pieces_for(context)
+    around = _around(context, request, pieces, quota)
+    encoded: list[bytes] = []
+
+    def fill() -> Iterator[int]:
+        for wanted in asked:
+            found = _find(context, wanted, failed)
+            if isinstance(found, Topic):
+                encoded.append(_encode(context, request, pieces, found))
+                yield TOPIC_WORK + PARTITION_WORK * len(found.partitions)
+            else:
+                encoded.append(pieces.topics.encode(found))
+                yield TOPIC_WORK
+
+    return in_steps(context, fill(), lambda: pieces.topics.join(around, encoded))
+
+
+def _around(
+    context: RequestContext, request: MetadataRequest, pieces: MetadataPieces, quota: MutationQuota | None = None
+) -> Around:
+    """Return the encoded answer without topics."""
+    if quota is None and not request.include_cluster_authorized_operations:
+        return pieces.around(context)
+    response = head(context)
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = cluster_operations(context)
     if quota is not None:
         quota.applied(response)
-    return in_slices(context, request.API_KEY, _fill(context, request, asked, failed, brokers, response), response)
+    return pieces.topics.around(response)
 
 
-def _fill(
-    context: RequestContext,
-    request: MetadataRequest,
-    asked: Iterable[MetadataRequestTopic],
-    failed: Mapping[str, ErrorCode],
-    brokers: _Brokers,
-    response: MetadataResponse,
-) -> Iterator[int]:
-    """Add to the response what each topic that is asked for is answered with."""
-    describe = _describer(context, brokers)
-    for wanted in asked:
-        found = _find(context, wanted, failed)
-        yield _add(context, request, response, describe(found) if isinstance(found, Topic) else found)
+def _encode(context: RequestContext, request: MetadataRequest, pieces: MetadataPieces, topic: Topic) -> bytes:
+    if request.include_topic_authorized_operations:
+        return pieces.with_operations(topic, topic_operations(context, topic.name))
+    return pieces.of(topic)
 
 
 def _find(
@@ -311,82 +273,3 @@ def _is_legal(name: str) -> bool:
 
 def _why_unknown(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
-def _cache(registry: TopicRegistry) -> _Cache:
-    cache = _caches.get(registry)
-    if cache is None:
-        cache = _caches[registry] = {}
-    if len(cache) > 2 * len(registry) + _MAX_CACHED_DELETED:
-        cache.clear()  # most entries are of deleted topics
-    return cache
-
-
-def _describer(context: RequestContext, brokers: _Brokers) -> Callable[[Topic], MetadataResponseTopic]:
-    """Return a function that describes a topic to this client. Never change its results: requests share them."""
-    cache = _cache(context.broker.topics)
-    cluster = context.broker.cluster
-    reachable = {broker[0] for broker in brokers}
-
-    def describe(topic: Topic) -> MetadataResponseTopic:
-        found = cache.get(topic.name)
-        if found is None or found.topic is not topic or found.generation != cluster.generation:
-            found = cache[topic.name] = _describe(cluster, topic)
-        return found.answer if found.leaders <= reachable else _hide_leaders(context, found.answer, reachable)
-
-    return describe
-
-
-def _hide_leaders(context: RequestContext, topic: MetadataResponseTopic, reachable: set[int]) -> MetadataResponseTopic:
-    """Return the response for a topic without those leaders that the client can't reach."""
-    alive = context.broker.cluster.brokers if context.version >= _FIRST_WITH_LISTENER_NOT_FOUND else ()
-
-    def hide(partition: MetadataResponsePartition) -> MetadataResponsePartition:
-        leader = partition.leader_id
-        if leader == NO_LEADER or leader in reachable:
-            return partition
-        code = ErrorCode.LISTENER_NOT_FOUND if leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
-        return replace(partition, error_code=code, leader_id=NO_LEADER)
-
-    return replace(topic, partitions=[hide(partition) for partition in topic.partitions])
-
-
-def _describe(cluster: Cluster, topic: Topic) -> _CachedTopic:
-    partitions = [
-        MetadataResponsePartition(
-            ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
-            state.index,
-            state.leader,
-            state.leader_epoch,
-            list(state.replicas),
-            list(state.isr),
-            offline_replicas(cluster.brokers, topic.topic_id, state),
-        )
-        for state in topic.partitions
-    ]
-    answer = MetadataResponseTopic(0, topic.name, topic.topic_id, topic.internal, partitions)
-    leaders = frozenset(state.leader for state in topic.partitions) - {NO_LEADER}
-    return _CachedTopic(topic, cluster.generation, answer, leaders)
-
-
-def _head(context: RequestContext, request: MetadataRequest, brokers: _Brokers) -> MetadataResponse:
-    """Return the response without topics."""
-    broker = context.broker
-    return MetadataResponse(
-        brokers=[MetadataResponseBroker(*found) for found in brokers],
-        cluster_id=broker.cluster_id,
-        controller_id=broker.cluster.controller_id,
-        cluster_authorized_operations=(
-            cluster_operations(context) if request.include_cluster_authorized_operations else NOT_ASKED
-        ),
-    )
-
-
-def _add(
-    context: RequestContext, request: MetadataRequest, response: MetadataResponse, topic: MetadataResponseTopic
-) -> int:
-    """Add a topic to the response. Return how much work that and encoding it is, as `in_slices` counts it."""
-    if request.include_topic_authorized_operations and not topic.error_code and topic.name is not None:
-        topic = replace(topic, topic_authorized_operations=topic_operations(context, topic.name))
-    response.topics.append(topic)
-    return _TOPIC_WORK + _PARTITION_WORK * len(topic.partitions)

@@ -79,15 +79,33 @@ async def _continue(
     response: Any,
     finish: Callable[[], Deferred[Any] | None],
 ) -> bytes:
+    await _run_rest(context, steps)
+    waits = finish()
+    if waits is not None:
+        await waits
+    return await encode_in_thread(context, api_key, response)
+
+
+def in_steps(context: RequestContext, steps: Iterator[int], finish: Callable[[], R]) -> R | Deferred[R]:
+    """Run steps that encode an answer piece by piece, then return what `finish` does.
+
+    Returns a Deferred of it if they take more than a slice.
+    """
+    return finish() if _run_slice(steps) else Deferred.fromCoroutine(_finish_later(context, steps, finish))
+
+
+async def _finish_later(context: RequestContext, steps: Iterator[int], finish: Callable[[], R]) -> R:
+    await _run_rest(context, steps)
+    return finish()
+
+
+async def _run_rest(context: RequestContext, steps: Iterator[int]) -> None:
+    """Run the steps after those of the first slice, in later turns of the reactor."""
     await next_turn(context)
     run_slice = timed(_run_slice)
     while not run_slice(steps):
         await next_turn(context)
         search_young()
-    waits = finish()
-    if waits is not None:
-        await waits
-    return await encode_in_thread(context, api_key, response)
 
 
 async def encode_in_thread(context: RequestContext, api_key: int, response: Any) -> bytes:

@@ -13,7 +13,11 @@ Must not know: requests, logs.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain, takewhile
 from types import MappingProxyType
 from typing import Final
 
@@ -49,6 +53,10 @@ TopicListener = Callable[[TopicChange], None]
 #: What one multi of many topics has at most, well below what a store takes.
 _BATCH_TOPICS: Final = 500
 _BATCH_BYTES: Final = 350_000
+#: Of so many changed topics it is known which they were.
+_CHANGES_KEPT: Final = 1000
+#: After so many changes at once, sorting all names is cheaper than finding the place of each.
+_MANY_CHANGES: Final = 100
 
 
 class _Batch:
@@ -83,6 +91,9 @@ class TopicRegistry:
         self.unreadable: dict[str, CorruptMetadata] = {}
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._ordered: list[str] | None = None  # all names; None if they have to be sorted again
+        self._on_broker: dict[int, set[str]] = {}  # the names of topics of which a broker has replicas
+        self._changed: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)  # generation and name of a changed topic
         self._entries: dict[str, Entry] = {}
         self._listeners: list[TopicListener] = []
         feed.add(self)
@@ -103,7 +114,26 @@ class TopicRegistry:
 
     def all(self) -> list[Topic]:
         """Return every topic, in order of the names."""
-        return [self._by_name[name] for name in sorted(self._by_name)]
+        return list(map(self._by_name.__getitem__, self.ordered()))
+
+    def ordered(self) -> Sequence[str]:
+        """Return the names of all topics, in order. To be used before the next change only."""
+        if self._ordered is None:
+            self._ordered = sorted(self._by_name)
+        return self._ordered
+
+    def changed_since(self, generation: int) -> set[str] | None:
+        """Return the names of topics that were made, changed or deleted since a generation; None for too many."""
+        changed = self._changed
+        if self.generation - generation > len(changed):  # each generation has at least one
+            return None
+        found = {name for _, name in takewhile(lambda one: one[0] > generation, reversed(changed))}
+        whole = len(changed) < _CHANGES_KEPT or changed[0][0] <= generation
+        return found if whole else None
+
+    def on_broker(self, node_id: int) -> AbstractSet[str]:
+        """Return the names of topics of which a broker has replicas."""
+        return self._on_broker.get(node_id, frozenset())
 
     def names(self) -> KeysView[str]:
         """Return the names of all topics."""
@@ -278,20 +308,42 @@ class TopicRegistry:
                 before = None
             changes.append(TopicChange(before, after, found_out and before is not None))
         self.generation += bool(changes)
+        if len(changes) > _MANY_CHANGES:
+            self._ordered = None
         for before, after, _ in changes:
+            topic = after or before
+            assert topic is not None
+            self._changed.append((self.generation, topic.name))
+            self._index(topic.name, found[topic.name])
             self._replace(before, after)
         self._entries.update((name, entry) for name, entry in found.items() if entry is not None)
         for change in changes:
             for listener in list(self._listeners):
                 _tell(listener, change)
 
+    def _index(self, name: str, after: Entry | None) -> None:
+        """Note which brokers have replicas of a topic from now on."""
+        before = self._entries.get(name)
+        if before is not None and after is not None and before.assignment is after.assignment:
+            return
+        old = set() if before is None else set(chain.from_iterable(before.assignment.replicas))
+        new = set() if after is None else set(chain.from_iterable(after.assignment.replicas))
+        for node_id in old - new:
+            self._on_broker[node_id].discard(name)
+        for node_id in new - old:
+            self._on_broker.setdefault(node_id, set()).add(name)
+
     def _replace(self, before: Topic | None, after: Topic | None) -> None:
         if before is not None:
             self._by_id.pop(before.topic_id, None)
         if after is not None:
+            if self._ordered is not None and after.name not in self._by_name:
+                insort(self._ordered, after.name)
             self._by_name[after.name] = after
             self._by_id[after.topic_id] = after
         elif before is not None:
+            if self._ordered is not None:
+                del self._ordered[bisect_left(self._ordered, before.name)]
             del self._by_name[before.name]
             self._entries.pop(before.name, None)
 

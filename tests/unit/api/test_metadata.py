@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.api import metadata
+from pylogd.api import metadata_pieces
+from pylogd.api.context import RequestContext
+from pylogd.api.metadata_pieces import MetadataPieces
 from pylogd.errors import ErrorCode
 from pylogd.metadata.image import Broker, Endpoint, TopicUpdate
 from pylogd.metadata.layout import BROKERS, encode_broker
@@ -16,7 +18,7 @@ from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import Parts
+from tests.fakes.parts import Parts, decoded
 
 
 def ask(*names: str | None, **fields: Any) -> MetadataRequest:
@@ -25,6 +27,15 @@ def ask(*names: str | None, **fields: Any) -> MetadataRequest:
 
 def names(response: MetadataResponse) -> list[str | None]:
     return [topic.name for topic in response.topics]
+
+
+def _decoded(answer: Deferred[bytes], version: int = 9) -> MetadataResponse:
+    response: MetadataResponse = decoded(result_of(answer), MetadataRequest.API_KEY, version)
+    return response
+
+
+def _pieces(parts: Parts, version: int = 12) -> MetadataPieces:
+    return metadata_pieces.pieces_for(RequestContext(parts, parts.connection, version, "test"))
 
 
 class TestMetadata:
@@ -40,7 +51,7 @@ class TestMetadata:
             parts.create(f"t{number}")
             parts.call(ask(f"t{number}"))
             result_of(parts.topic_admin.delete_topic(f"t{number}"))
-        assert len(metadata._cache(parts.topics)) <= 101
+        assert len(_pieces(parts)._pieces) <= 1
 
     def test_none_and_all(self, parts: Parts) -> None:
         parts.create("a")
@@ -84,27 +95,27 @@ class TestMetadata:
         assert isinstance(answer, Deferred)
         assert not answer.called
         parts.threads.release()
-        assert result_of(answer).topics[0].error_code == 0
+        assert _decoded(answer).topics[0].error_code == 0
 
     def test_two_clients_can_create_the_same_topic(self, parts: Parts) -> None:
         parts.threads.hold = True
         first, second = parts.ask(ask("new"), 9), parts.ask(ask("new", "other"), 9)
         parts.threads.release()
-        assert result_of(first).topics[0].topic_id == result_of(second).topics[0].topic_id
+        assert _decoded(first).topics[0].topic_id == _decoded(second).topics[0].topic_id
 
     def test_no_topic_is_created_if_the_request_forbids_it(self, parts: Parts) -> None:
-        answer = parts.ask(ask("new", allow_auto_topic_creation=False), 4)
+        answer = parts.call(ask("new", allow_auto_topic_creation=False), 4)
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert not parts.topics.all()
 
     def test_no_topic_is_created_if_the_broker_forbids_it(self, tmp_path: Any) -> None:
         parts = Parts(tmp_path, auto_create_topics_enable=False)
-        assert parts.ask(ask("new"), 0).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert parts.call(ask("new"), 0).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         parts.close()
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "é", "x" * 250])
     def test_invalid_names(self, parts: Parts, name: str) -> None:
-        assert parts.ask(ask(name), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert parts.call(ask(name), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     def test_names_that_collide(self, parts: Parts) -> None:
         parts.create("a.b")
@@ -151,14 +162,15 @@ class TestMetadata:
         assert parts.call(ask("t"), 8).topics[0].topic_authorized_operations == -(1 << 31)
 
     def test_the_answer_for_a_topic_is_kept_until_it_changes(self, parts: Parts) -> None:
-        parts.create("t")
-        first = parts.call(ask("t")).topics[0]
-        assert parts.call(ask("t")).topics[0] is first
-        assert parts.call(MetadataRequest(None)).topics == [first]
+        made = parts.create("t")
+        first = _pieces(parts).of(made)
+        parts.create("u")
+        assert _pieces(parts).of(made) is first
+        assert parts.call(MetadataRequest(None)).topics[:1] == parts.call(ask("t")).topics
         result_of(parts.topic_admin.add_partitions("t", 2))
         assert len(parts.call(ask("t")).topics[0].partitions) == 2
         result_of(parts.topic_admin.delete_topic("t"))
-        assert parts.call(MetadataRequest(None)).topics == []
+        assert names(parts.call(MetadataRequest(None))) == ["u"]
         assert len(parts.call(ask("t")).topics[0].partitions) == 1
 
     def test_the_answer_for_all_topics_is_kept_encoded_until_anything_changes(self, parts: Parts) -> None:
@@ -177,7 +189,10 @@ class TestMetadata:
         for controller in range(20):
             parts.cluster.controller_changed(controller)
             parts.call(MetadataRequest(None), 12)
-        assert len(metadata._cached_responses[parts.topics].answers) <= 8
+        assert len(_pieces(parts).answers) <= 8
+        for version in range(14):
+            _pieces(parts, version)
+        assert len(metadata_pieces._kept[parts.topics]) <= 8
 
 
 class TestDescribeCluster:

@@ -88,19 +88,14 @@ def test_no_more_topics_are_created_than_a_request_may_create(tmp_path: Path) ->
 @pytest.fixture
 def large_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """To describe one takes a slice."""
-    monkeypatch.setattr("pylogd.api.metadata._PARTITION_WORK", SLICE_BYTES)
+    monkeypatch.setattr("pylogd.api.metadata_pieces.PARTITION_WORK", SLICE_BYTES)
 
 
 @pytest.mark.usefixtures("large_partitions")
 def test_metadata_of_a_large_cluster_is_built_once_for_all_who_ask(parts: Parts) -> None:
     parts.create("t", 3)
-    parts.threads.hold = True
     asked = [parts.ask(MetadataRequest(None), 12) for _ in range(2)]
-    while not parts.threads.held:
-        parts.time.advance(0)
-    assert len(parts.threads.held) == 1
-    parts.threads.release()
-    first, second = map(result_of, asked)
+    first, second = (result_of(one, lambda: parts.time.advance(0)) for one in asked)
     assert first is second
     assert len(decoded(first, MetadataRequest.API_KEY, 12).topics[0].partitions) == 3
     assert parts.ask(MetadataRequest(None), 12) is first

@@ -1,0 +1,99 @@
+"""What three brokers without clients use of the processor. Prints a table.
+
+    python -m bench.idle_brokers [--partitions 0,1000,10000] [--seconds 30] [--rounds 3] [--calls] [--folder DIR]
+
+One cluster of three brokers and a ZooKeeper with default settings. Topics of 100 partitions with three replicas are
+added until there are as many partitions as the next number says. Then nothing happens for `--seconds`, in each of
+`--rounds` rounds. Measured is the processor time of each broker. `--calls` counts system calls in one more round, by
+`strace`, which slows the brokers down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from bench.failover import in_sync, wait_until
+from bench.peers.base import process_seconds
+from pylogd.client import Admin, NewTopic
+from pylogd.local.cluster import LocalCluster
+
+BROKERS = 3
+_EACH_TOPIC = 100
+_CREATE_AT_ONCE = 10
+_SETTLE_SECONDS = 15.0
+_CALLS_SHOWN = 12
+
+
+def main() -> None:
+    """Measure, and print a line for each number of partitions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", default="0,1000,10000", help="numbers of partitions, separated by commas")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calls", action="store_true", help="count system calls too")
+    parser.add_argument("--folder", type=Path, help="folder for the brokers' data; by default a temporary one")
+    arguments = parser.parse_args()
+    made = 0
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, LocalCluster(Path(folder), BROKERS) as cluster:
+        for wanted in sorted(int(number) for number in arguments.partitions.split(",")):
+            made = _fill(cluster, made, wanted)
+            time.sleep(_SETTLE_SECONDS)
+            rounds = [_round(cluster, arguments.seconds) for _ in range(arguments.rounds)]
+            medians = [statistics.median(shares) for shares in zip(*rounds, strict=True)]
+            busiest = max(max(shares) for shares in rounds)
+            print(
+                f"{made:>7,} partitions: " + ", ".join(f"broker {n}: {x:.2f} %" for n, x in enumerate(medians, 1))
+                + f" of a core (medians of {arguments.rounds} rounds; the most of one: {busiest:.2f} %)",
+                flush=True,
+            )  # fmt: skip
+            if arguments.calls:
+                _print_calls(cluster, arguments.seconds)
+
+
+def _fill(cluster: LocalCluster, made: int, wanted: int) -> int:
+    """Create topics until there are `wanted` partitions, and wait until all replicas are in sync."""
+    names = [f"idle-{number:05}" for number in range(made // _EACH_TOPIC, wanted // _EACH_TOPIC)]
+    with Admin(cluster.bootstrap) as admin:
+        for start in range(0, len(names), _CREATE_AT_ONCE):
+            new = [NewTopic(name, _EACH_TOPIC, BROKERS) for name in names[start : start + _CREATE_AT_ONCE]]
+            for error in admin.create_topics(new).values():
+                if error is not None:
+                    raise error
+        wait_until(partial(in_sync, admin, wanted // _EACH_TOPIC, BROKERS), "all replicas are in sync")
+    return made + len(names) * _EACH_TOPIC
+
+
+def _round(cluster: LocalCluster, seconds: float) -> list[float]:
+    """Return what each broker used, in % of a core."""
+    pids = [broker.pid for _, broker in sorted(cluster.brokers.items())]
+    before, begun = [process_seconds(pid) for pid in pids], time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - begun
+    return [100 * (process_seconds(pid) - was) / passed for pid, was in zip(pids, before, strict=True)]
+
+
+def _print_calls(cluster: LocalCluster, seconds: float) -> None:
+    """Print the system calls that broker 1 makes in a second, by name."""
+    if shutil.which("strace") is None:
+        print("strace is not installed")
+        return
+    command = ["strace", "-c", "-f", "-p", str(cluster.brokers[1].pid)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracing:
+        time.sleep(seconds)
+        tracing.terminate()
+        assert tracing.stderr is not None
+        rows = [line.split() for line in tracing.stderr.read().splitlines()]
+    counts = {row[-1]: int(row[3]) for row in rows if len(row) >= 5 and row[3].isdecimal() and row[-1] != "total"}
+    most = sorted(counts.items(), key=lambda item: -item[1])[:_CALLS_SHOWN]
+    print("  broker 1, calls a second: " + ", ".join(f"{name} {count / seconds:.1f}" for name, count in most))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Keep the encoded parts of Metadata answers, so that a change costs what it changes.
+
+Strategy: `MetadataPieces` has, for one version and one listener, the bytes of each topic that was asked for, and those
+of the brokers. An answer is a join of such pieces. Before each answer, the topics and brokers that have changed since
+the last one are looked up in their registries, and only pieces that tell of them are encoded again: a topic's after a
+change of it, or of whether its replicas are alive. Large topics are kept in blocks of partitions, so that a change of
+one partition encodes one block. The list of all topics is kept too, and patched where topics were changed, made or
+deleted.
+
+Rules: a piece is never changed, since answers on their way to clients may share it.
+
+Must not know: which topics a client may see, what it may do with them.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.brokers import offline_replicas, reachable_brokers
+from pylogd.api.context import RequestContext
+from pylogd.errors import ErrorCode
+from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic
+from pylogd.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pylogd.wire.splicing import Around, response_array
+
+if TYPE_CHECKING:
+    from pylogd.metadata.topics import TopicRegistry
+
+_FIRST_WITH_LISTENER_NOT_FOUND = 6
+_MAX_KEPT = 8  # versions and listeners; and answers of each
+#: Partitions in a block.
+BLOCK: Final = 64
+# What takes as long as adding so many bytes to an answer that is not encoded yet:
+TOPIC_WORK: Final = 120
+PARTITION_WORK: Final = 120
+
+
+class _Piece(NamedTuple):
+    """A topic, encoded, and the encoded blocks of its partitions if there are more than one."""
+
+    topic: Topic
+    encoded: bytes
+    blocks: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The pieces of all topics in order of the names. changed: topics that may not be in it as they are now."""
+
+    names: list[str] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+
+
+class MetadataPieces:
+    """The encoded parts of answers in one version to the clients of one listener.
+
+    topics: the codec of topics in an answer. answers: whole answers, by `seen` and what else they depend on. building:
+    who waits for such an answer.
+    """
+
+    def __init__(self, version: int, listener: str) -> None:
+        self.topics = response_array(MetadataRequest.API_KEY, version, "topics")
+        self.answers: dict[Hashable, bytes] = {}
+        self.building: dict[Hashable, list[Deferred[bytes]]] = {}
+        self._partitions = response_array(MetadataRequest.API_KEY, version, "topics", "partitions")
+        self._version = version
+        self._listener = listener
+        self._pieces: dict[str, _Piece] = {}
+        self._generation = -1  # of the topics
+        self._brokers: Mapping[int, Broker] = {}
+        self._brokers_generation = -1
+        self._reachable: frozenset[int] = frozenset()
+        self._head: tuple[Hashable, Around] | None = None
+        self._listing: _Listing | None = None
+        self._filling: list[_Listing] = []  # listings that are being made
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """The generations of topics and brokers with which `catch_up` has caught up."""
+        return self._generation, self._brokers_generation
+
+    def keep(self, key: Hashable, answer: bytes) -> None:
+        """Keep an answer; forget all others if there are many."""
+        if len(self.answers) == _MAX_KEPT:
+            self.answers.clear()
+        self.answers[key] = answer
+
+    def catch_up(self, context: RequestContext) -> None:
+        """Forget what has changed. To be called before each answer."""
+        registry, cluster = context.broker.topics, context.broker.cluster
+        if self._generation == registry.generation and self._brokers_generation == cluster.generation:
+            return
+        self.answers.clear()
+        changed: AbstractSet[str] | None = registry.changed_since(self._generation)
+        if changed is None:  # too many to know them
+            self._listing = None
+            changed = registry.names() | self._pieces.keys()
+        self._note(changed)
+        for name in changed:
+            if registry.get(name) is None:
+                self._pieces.pop(name, None)
+        self._generation = registry.generation
+        if self._brokers_generation != cluster.generation:
+            self._brokers_changed(context)
+
+    def _brokers_changed(self, context: RequestContext) -> None:
+        before, now = self._brokers, context.broker.cluster.brokers
+        for node_id in before.keys() | now.keys():
+            if self._tells(before.get(node_id)) != self._tells(now.get(node_id)):
+                affected = context.broker.topics.on_broker(node_id)
+                self._note(affected)
+                for name in affected:
+                    self._pieces.pop(name, None)
+        self._brokers, self._brokers_generation = now, context.broker.cluster.generation
+        self._reachable = frozenset(found[0] for found in reachable_brokers(context))
+        self._head = None
+
+    def _note(self, changed: AbstractSet[str]) -> None:
+        for listing in self._filling if self._listing is None else (*self._filling, self._listing):
+            listing.changed |= changed
+
+    def _tells(self, broker: Broker | None) -> object:
+        """Return all of a broker that a piece tells of its topic."""
+        return broker and (broker.outages.offline, broker.endpoint(self._listener) is None)
+
+    # -- brokers
+
+    def around(self, context: RequestContext) -> Around:
+        """Return an answer without topics, for a client that does not ask for its operations on the cluster."""
+        key = context.broker.cluster.controller_id, context.broker.advertised(self._listener)
+        if self._head is None or self._head[0] != key:
+            self._head = key, self.topics.around(head(context))
+        return self._head[1]
+
+    # -- topics
+
+    def of(self, topic: Topic) -> bytes:
+        """Return an encoded topic."""
+        found = self._pieces.get(topic.name)
+        if found is None or found.topic is not topic:
+            found = self._pieces[topic.name] = self._encode(topic, found)
+        return found.encoded
+
+    def with_operations(self, topic: Topic, operations: int) -> bytes:
+        """Return an encoded topic with what the client may do with it."""
+        after = self._partitions.around(replace(_without_partitions(topic), topic_authorized_operations=operations))[1]
+        return self.of(topic)[: -len(after)] + after
+
+    def _encode(self, topic: Topic, before: _Piece | None) -> _Piece:
+        states, codec = topic.partitions, self._partitions
+        around = codec.around(_without_partitions(topic))
+        if len(states) <= BLOCK:
+            return _Piece(topic, codec.join(around, self._encode_states(topic, states)), ())
+        blocks = []
+        for number, start in enumerate(range(0, len(states), BLOCK)):
+            some = states[start : start + BLOCK]
+            if before is not None and _same(some, before.topic.partitions[start : start + BLOCK]):
+                blocks.append(before.blocks[number])
+            else:
+                blocks.append(b"".join(self._encode_states(topic, some)))
+        return _Piece(topic, codec.join(around, blocks, len(states)), tuple(blocks))
+
+    def _encode_states(self, topic: Topic, states: Sequence[PartitionState]) -> list[bytes]:
+        encode, describe = self._partitions.encode, self._describe
+        return [encode(describe(topic, state)) for state in states]
+
+    def _describe(self, topic: Topic, state: PartitionState) -> MetadataResponsePartition:
+        leader, code = state.leader, ErrorCode.NONE
+        if leader not in self._reachable:
+            hidden = leader in self._brokers and self._version >= _FIRST_WITH_LISTENER_NOT_FOUND
+            code = ErrorCode.LISTENER_NOT_FOUND if hidden else ErrorCode.LEADER_NOT_AVAILABLE
+            leader = NO_LEADER
+        return MetadataResponsePartition(
+            code, state.index, leader, state.leader_epoch, list(state.replicas), list(state.isr),
+            offline_replicas(self._brokers, topic.topic_id, state),
+        )  # fmt: skip
+
+    # -- all topics
+
+    def list_all(self, context: RequestContext) -> Iterator[int]:
+        """Yield steps that encode what is missing of all topics. Call `all` after the last one."""
+        registry, listing = context.broker.topics, self._listing
+        if listing is not None:
+            for topic in filter(None, map(registry.get, tuple(listing.changed))):
+                self.of(topic)
+                yield _work(topic)
+            return
+        listing = _Listing()
+        self._filling.append(listing)
+        try:
+            for name in tuple(registry.ordered()):
+                found = registry.get(name)
+                if found is not None:  # else it was deleted meanwhile
+                    listing.names.append(name)
+                    listing.pieces.append(self.of(found))
+                    yield _work(found)
+            self._listing = listing
+        finally:
+            self._filling.remove(listing)
+
+    def all(self, context: RequestContext) -> Sequence[bytes]:
+        """Return the pieces of all topics, in order of the names, once `list_all` has made them."""
+        self.catch_up(context)
+        while self._listing is None:  # after very many changes meanwhile
+            deque(self.list_all(context), 0)
+        registry, listing = context.broker.topics, self._listing
+        names, pieces = listing.names, listing.pieces
+        for name in listing.changed:
+            at, topic = bisect_left(names, name), registry.get(name)
+            there = at < len(names) and names[at] == name
+            if topic is not None and there:
+                pieces[at] = self.of(topic)
+            elif topic is not None:
+                names.insert(at, name)
+                pieces.insert(at, self.of(topic))
+            elif there:
+                del names[at], pieces[at]
+        listing.changed.clear()
+        return pieces
+
+
+_kept: WeakKeyDictionary[TopicRegistry, dict[tuple[int, str], MetadataPieces]] = WeakKeyDictionary()
+
+
+def pieces_for(context: RequestContext) -> MetadataPieces:
+    """Return the parts of answers to this client, up to date."""
+    kept = _kept.setdefault(context.broker.topics, {})
+    key = context.version, context.connection.listener
+    found = kept.get(key)
+    if found is None:
+        if len(kept) == _MAX_KEPT:
+            kept.clear()
+        found = kept[key] = MetadataPieces(*key)
+    found.catch_up(context)
+    return found
+
+
+def head(context: RequestContext) -> MetadataResponse:
+    """Return an answer without topics."""
+    broker = context.broker
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(*found) for found in reachable_brokers(context)],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.cluster.controller_id,
+    )
+
+
+def _work(topic: Topic) -> int:
+    """Return how much work encoding a topic is, as `in_steps` counts it."""
+    return TOPIC_WORK + PARTITION_WORK * len(topic.partitions)
+
+
+def _without_partitions(topic: Topic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(ErrorCode.NONE, topic.name, topic.topic_id, topic.internal)
+
+
+def _same(states: Sequence[PartitionState], before: Sequence[PartitionState]) -> bool:
+    return len(states) == len(before) and all(map(operator.is_, states, before))

@@ -1,0 +1,79 @@
+"""Encode a struct around an array whose elements are encoded already, so that these can be kept and used again.
+
+Strategy: the struct is encoded with an empty array. What is before the array's length, and what is after it, are the
+same for any elements. `ArrayCodec` puts a length and the encoded elements in between.
+
+Rules: the array is not nullable, and all fields after it have a fixed size.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from pylogd.wire import schema
+from pylogd.wire.schema import Codec
+from pylogd.wire.stream import unsigned_varint
+from pylogd.wire.structs import MessageStruct
+from pylogd.wire.types import Array
+
+_LENGTH = struct.Struct(">i")
+
+
+class Around(NamedTuple):
+    """The bytes of a struct before its array's length, and after its elements."""
+
+    before: bytes
+    after: bytes
+
+
+class ArrayCodec:
+    """Encodes structs of one type and version around the elements of one of their arrays. elements: of that array."""
+
+    def __init__(self, construct: MessageStruct, name: str, version: int) -> None:
+        """name: of the field that is the array."""
+        kinds = {field.name: kind for field, kind in construct.regular}
+        array = kinds[name]
+        assert isinstance(array, Array) and isinstance(array.element, MessageStruct)
+        names = list(kinds)
+        self._compact = construct.flexible
+        self._after = sum(kinds[one].minimum for one in names[names.index(name) + 1 :]) + construct.flexible
+        self._empty = len(self._length(0))
+        self._whole = Codec(construct.where, version, construct)
+        self.element = array.element
+        self.elements = Codec(construct.where, version, array.element)
+
+    def around(self, value: Any) -> Around:
+        """Return what is around the elements of a struct, whose array is empty. Raises as `Codec.encode`."""
+        encoded = _encode(self._whole, value)
+        end = len(encoded) - self._after
+        return Around(encoded[: end - self._empty], encoded[end:])
+
+    def encode(self, element: Any) -> bytes:
+        """Return an encoded element. Raises as `Codec.encode`."""
+        return _encode(self.elements, element)
+
+    def join(self, around: Around, elements: Sequence[bytes], count: int | None = None) -> bytes:
+        """Return the encoded struct with these elements. count: of elements, if one of the bytes may be several."""
+        length = self._length(len(elements) if count is None else count)
+        return b"".join((around.before, length, *elements, around.after))
+
+    def _length(self, count: int) -> bytes:
+        return unsigned_varint(count + 1) if self._compact else _LENGTH.pack(count)
+
+
+@cache
+def response_array(api_key: int, version: int, *path: str) -> ArrayCodec:
+    """Return the codec of an array in an API's responses. path: the names of the arrays from the response to it."""
+    construct = schema.response_codec(api_key, version).construct
+    for name in path[:-1]:
+        construct = ArrayCodec(construct, name, version).element
+    return ArrayCodec(construct, path[-1], version)
+
+
+def _encode(codec: Codec, value: Any) -> bytes:
+    (encoded,) = codec.encode(value)
+    assert isinstance(encoded, bytes)
+    return encoded

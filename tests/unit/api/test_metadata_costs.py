@@ -1,0 +1,130 @@
+"""What a change of the metadata costs a broker does not grow with the numbers of topics and brokers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.api import metadata_pieces, slices
+from pylogd.wire import schema
+from pylogd.wire.messages.metadata import MetadataRequest
+from tests.fakes.metadata import result_of
+from tests.metadata_costs import FIRST, Fleet
+
+SMALL, LARGE = (40, 3), (600, 24)  # topics, brokers
+SLACK = 1.1
+
+Fleets = Callable[..., Fleet]
+
+
+@pytest.fixture
+def fleets(tmp_path: Path) -> Iterator[Fleets]:
+    made: list[Fleet] = []
+
+    def make(topics: int, brokers: int, **options: int) -> Fleet:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Fleet(folder, topics, brokers, **options))
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        fleet.close()
+
+
+CHANGES: dict[str, Callable[[Fleet], object]] = {
+    "nothing": lambda fleet: None,
+    "an in-sync set": lambda fleet: fleet.change_isr(),
+    "a new topic": lambda fleet: fleet.create_topic(f"new-{len(fleet.parts.topics)}"),
+    "a new broker": lambda fleet: fleet.join(1000 + len(fleet.parts.cluster.brokers)),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_answers_after_a_change(fleets: Fleets, what: str) -> None:
+    """Only the brokers of an answer are as many as there are; they are encoded again when one of them has changed."""
+
+    def measure(fleet: Fleet) -> tuple[int, int]:
+        fleet.ask(), fleet.ask(fleet.names[1])
+        CHANGES[what](fleet)
+        fleet.ask(), fleet.ask(fleet.names[1])
+        CHANGES[what](fleet)
+        return fleet.spend(fleet.ask).instructions, fleet.spend(lambda: fleet.ask(fleet.names[1])).instructions
+
+    small, large = measure(fleets(*SMALL)), measure(fleets(*LARGE) if what != "a new broker" else fleets(600, 3))
+    assert large[0] <= small[0] * SLACK
+    assert large[1] <= small[1] * SLACK
+    assert small[0] < 5000
+    assert small[1] < 1000
+
+
+def test_one_partition_of_a_large_topic(fleets: Fleets) -> None:
+    """A change of one partition encodes a block of them."""
+    found = []
+    for partitions in (200, 800):
+        fleet = fleets(2, 3, partitions=partitions)
+        fleet.ask(fleet.names[0])
+        fleet.change_isr(fleet.names[0], 100)
+        found.append(fleet.spend(lambda: fleet.ask(fleet.names[0])).instructions)  # noqa: B023
+    small, large = found
+    assert large < small * 1.3
+
+
+def test_patched_answers_are_those_that_would_be_made_anew(fleets: Fleets) -> None:
+    """In every version, after any changes."""
+    fleet, draw = fleets(20, 5, partitions=70), random.Random(1)
+    changes: list[Callable[[], object]] = [
+        lambda: fleet.change_isr(draw.choice(fleet.names), draw.randrange(70)),
+        lambda: fleet.create_topic(f"{draw.choice('az')}-{draw.random()}"),
+        lambda: fleet.delete_topic(draw.choice(sorted(fleet.topics.names() - set(fleet.names)) or [""])),
+        lambda: fleet.leave(FIRST + 4) if FIRST + 4 in fleet.parts.cluster.brokers else fleet.join(FIRST + 4),
+        lambda: fleet.parts.cluster.controller_changed(draw.randrange(3)),
+    ]
+    versions = range(schema.schema_versions(MetadataRequest.API_KEY)[1] + 1)
+    kept = metadata_pieces._kept
+    for _ in range(60):
+        for change in draw.choices(changes, k=draw.choice((1, 1, 1, 3))):
+            change()
+        version = draw.choice(versions)
+        names = draw.sample(sorted(fleet.parts.topics.names()), 3)
+        patched = fleet.ask(version=version), fleet.ask(*names, version=version)
+        before = kept.pop(fleet.parts.topics)
+        assert patched == (fleet.ask(version=version), fleet.ask(*names, version=version))
+        kept[fleet.parts.topics] = before
+        for answer in patched:
+            codec = schema.response_codec(MetadataRequest.API_KEY, version)
+            assert codec.encode(codec.decode(answer)) == [answer]
+
+
+def test_changes_while_a_long_answer_is_made(fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[Deferred[None]] = []
+    monkeypatch.setattr(metadata_pieces, "TOPIC_WORK", slices.SLICE_BYTES)  # one topic takes a slice
+
+    def next_turn(_: object) -> Deferred[None]:
+        turns.append(Deferred())
+        return turns[-1]
+
+    monkeypatch.setattr(slices, "next_turn", next_turn)
+    fleet = fleets(12, 3)
+    asked = fleet.parts.ask(MetadataRequest(None), 12)
+    for change in (
+        lambda: fleet.change_isr(fleet.names[0]),
+        lambda: fleet.create_topic("a"),
+        lambda: fleet.create_topic("z"),
+        lambda: fleet.delete_topic("a"),
+        lambda: fleet.leave(FIRST),
+    ):
+        turns.pop().callback(None)
+        change()
+        assert not asked.called
+    while turns:
+        turns.pop().callback(None)
+    answer = result_of(asked)
+    assert fleet.parts.ask(MetadataRequest(None), 12) == answer
+    monkeypatch.undo()
+    del metadata_pieces._kept[fleet.parts.topics]
+    assert answer == fleet.ask()
