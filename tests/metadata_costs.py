@@ -81,7 +81,7 @@ class CountedStore(SqliteStore):
             read()
 
 
-class _Uncounted:
+class Uncounted:
     """The same store for the writer."""
 
     def __init__(self, store: CountedStore) -> None:
@@ -112,7 +112,7 @@ class Fleet:
         for number in range(brokers):
             self.join(FIRST + number)
         self._write_topics(topics, partitions)
-        other: Any = _Uncounted(cast(CountedStore, self.store))
+        other: Any = Uncounted(cast(CountedStore, self.store))
         written = Settings({"node.id": WRITER})
         self.feed = ChangeFeed(other)
         cluster = Cluster(other, WRITER, self.feed)

@@ -2,13 +2,15 @@
 
 Strategy: a write is one `multi` that ends with setting `/changes` to the list of paths written. Its version counts the
 writes, so a broker needs only one watch, however many topics there are. A broker that is one version behind reads only
-the paths named there; one that is further behind reads everything again, but decodes only what has another version. A
-broker's own write takes the same way: `write` fires when the broker has read it back, so look-ups change in one way
-only.
+the paths named there; one that is further behind finds those of the missed writes in `change_log`. A broker that has
+missed more than that log has, or whose session is a new one, reads everything again, but decodes only what has another
+version. A broker's own write takes the same way: `write` fires when the broker has read it back, so look-ups change in
+one way only.
 
 Rules: `reload` and `refresh` of a reader never run concurrently. What they read may be newer than the version for which
-they were started, but not older. `/changes` also has the new content of partition states, if it is small enough: then a
-fail-over costs each broker one read, however many topics it concerns.
+they were started, but not older. A `refresh` is repeated if the connection was lost during it. `/changes` also has the
+new content of partition states, if it is small enough: then a fail-over costs each broker one read, however many topics
+it concerns.
 
 Must not know: what is written.
 """
@@ -22,10 +24,20 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.metadata.change_log import missed_changes, new_entry, trim
+from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
 from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreClosed
 from pylogd.metadata.feed_machine import FEED, FeedEvent, FeedState
-from pylogd.metadata.interfaces import IMetadataStore, Operation, Result, SessionState, SetData, WatchEvent
-from pylogd.metadata.layout import CHANGES, Change, News, decode_change, encode_change
+from pylogd.metadata.interfaces import (
+    IMetadataStore,
+    Node,
+    Operation,
+    Result,
+    SessionState,
+    SetData,
+    WatchEvent,
+)
+from pylogd.metadata.layout import CHANGE_LOG, CHANGES
 
 log = Logger()
 
@@ -50,7 +62,8 @@ class ChangeFeed:
     def __init__(self, store: IMetadataStore) -> None:
         self._store = store
         self._readers: list[IReader] = []
-        self._seen = -1
+        self._seen = -1  # the version of `/changes`; -1 if everything has to be read
+        self._seen_in = 0  # the transaction that wrote it
         self._session_id: int | None = None  # in which everything was read last
         self._machine = FEED.machine()
         self._waiters: list[tuple[int, Deferred[None]]] = []
@@ -69,7 +82,7 @@ class ChangeFeed:
         """Read everything; fires when that is done."""
 
         async def start() -> None:
-            await self._store.ensure(CHANGES)
+            await self._store.ensure(CHANGE_LOG)
             self._machine.handle(FeedEvent.START)
             self._forget = self._store.on_session(self._session)
             await self._run()
@@ -93,12 +106,14 @@ class ChangeFeed:
 
         paths: what the readers have to read again. states: the new content of some of them. Raises what `multi` raises.
         """
-        note = encode_change(Change(paths, states or {})) if len(paths) <= MAX_PATHS else b""
-        results = await self._store.multi([*operations, SetData(CHANGES, note)])
-        version = results[-1]
-        assert isinstance(version, int)
+        change = Change(paths, states or {}) if len(paths) <= MAX_PATHS else None
+        note = b"" if change is None else encode_change(change)
+        results = await self._store.multi([*operations, SetData(CHANGES, note), new_entry(change)])
+        *results, version, entry = results
+        assert isinstance(version, int) and isinstance(entry, str)
+        Deferred.fromCoroutine(trim(self._store, entry))
         await self.seen(version)
-        return results[:-1]
+        return results
 
     async def catch_up(self) -> None:
         """Wait until the readers have what the store has now, whoever wrote it. Raises what `get` raises."""
@@ -133,26 +148,49 @@ class ChangeFeed:
         session_id = self._store.session_id
         try:
             node = await self._store.get(CHANGES, watch)
-            version = node.stat.version
-            change = decode_change(node.data) if version == self._seen + 1 else None
-            for reader in self._readers if version != self._seen else ():
-                await (reader.reload(self._store) if change is None else reader.refresh(self._store, change))
-        except BaseException:
+            await self._read(node)
+        except BaseException as error:
             self._machine.handle(FeedEvent.BROKE)
-            self._seen = -1  # the next round reads everything
+            if not isinstance(error, ConnectionLost | SessionExpired):
+                self._seen = -1  # the next round reads everything
             raise
-        self._seen, self._session_id = version, session_id
+        version = node.stat.version
+        self._seen, self._seen_in, self._session_id = version, node.stat.modified, session_id
         due = [deferred for wanted, deferred in self._waiters if wanted <= version]
         self._waiters = [(wanted, deferred) for wanted, deferred in self._waiters if wanted > version]
         for deferred in due:
             deferred.callback(None)
+
+    async def _read(self, node: Node) -> None:
+        """Let the readers read what has changed up to this content of `/changes`."""
+        changes = await self._changes_until(node)
+        if changes is None:
+            for reader in self._readers:
+                await reader.reload(self._store)
+            return
+        for change in changes:
+            for reader in self._readers:
+                await reader.refresh(self._store, change)
+
+    async def _changes_until(self, node: Node) -> list[Change] | None:
+        """Return the changes since the version that was read last; None if they are not known."""
+        stat = node.stat
+        if stat.version == self._seen:
+            return []
+        if stat.version == self._seen + 1:
+            change = decode_change(node.data)
+            return None if change is None else [change]
+        if self._seen < 0:
+            return None
+        return await missed_changes(self._store, stat.version - self._seen, self._seen_in, stat.modified)
 
     def _changed(self, _: WatchEvent) -> None:
         self._wake(FeedEvent.CHANGED)
 
     def _session(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
-            self._seen = -1  # changes may have been missed
+            if self.in_new_session:
+                self._seen = -1
             self._wake(FeedEvent.CHANGED)
 
     def _failed(self, failure: Failure) -> None:

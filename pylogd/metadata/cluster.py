@@ -25,6 +25,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
 from pylogd.metadata.feature_levels import RANGES
@@ -36,7 +37,6 @@ from pylogd.metadata.layout import (
     INCARNATIONS,
     PARENTS,
     PRODUCER_IDS,
-    Change,
     CorruptMetadata,
     broker_epoch_path,
     decode_broker,

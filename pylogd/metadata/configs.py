@@ -18,12 +18,12 @@ from twisted.logger import Logger
 
 from pylogd.config import ConfigError, ConfigType, Setting, Settings, Value, broker_setting
 from pylogd.config.connections import check_way_in
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
 from pylogd.metadata.layout import (
     BROKER_CONFIGS,
-    Change,
     CorruptMetadata,
     broker_config_path,
     decode_configs,

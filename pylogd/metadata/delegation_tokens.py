@@ -17,10 +17,11 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, SetData
-from pylogd.metadata.layout import DELEGATION_TOKENS, Change, CorruptMetadata
+from pylogd.metadata.layout import DELEGATION_TOKENS, CorruptMetadata
 
 log = Logger()
 

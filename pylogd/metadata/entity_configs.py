@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.configs import change_configs
 from pylogd.metadata.errors import NoNode
@@ -30,7 +31,6 @@ from pylogd.metadata.layout import (
     CLIENT_CONFIGS,
     IP_CONFIGS,
     USER_CONFIGS,
-    Change,
     CorruptMetadata,
     decode_configs,
 )

@@ -13,17 +13,18 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from pylogd.metadata.change_notes import News
 from pylogd.metadata.errors import InvalidTopicName, NoNode
 from pylogd.metadata.image import PartitionState, Topic, check_topic_name
 from pylogd.metadata.interfaces import IMetadataStore, Node
 from pylogd.metadata.layout import (
     Assignment,
     CorruptMetadata,
-    News,
     decode_configs,
     decode_states,
     decode_topic,
     encode_states,
+    patch_states,
     state_path,
     topic_config_path,
     topic_path,
@@ -65,7 +66,7 @@ class Entry:
         follows = (news.assignment_version, news.version) == (self.assignment_version, version + 1)
         if not follows or path != state_path(topic.name, topic.topic_id):
             return None
-        epoch, states = decode_states(path, news.data, self.assignment, topic.partitions)
+        epoch, states = patch_states(path, news.data, topic.partitions)
         changed = Topic(topic.name, topic.topic_id, states, topic.configs)
         return Entry(changed, self.assignment, epoch, (self.nodes[0], (created, news.version), self.nodes[2]))
 

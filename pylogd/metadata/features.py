@@ -18,12 +18,13 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.errors import NoNode
 from pylogd.metadata.feature_levels import SUPPORTED
 from pylogd.metadata.interfaces import Create, IMetadataStore, SetData
-from pylogd.metadata.layout import Change, CorruptMetadata
+from pylogd.metadata.layout import CorruptMetadata
 
 log = Logger()
 

@@ -43,6 +43,8 @@ ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CHANGES: Final = "/changes"
+#: The parent of sequence nodes, each of which tells of one of the last writes as `/changes` does of the newest.
+CHANGE_LOG: Final = "/changes/log"
 #: The parent of the nodes of delegation tokens.
 DELEGATION_TOKENS: Final = "/delegation_token/tokens"
 #: Random bytes in base64, from which the salts of unknown users are made.
@@ -58,8 +60,8 @@ BROKER_EPOCHS: Final = "/brokers/epochs"
 REGISTRATIONS: Final = "/brokers/registrations"
 #: Nodes that are created, empty, when a cluster is new.
 PARENTS: Final = (
-    BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
-    BROKER_EPOCHS, REGISTRATIONS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, GROUP_CONFIGS, CONSUMERS,
+    BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGE_LOG, CONTROLLER_EPOCH,
+    INCARNATIONS, BROKER_EPOCHS, REGISTRATIONS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, GROUP_CONFIGS, CONSUMERS,
 )  # fmt: skip
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.
@@ -193,14 +195,14 @@ def _eligibility(state: PartitionState) -> tuple[dict[str, Any], ...]:
 
 
 def decode_states(
-    path: str, data: bytes | Mapping[str, Any], assignment: Assignment, before: Sequence[PartitionState] = ()
+    path: str, data: bytes, assignment: Assignment, before: Sequence[PartitionState] = ()
 ) -> tuple[int, tuple[PartitionState, ...]]:
     """Decode a topic's state node: (controller epoch, state of each partition).
 
     before: earlier states; those that have not changed are returned as the same objects. A partition that the node does
     not have has no leader, since the topic's node may be newer. Raises `CorruptMetadata`.
     """
-    document = _decode(path, data) if isinstance(data, bytes) else data
+    document = _decode(path, data)
     adding, removing, until = assignment.adding, assignment.removing, assignment.latest_until_ms
     states = []
     try:
@@ -216,6 +218,28 @@ def decode_states(
             states.append(known)
         return int(document["controller_epoch"]), tuple(states)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CorruptMetadata(path, repr(error)) from error
+
+
+def patch_states(
+    path: str, data: bytes | Mapping[str, Any], before: Sequence[PartitionState]
+) -> tuple[int, tuple[PartitionState, ...]]:
+    """Return (controller epoch, states) after a write of some states. Raises `CorruptMetadata`.
+
+    data: content of a state node that may lack partitions; these have not changed.
+    """
+    document = _decode(path, data) if isinstance(data, bytes) else data
+    states = list(before)
+    try:
+        for index, (leader, leader_epoch, isr, partition_epoch, *more) in document["partitions"].items():
+            old = before[int(index)]
+            if old.partition_epoch != partition_epoch:
+                states[old.index] = PartitionState(
+                    old.index, old.replicas, _ids(isr), int(leader), int(leader_epoch), int(partition_epoch),
+                    old.adding, old.removing, old.latest_until_ms, *_eligible(more),
+                )  # fmt: skip
+        return int(document["controller_epoch"]), tuple(states)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptMetadata(path, repr(error)) from error
 
 
@@ -368,50 +392,6 @@ def decode_producer_block_end(data: bytes) -> int:
         return int(_decode(PRODUCER_IDS, data)["block_end"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptMetadata(PRODUCER_IDS, repr(error)) from error
-
-
-class News(NamedTuple):
-    """The new content of a topic's state node, for brokers that read of the write.
-
-    assignment_version: of the topic's node to which it belongs. version: of the state node. data: its content.
-    """
-
-    assignment_version: int
-    version: int
-    data: bytes | Mapping[str, Any]
-
-
-class Change(NamedTuple):
-    """What `/changes` tells of a write: the paths that it changed, and the new content of some state nodes."""
-
-    paths: Sequence[str]
-    states: Mapping[str, News] = MappingProxyType({})
-
-
-def encode_change(change: Change) -> bytes:
-    """Encode `/changes`."""
-    states = [
-        b"%s:[%d,%d,%s]" % (json.dumps(path).encode(), news.assignment_version, news.version, news.data)
-        for path, news in change.states.items()
-    ]
-    paths = json.dumps(list(change.paths), separators=(",", ":")).encode()
-    return b'{"version":2,"paths":%s,"states":{%s}}' % (paths, b",".join(states))
-
-
-def decode_change(data: bytes) -> Change | None:
-    """Decode `/changes`; return None if it can't be read, in which case all nodes have to be read."""
-    try:
-        document = _decode(CHANGES, data)
-        paths = document.get("paths")
-        states = {
-            path: News(int(assignment), int(version), dict(content))
-            for path, (assignment, version, content) in document.get("states", {}).items()
-        }
-    except (CorruptMetadata, TypeError, ValueError, AttributeError):
-        return None
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        return None
-    return Change(paths, states)
 
 
 def encode_controller(node_id: int, now_ms: int) -> bytes:

@@ -16,12 +16,13 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.config import ConfigError, Setting
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.configs import ConfigChange, apply_changes, change_configs
 from pylogd.metadata.entity_configs import desanitize, sanitize
 from pylogd.metadata.errors import InvalidConfig, NoNode
 from pylogd.metadata.interfaces import IMetadataStore
-from pylogd.metadata.layout import Change, CorruptMetadata, decode_configs
+from pylogd.metadata.layout import CorruptMetadata, decode_configs
 
 log = Logger()
 

@@ -25,6 +25,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.config import ConfigError, Settings
+from pylogd.metadata.change_notes import Change, News
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.configs import write_configs
 from pylogd.metadata.entries import NO_NODE, Entry, read_entries, read_nodes
@@ -35,9 +36,7 @@ from pylogd.metadata.layout import (
     TOPIC_CONFIGS,
     TOPICS,
     Assignment,
-    Change,
     CorruptMetadata,
-    News,
     encode_states,
     encode_topic,
     state_path,
@@ -235,11 +234,13 @@ class TopicRegistry:
         if entry is None or entry.topic is not before:
             raise StalePartition(f'topic "{before.name}" has changed')
         path, config_path = topic_path(before.name), topic_config_path(before.name)
-        assignment = Assignment.of(before.topic_id, after)
+        known = before.partitions
+        changed = [new for new, old in zip(after, known, strict=False) if new is not old]
         # The topic's node is checked too, since the update was worked out from both nodes.
         operations: list[Operation] = [Check(path, entry.assignment_version)]
-        moves = assignment != entry.assignment
+        moves = len(after) > len(known) or any(_placed(new) != _placed(known[new.index]) for new in changed)
         if moves:
+            assignment = Assignment.of(before.topic_id, after)
             operations = [SetData(path, encode_topic(assignment), entry.assignment_version)]
         if configs is not None:
             there = entry.nodes[2] != NO_NODE
@@ -247,11 +248,11 @@ class TopicRegistry:
         elif moves and entry.nodes[2] != NO_NODE:
             operations.append(Check(config_path, entry.configs_version))  # new replicas have to fit the label in it
         epoch = entry.controller_epoch if controller_epoch is None else controller_epoch
-        data = encode_states(epoch, after)
-        operations.append(SetData(state_path(before.name, before.topic_id), data, entry.state_version))
+        states = state_path(before.name, before.topic_id)
+        operations.append(SetData(states, encode_states(epoch, after), entry.state_version))
         if moves or configs is not None:
             return operations, None
-        return operations, News(entry.assignment_version, entry.state_version + 1, data)
+        return operations, News(entry.assignment_version, entry.state_version + 1, encode_states(epoch, changed))
 
     # -- the change feed's side
 
@@ -346,6 +347,11 @@ class TopicRegistry:
                 del self._ordered[bisect_left(self._ordered, before.name)]
             del self._by_name[before.name]
             self._entries.pop(before.name, None)
+
+
+def _placed(state: PartitionState) -> tuple[object, ...]:
+    """Return the part of a state that is kept in the topic's node."""
+    return state.replicas, state.adding, state.removing, state.latest_until_ms
 
 
 def _tell(listener: TopicListener, change: TopicChange) -> None:

@@ -20,10 +20,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidNode, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Node, Operation, SetData
-from pylogd.metadata.layout import Change, CorruptMetadata
+from pylogd.metadata.layout import CorruptMetadata
 from pylogd.metadata.together import Pause, all_of, without_pause
 from pylogd.security.acl_filters import FilterTable
 from pylogd.security.acl_nodes import (

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorThreads
 from twisted.python.failure import Failure
 
+from pylogd.metadata.change_log import KEPT, TRIM_EVERY
+from pylogd.metadata.change_notes import Change, News, encode_change
 from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.metadata.errors import StoreFailure, TopicExists, UnknownTopic
-from pylogd.metadata.interfaces import Create, IMetadataStore, SessionState
-from pylogd.metadata.layout import Change
+from pylogd.metadata.errors import ConnectionLost, StoreError, StoreFailure, TopicExists, UnknownTopic
+from pylogd.metadata.interfaces import Create, IMetadataStore, SessionState, Watch
+from pylogd.metadata.layout import CHANGE_LOG
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import ThreadsOnly, result_of
+from tests.metadata_costs import CountedStore, Uncounted
 from tests.unit.metadata.conftest import Peer
 
 
@@ -26,16 +29,16 @@ class Reader:
 
     def __init__(self) -> None:
         self.read: list[Sequence[str] | None] = []
-        self.broken = False
+        self.broken: StoreError | None = None
 
     async def reload(self, store: IMetadataStore) -> None:
         if self.broken:
-            raise StoreFailure("can't be read")
+            raise self.broken
         self.read.append(None)
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
         if self.broken:
-            raise StoreFailure("can't be read")
+            raise self.broken
         self.read.append(change.paths)
 
 
@@ -75,18 +78,141 @@ def test_an_unreadable_note_means_everything(feed: ChangeFeed, reader: Reader, s
 def test_a_new_session_reads_everything(feed: ChangeFeed, reader: Reader, store: SqliteStore) -> None:
     store._tell(SessionState.SUSPENDED)
     assert reader.read == [None]
+    store._tree.session_id += 1
     store._tell(SessionState.CONNECTED)
     assert reader.read == [None, None]
+
+
+class TestMissedWrites:
+    """A feed that has not read for a while, beside one that writes."""
+
+    @pytest.fixture
+    def counted(self, tmp_path: Path) -> Iterator[CountedStore]:
+        made = CountedStore(tmp_path / "counted.sqlite")
+        result_of(made.start())
+        yield made
+        result_of(made.close())
+
+    @pytest.fixture
+    def late(self, counted: CountedStore, reader: Reader) -> ChangeFeed:
+        feed = ChangeFeed(counted)
+        feed.add(reader)
+        result_of(feed.start())
+        counted.held = []
+        return feed
+
+    @pytest.fixture
+    def writer(self, counted: CountedStore, late: ChangeFeed) -> ChangeFeed:
+        feed = ChangeFeed(cast(IMetadataStore, Uncounted(counted)))
+        result_of(feed.start())
+        return feed
+
+    def test_only_they_are_read(self, counted: CountedStore, writer: ChangeFeed, reader: Reader) -> None:
+        for name in "abc":
+            write(writer, name)
+        counted.release()
+        assert reader.read == [None, ["/a", "/b", "/c"]]
+        write(writer, "d")
+        assert reader.read[2:] == [["/d"]]
+
+    def test_news_stay_in_order(self, counted: CountedStore, writer: ChangeFeed, reader: Reader) -> None:
+        write(writer, "a")
+        news = {"/b": News(0, 1, b"{}")}
+        for _ in range(2):
+            result_of(Deferred.fromCoroutine(writer.write([], ["/b"], news)))
+        write(writer, "c")
+        counted.release()
+        assert reader.read == [None, ["/a"], ["/b"], ["/b"], ["/c"]]
+
+    def test_their_number_is_limited(self, counted: CountedStore, writer: ChangeFeed, reader: Reader) -> None:
+        for number in range(KEPT):
+            write(writer, f"n{number}")
+        counted.release()
+        assert reader.read == [None, [f"/n{number}" for number in range(KEPT)]]
+        counted.held = []
+        for number in range(KEPT + 1):
+            write(writer, f"m{number}")
+        counted.release()
+        assert reader.read[2:] == [None]
+        for number in range(3 * KEPT):
+            write(writer, f"o{number}")
+        assert KEPT <= len(result_of(counted.children(CHANGE_LOG))) <= KEPT + TRIM_EVERY
+        counted.held = []
+        for number in range(KEPT):
+            write(writer, f"p{number}")
+        counted.release()
+        assert reader.read[-1] == [f"/p{number}" for number in range(KEPT)]
+
+    def test_a_write_that_is_not_in_the_log_means_everything(
+        self, counted: CountedStore, writer: ChangeFeed, reader: Reader
+    ) -> None:
+        """As by a release without the log."""
+        write(writer, "a")
+        result_of(counted.set("/changes", encode_change(Change(["/b"]))))
+        write(writer, "c")
+        counted.release()
+        assert reader.read == [None, None]
+
+    def test_an_entry_that_is_trimmed_meanwhile_means_everything(
+        self, counted: CountedStore, writer: ChangeFeed, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(writer, "a")
+        write(writer, "b")
+        listed = result_of(counted.children(CHANGE_LOG))
+        result_of(counted.delete(f"{CHANGE_LOG}/{listed[0]}"))
+        monkeypatch.setattr(counted, "children", lambda path, watch=None: succeed(listed))
+        counted.release()
+        assert reader.read == [None, None]
+
+    def test_writes_during_the_read_are_read_afterwards(
+        self, counted: CountedStore, writer: ChangeFeed, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(writer, "a")
+        write(writer, "b")
+
+        def children(path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
+            monkeypatch.undo()
+            write(writer, "c")
+            write(writer, "d")
+            return counted.children(path, watch)
+
+        monkeypatch.setattr(counted, "children", children)
+        counted.release()
+        assert reader.read == [None, ["/a", "/b"], ["/c", "/d"]]
+
+    def test_a_connection_that_is_restored_brings_only_them(
+        self, counted: CountedStore, writer: ChangeFeed, reader: Reader
+    ) -> None:
+        counted.release()
+        for read in counted._tree._data_watches.values():
+            read.clear()  # the watches are lost with the connection
+        counted._tell(SessionState.SUSPENDED)
+        write(writer, "a")
+        write(writer, "b")
+        assert reader.read == [None]
+        counted._tell(SessionState.CONNECTED)
+        assert reader.read == [None, ["/a", "/b"]]
+
+    def test_a_read_that_the_connection_broke_off_is_repeated(
+        self, counted: CountedStore, late: ChangeFeed, writer: ChangeFeed, reader: Reader
+    ) -> None:
+        write(writer, "a")
+        reader.broken = ConnectionLost("the connection is lost")
+        counted.release()
+        reader.broken = None
+        assert reader.read == [None]
+        counted._tell(SessionState.CONNECTED)
+        assert reader.read == [None, ["/a"]]
 
 
 def test_a_failed_read_back_is_reported_and_the_next_write_reads_all(
     feed: ChangeFeed, reader: Reader, store: SqliteStore
 ) -> None:
-    reader.broken = True
+    reader.broken = StoreFailure("can't be read")
     with pytest.raises(StoreFailure):
         write(feed, "a")
     assert result_of(store.exists("/a")) is not None  # it was written nevertheless
-    reader.broken = False
+    reader.broken = None
     write(feed, "b")
     assert reader.read == [None, None]
     write(feed, "c")

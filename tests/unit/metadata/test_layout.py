@@ -8,19 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
 from pylogd.metadata.image import Broker, Endpoint, Topic, id_from_text, id_to_text, new_id
 from pylogd.metadata.layout import (
     Assignment,
-    Change,
     CorruptMetadata,
-    News,
     decode_broker,
-    decode_change,
     decode_configs,
     decode_producer_block_end,
     decode_topic,
     encode_broker,
-    encode_change,
     encode_configs,
     encode_producer_block,
     encode_topic,
@@ -65,6 +62,8 @@ def test_blocks_and_changes_survive_a_round_trip() -> None:
     assert decode_change(encode_change(Change([], told))) == Change(
         [], {path: News(3, 4, {"version": 1}) for path in told}
     )
+    whole = b'{"version":2,"paths":["/a"],"states":{"/a":[3,4,{"version":1}]}}'  # as earlier releases tell it
+    assert decode_change(whole) == Change(["/a"], {"/a": News(3, 4, {"version": 1})})
 
 
 @given(

@@ -1,0 +1,99 @@
+"""The last writes to the metadata, for brokers that have missed some of them.
+
+Strategy: `/changes` tells of the last write only, and a broker that is busy, or cut off for a moment, may see one of
+several. So each write also creates a sequence node below `/changes/log`, which tells the same. A broker that is behind
+reads as many of them as it has missed, whatever the number of topics. An entry and the version of `/changes` of
+its write have the same transaction number: it tells which entries belong to the missed versions, and whether there is
+one for each. If one is missing, everything has to be read: it was trimmed, or a release without the log wrote.
+
+Rules: whoever makes an entry whose number is a multiple of `TRIM_EVERY` deletes those before the last `KEPT`. What a
+broker that died did not delete, the next one does.
+
+Must not know: what is written.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.logger import Logger
+
+from pylogd.metadata.change_notes import Change, decode_change, encode_change
+from pylogd.metadata.errors import NodeError, NoNode, StoreError
+from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Node
+from pylogd.metadata.layout import CHANGE_LOG
+from pylogd.metadata.together import all_of
+
+log = Logger()
+
+#: How many entries can be relied on.
+KEPT: Final = 128
+TRIM_EVERY: Final = 64
+#: The most bytes of an entry. The new content of nodes is left out of a larger one, and readers read the nodes.
+_MAX_BYTES: Final = 16_384
+_PREFIX: Final = f"{CHANGE_LOG}/c"
+_NUMBERS: Final = 1 << 32  # of which ZooKeeper's sequence numbers are the lower half, then the upper one, negative
+
+
+def new_entry(change: Change | None) -> Create:
+    """Return the operation that makes the entry of a write. change: None if it tells nothing."""
+    data = b"" if change is None else encode_change(change)
+    if change is not None and len(data) > _MAX_BYTES:
+        data = encode_change(Change(change.paths))
+    return Create(_PREFIX, data, sequence=True)
+
+
+async def missed_changes(store: IMetadataStore, count: int, after: int, until: int) -> list[Change] | None:
+    """Return so many changes, the older first; None if not all are known. Consecutive ones without content become one.
+
+    after: the transaction of the last change before them. until: that of the last of them. Raises the store's errors.
+    """
+    if not 0 < count <= KEPT:
+        return None
+    try:
+        nodes = await _entries(store, count, after, until)
+    except NoNode:
+        return None  # trimmed meanwhile
+    changes: list[Change] = []
+    for node in nodes:
+        change = decode_change(node.data)
+        if change is None:
+            return None
+        if changes and not change.states and not changes[-1].states:
+            changes[-1] = Change([*changes[-1].paths, *change.paths])
+        else:
+            changes.append(change)
+    return changes if len(nodes) == count else None
+
+
+async def _entries(store: IMetadataStore, count: int, after: int, until: int) -> list[Node]:
+    """Return the entries, at most so many, that were made after one transaction and until another, the older first."""
+    names = await store.children(CHANGE_LOG)
+    found: list[Node] = []
+    end, missing = len(names), count
+    while missing and end:  # a second time if there were newer ones
+        begin = max(end - missing, 0)
+        nodes = await all_of(store.get(f"{CHANGE_LOG}/{name}") for name in names[begin:end])
+        found = [node for node in nodes if after < node.stat.created <= until] + found
+        end, missing = begin, sum(node.stat.created > until for node in nodes)
+    return found
+
+
+async def trim(store: IMetadataStore, made: str) -> None:
+    """Delete old entries if it is this entry's turn. made: its path."""
+    number = int(made.removeprefix(_PREFIX))
+    if number % TRIM_EVERY:
+        return
+    try:
+        names = await store.children(CHANGE_LOG)
+        old = [name for name in names if KEPT <= (number - _number(name)) % _NUMBERS < _NUMBERS // 2]
+        for start in range(0, len(old), KEPT):
+            await store.multi([Delete(f"{CHANGE_LOG}/{name}") for name in old[start : start + KEPT]])
+    except NodeError:
+        return  # another broker deletes them
+    except StoreError as error:
+        log.debug("could not trim the log of metadata changes: {error}", error=error)
+
+
+def _number(name: str) -> int:
+    return int(name[1:])
