@@ -10,7 +10,8 @@ Must not know: topics, stores, chance. The caller chooses `start`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from pylogd.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
@@ -46,9 +47,7 @@ def assign_replicas(
     for partition in range(first, first + partitions):
         leader = (start + partition) % count
         distance = start + partition // count
-        candidates = [order[leader]]
-        candidates += [order[(leader + 1 + (distance + step) % (count - 1)) % count] for step in range(count - 1)]
-        assignment.append(_choose(candidates, rack_of, hosts, factor))
+        assignment.append(_choose(partial(_candidates, order, leader, distance), rack_of, hosts, factor))
     return assignment
 
 
@@ -98,22 +97,33 @@ def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
     return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]
 
 
-def _choose(candidates: Sequence[int], rack_of: Mapping[int, str], hosts: Mapping[int, str], factor: int) -> Replicas:
+def _candidates(order: Sequence[int], leader: int, distance: int) -> Iterator[int]:
+    """Yield the brokers that a partition may have, the one at index `leader` first."""
+    count = len(order)
+    yield order[leader]
+    for step in range(count - 1):
+        yield order[(leader + 1 + (distance + step) % (count - 1)) % count]
+
+
+def _choose(
+    candidates: Callable[[], Iterator[int]], rack_of: Mapping[int, str], hosts: Mapping[int, str], factor: int
+) -> Replicas:
     """Return `factor` candidates: those on machines and in racks without a replica, on such machines, then the others.
 
-    Within each of the three the order is that of the candidates.
+    Within each of the three the order is that of the candidates. No more of them are looked at than needed: that is
+    few, however many brokers there are.
     """
     chosen: list[int] = []
     racks: set[str] = set()
     machines: set[str | int] = set()
     for also_rack in (True, False):
-        for broker in candidates:
+        for broker in candidates():
             machine = hosts.get(broker, broker)
             if machine not in machines and not (also_rack and rack_of[broker] in racks):
                 chosen.append(broker)
+                if len(chosen) == factor:
+                    return tuple(chosen)
                 racks.add(rack_of[broker])
                 machines.add(machine)
-        if len(chosen) >= factor:
-            return tuple(chosen[:factor])
-    chosen += [broker for broker in candidates if broker not in chosen]
+    chosen += [broker for broker in candidates() if broker not in chosen]
     return tuple(chosen[:factor])

@@ -1,14 +1,15 @@
 """A large cluster in one process: the real registries and controller of each broker, on simulated time.
 
 Real are the metadata of each broker (registration, change feed, topics, in-sync writes), its controller and its part in
-elections. Simulated are time, ZooKeeper (`store`) and the copying of records: a broker that comes back is caught up
-after `CATCH_UP_SECONDS`, and the leaders then write it into the in-sync sets, as they do when a follower has caught up.
+elections. Simulated are time (`clock`), ZooKeeper (`store`) and the copying of records: a broker that comes back has
+caught up with one leader after the other within `CATCH_UP_SECONDS`, and each then writes it into its in-sync sets.
 """
 
 from __future__ import annotations
 
-import time
-from collections import Counter
+import statistics
+import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
@@ -17,17 +18,32 @@ from twisted.internet.interfaces import IReactorTime
 
 from pylogd.config import Settings
 from pylogd.controller.controller import Controller
+from pylogd.metadata.assignment import assign_replicas
 from pylogd.metadata.image import Broker, Endpoint, IsrChange, PartitionState
 from pylogd.metadata.interfaces import Create
-from pylogd.metadata.layout import PARENTS, TOPICS, Assignment, encode_states, encode_topic, state_path, topic_path
+from pylogd.metadata.layout import (
+    CHANGES,
+    PARENTS,
+    TOPICS,
+    Assignment,
+    encode_states,
+    encode_topic,
+    state_path,
+    topic_path,
+)
 from pylogd.metadata.service import Metadata
+from tests.scale.clock import ScaleClock, ScaleTime, ServerClock
 from tests.scale.store import Latencies, ScaleStore, Server
-from tests.simulation.world import SimClock, SimTime
 
 REPLICAS: Final = 3
 RACKS: Final = 3
 CATCH_UP_SECONDS: Final = 1.0
 _EPOCH_MS: Final = 1_700_000_000_000
+
+
+def rack_of(node: int) -> str:
+    """Return the rack of a broker."""
+    return f"rack{node % RACKS}"
 
 
 class Member:
@@ -36,8 +52,9 @@ class Member:
     def __init__(self, cluster: LargeCluster, node_id: int) -> None:
         self.node_id = node_id
         self.alive = True
-        self.ready = False
-        self.time = SimClock(cluster.time)
+        self.registered = self.ready = False
+        self._cluster = cluster
+        self.time = ScaleClock(cluster.time)
         clock = cast(IReactorTime, self.time)
         settings = Settings({"node.id": node_id, "log.dirs": "/data"})
         timeout = settings.integer("zookeeper.session.timeout.ms") / 1000
@@ -48,17 +65,18 @@ class Member:
             lambda: _EPOCH_MS + int(clock.seconds() * 1000),
         )  # fmt: skip
         self.failures: list[Any] = []
-        self._rack = f"rack{node_id % RACKS}"
 
     def start(self) -> None:
-        """Register and take part in elections; `ready` once the controller has accepted this broker."""
+        """Register, take part in elections when all may; `ready` once the controller has accepted this broker."""
         Deferred.fromCoroutine(self._start()).addErrback(self.failures.append)
 
     async def _start(self) -> None:
         await self.metadata.start()
         host = f"broker-{self.node_id}.example.org"
-        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", host, 9092),), rack=self._rack)
+        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", host, 9092),), rack=rack_of(self.node_id))
         await self.metadata.cluster.register(broker)
+        self.registered = True
+        await self._cluster.may_elect()
         await self.controller.start()
         await self.metadata.cluster.until_accepted()
         self.ready = True
@@ -79,34 +97,42 @@ class Member:
         await self.metadata.stop()
         self.alive = self.ready = False
 
-    def readmit(self, node: int) -> None:
-        """Write a broker that has caught up into the in-sync sets of the partitions that this one leads."""
-        topics, epoch = self.metadata.topics, self.metadata.cluster.brokers[node].epoch
-        changes = [
-            IsrChange(topic.name, topic.topic_id, state.index, state.leader_epoch, state.partition_epoch,
-                      (*state.isr, node), {node: epoch})
-            for topic in topics.all()
-            for state in topic.partitions
-            if state.leader == self.node_id and node in state.replicas and node not in state.isr
-        ]  # fmt: skip
-        if changes:
-            self.metadata.isr_writer.alter(changes).addErrback(self.failures.append)
+    def alter(self, changes: list[IsrChange]) -> None:
+        """Write in-sync sets."""
+        self.metadata.isr_writer.alter(changes).addErrback(self.failures.append)
+
+    def seed(self, other: Member) -> None:
+        """Begin with the topics of another broker, in place of reading each node when this one starts."""
+        mine, theirs = self.metadata, other.metadata
+        mine.topics._by_name.update(theirs.topics._by_name)
+        mine.topics._by_id.update(theirs.topics._by_id)
+        mine.topics._entries.update(theirs.topics._entries)
+        mine.topic_admin._held.update(theirs.topic_admin._held)
+        mine.topic_admin._collisions.update(theirs.topic_admin._collisions)
+        mine.topics.reload = _nothing_new  # type: ignore[method-assign]
+
+
+async def _nothing_new(_: object) -> None:
+    """Read no topics."""
 
 
 class LargeCluster:
     """Brokers 1 to `count` with `partitions` partitions of three replicas, in topics of equal size.
 
-    processor: real seconds of processor time by broker since the last `reset`.
+    slowness: see `ScaleTime`.
     """
 
-    def __init__(self, count: int, topics: int, partitions: int, latencies: Latencies) -> None:
-        self.time = SimTime()
-        self.server_clock = cast(IReactorTime, SimClock(self.time))
+    def __init__(
+        self, count: int, topics: int, partitions: int, latencies: Latencies, slowness: float = 0.0
+    ) -> None:  # fmt: skip
+        self.time = ScaleTime(slowness)
+        self.server_clock = cast(IReactorTime, ServerClock(self.time))
         self.server = Server(self.server_clock, latencies)
         self.members: dict[int, Member] = {}
-        self.processor: Counter[int] = Counter()
-        self._of_clock: dict[SimClock, int] = {}
         self.count = count
+        self._of_clock: dict[object, Member] = {}
+        self._led_at: object = None
+        self._electing: list[Deferred[None]] | None = []  # brokers that wait for the first election
         self._make_topics(topics, partitions)
 
     def _make_topics(self, topics: int, partitions: int) -> None:
@@ -122,9 +148,11 @@ class LargeCluster:
         if TOPICS not in made:
             tree.multi([Create(TOPICS)], session)
         each = partitions // topics
+        racks = {node: rack_of(node) for node in range(1, self.count + 1)}
+        copies = min(REPLICAS, self.count)
         for number in range(topics):
             name, topic_id = f"topic-{number:05}", number.to_bytes(16, "big")
-            replicas = [self._replicas(number * each + index) for index in range(each)]
+            replicas = assign_replicas(racks, each, copies, start=zlib.crc32(name.encode()))
             states = tuple(PartitionState.initial(index, nodes) for index, nodes in enumerate(replicas))
             tree.multi(
                 [
@@ -134,16 +162,29 @@ class LargeCluster:
                 session,
             )
 
-    def _replicas(self, number: int) -> tuple[int, ...]:
-        """Return the brokers of a partition: neighbours are in different racks."""
-        return tuple(1 + (number + step) % self.count for step in range(min(REPLICAS, self.count)))
-
-    def start(self, nodes: Iterable[int]) -> None:
-        """Start brokers."""
+    def start(self, nodes: Iterable[int], seed: Member | None = None) -> None:
+        """Start brokers. seed: a broker whose topics they begin with."""
         for node in nodes:
             member = self.members[node] = Member(self, node)
-            self._of_clock[member.time] = node
+            self._of_clock[member.time] = member
+            if seed is not None:
+                member.seed(seed)
             member.start()
+
+    def may_elect(self) -> Deferred[None]:
+        """Return a Deferred that fires when brokers may elect a controller: from `elect` on, at once."""
+        done: Deferred[None] = Deferred()
+        if self._electing is None:
+            done.callback(None)
+        else:
+            self._electing.append(done)
+        return done
+
+    def elect(self) -> None:
+        """Let the brokers elect a controller: once all are there, since it treats missing ones as failed."""
+        waiting, self._electing = self._electing or [], None
+        for one in waiting:
+            one.callback(None)
 
     def live(self) -> list[Member]:
         """Return the brokers that run."""
@@ -152,7 +193,14 @@ class LargeCluster:
     def reset(self) -> None:
         """Count from now on."""
         self.server.reset()
-        self.processor.clear()
+        for member in self.members.values():
+            member.time.spent = 0.0
+
+    def processor(self) -> tuple[float, float]:
+        """Return the processor time since `reset`: of the controller, and of the median of the other live brokers."""
+        found = self.controller()
+        others = [member.time.spent for member in self.live() if member is not found]
+        return (0.0 if found is None else found.time.spent), statistics.median(others or [0.0])
 
     def run(self, until: Callable[[], bool], seconds: float, look: float = 0.02) -> float:
         """Let time pass until a condition holds, looked at every `look` seconds; return how many seconds it took.
@@ -167,13 +215,9 @@ class LargeCluster:
                 next_look = self.time.now + look
                 self.server_clock.callLater(look, lambda: None)  # so that there is something to look after
             assert self.time.now < begun + seconds, f"not within {seconds} s"
-            before = time.process_time()
             assert self.time.step(), "nothing will ever happen"
-            ran = self._of_clock.get(cast(SimClock, self.time.ran))
-            if ran is not None:
-                self.processor[ran] += time.process_time() - before  # type: ignore[assignment]
-            failed = self.members[ran].failures if ran is not None else []
-            assert not failed, failed[0]
+            ran = self._of_clock.get(self.time.ran)
+            assert ran is None or not ran.failures, ran.failures[0]
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -181,6 +225,10 @@ class LargeCluster:
         self.run(lambda: self.time.now >= end, seconds + 1)
 
     # -- what is looked at
+
+    def all_registered(self) -> bool:
+        """Whether every running broker has registered."""
+        return all(member.registered for member in self.live())
 
     def all_ready(self) -> bool:
         """Whether every running broker has been accepted."""
@@ -196,20 +244,37 @@ class LargeCluster:
         if found is None:
             return False
         alive = {member.node_id for member in self.live()}
-        return all(state.leader in alive for topic in found.metadata.topics.all() for state in topic.partitions)
+        at = found, found.metadata.topics.generation, len(alive)
+        if at != self._led_at:
+            led = (state.leader in alive for topic in found.metadata.topics.all() for state in topic.partitions)
+            self._led_at = at if all(led) else None
+        return self._led_at is not None
 
     def all_know(self) -> bool:
-        """Whether every partition has a leader, and every broker has the metadata that says so."""
-        if not self.led():
-            return False
+        """Whether every partition has a leader, and every broker has all metadata and knows which brokers live."""
+        version = self.server.tree.nodes[CHANGES].stat.version
+        live = self.live()
+        return self.led() and all(
+            member.metadata.feed._seen >= version and len(member.metadata.cluster.brokers) == len(live)
+            for member in live
+        )
+
+    def readmit(self, node: int) -> None:
+        """Have each leader write a broker that has caught up into its in-sync sets."""
         found = self.controller()
         assert found is not None
-        version = found.metadata.feed._seen
-        alive = {member.node_id for member in self.live()}
-        return all(
-            member.metadata.feed._seen >= version and member.metadata.cluster.brokers.keys() <= alive
-            for member in self.live()
-        )
+        epoch = found.metadata.cluster.brokers[node].epoch
+        changes: defaultdict[int, list[IsrChange]] = defaultdict(list)
+        for topic in found.metadata.topics.all():
+            for state in topic.partitions:
+                if node in state.replicas and node not in state.isr:
+                    changes[state.leader].append(
+                        IsrChange(topic.name, topic.topic_id, state.index, state.leader_epoch, state.partition_epoch,
+                                  (*state.isr, node), {node: epoch})
+                    )  # fmt: skip
+        for number, (leader, wanted) in enumerate(sorted(changes.items())):
+            later = CATCH_UP_SECONDS * number / len(changes)
+            self.members[leader].time.callLater(later, self.members[leader].alter, wanted)
 
     def all_in_sync(self) -> bool:
         """Whether every replica on a running broker is in sync."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tests.scale.cluster import CATCH_UP_SECONDS, RACKS, LargeCluster
+from tests.scale.cluster import RACKS, LargeCluster
 
 _START_SECONDS: Final = 600.0
 _SETTLE_SECONDS: Final = 300.0
@@ -21,8 +21,9 @@ _ELECTION_SECONDS: Final = 2.0
 class Cost:
     """What a scenario cost.
 
-    led: seconds until every partition has a live leader. known: until every broker knows. reads, writes, events: at
-    ZooKeeper. processor: the busiest broker's.
+    led: seconds until every partition has a live leader. known: until every broker knows. reads (of nodes), writes,
+    events (of watches), bytes (that were read): at ZooKeeper. largest: bytes of the largest write.
+    controller, other: processor seconds of the controller, and of the median of the other brokers.
     """
 
     led: float
@@ -30,13 +31,30 @@ class Cost:
     reads: int
     writes: int
     events: int
-    processor: float
+    bytes: int
+    largest: int
+    controller: float
+    other: float
 
 
-def started(cluster: LargeCluster) -> LargeCluster:
-    """Start all brokers, and return when they know each other and every partition's leader."""
-    cluster.start(range(1, cluster.count + 1))
+def started(cluster: LargeCluster, seeded: bool = False) -> LargeCluster:
+    """Start all brokers, and return when they know each other and every partition's leader.
+
+    seeded: only the first one reads the topics; the others are given what it has.
+    """
+    nodes = range(1, cluster.count + 1)
+    if seeded:
+        cluster.start(nodes[:1])
+        cluster.run(cluster.all_registered, _START_SECONDS)
+        cluster.start(nodes[1:], cluster.members[1])
+    else:
+        cluster.start(nodes)
+    cluster.run(cluster.all_registered, _START_SECONDS)
+    cluster.elect()
     cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _START_SECONDS)
+    for member in cluster.live():
+        vars(member.metadata.topics).pop("reload", None)  # from now on a seeded broker reads for itself
+    assert cluster.all_in_sync()
     cluster.wait(1)
     return cluster
 
@@ -89,9 +107,7 @@ def a_rolling_restart(cluster: LargeCluster, brokers: int) -> Cost:
     for node in range(1, brokers + 1):
         longest = max(longest, _restart(cluster, node))
         cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
-        cluster.wait(CATCH_UP_SECONDS)
-        for member in cluster.live():
-            member.readmit(node)
+        cluster.readmit(node)
         cluster.run(cluster.all_in_sync, _SETTLE_SECONDS)
     return _cost(cluster, longest, longest)
 
@@ -116,8 +132,10 @@ def _after(cluster: LargeCluster, happens: Callable[[], object], and_then: Calla
 
 def _cost(cluster: LargeCluster, led: float, known: float) -> Cost:
     counts = cluster.server.counts
-    busiest = max(cluster.processor.values(), default=0.0)
-    return Cost(led, known, counts["reads"], counts["writes"], counts["events"], busiest)
+    return Cost(
+        led, known, counts["reads"], counts["writes"], counts["events"], counts["bytes"], cluster.server.largest,
+        *cluster.processor(),
+    )  # fmt: skip
 
 
 def _other_than_controller(cluster: LargeCluster) -> int:

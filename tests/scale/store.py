@@ -1,8 +1,8 @@
 """ZooKeeper for large simulations: one server with a limited capacity, and counts of what it is asked.
 
 A request takes time on the way, waits for those before it, and takes time at the server: so a thousand brokers that
-read at once wait for each other, as they do in front of a real server. The latencies are `Latencies`, which
-`tests.scale.latencies` measures on a real ZooKeeper.
+read at once wait for each other, as they do in front of a real server. `tests.scale.latencies` measures the
+latencies on a real ZooKeeper.
 """
 
 from __future__ import annotations
@@ -12,31 +12,43 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 
+from pylogd.metadata.errors import InvalidNode
 from pylogd.metadata.interfaces import ANY_VERSION, Create, Delete, Node, Operation, Result, SetData, Watch, WatchEvent
+from pylogd.metadata.zookeeper import MAX_MULTI_BYTES, READ_NODES
 from tests.simulation.store import SimStore, SimTree
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Seconds: of one way between broker and server; of the server for a read, and for each operation of a write; and
-    how long a write waits for the disks, during which the server does other things.
+    """What a server takes, in seconds.
+
+    way: of a message between broker and server. request: of a request to read. node: of each node that it reads.
+    byte: of each byte of the nodes. operation: of each operation of a write. commit: until a write is on the disks,
+    during which the server does other things.
     """
 
     way: float = 0.000_2
-    read: float = 0.000_02
+    request: float = 0.000_02
+    node: float = 0.000_002
+    byte: float = 1e-9
     operation: float = 0.000_05
     commit: float = 0.002
 
 
 class Server:
-    """The server's queue, and counts since the last `reset`: `reads`, `writes`, `events` of watches."""
+    """The server's queue, and counts since the last `reset`.
+
+    counts: `reads` of nodes, `requests` to read, `bytes` read, `writes`, `events` of watches.
+    largest: the most bytes that a write has had.
+    """
 
     def __init__(self, clock: IReactorTime, latencies: Latencies) -> None:
         self.tree = SimTree()
         self.counts: Counter[str] = Counter()
+        self.largest = 0
         self.latencies = latencies
         self._clock = clock
         self._free = 0.0
@@ -44,6 +56,12 @@ class Server:
     def reset(self) -> None:
         """Begin to count anew."""
         self.counts.clear()
+        self.largest = 0
+
+    @property
+    def watches(self) -> int:
+        """How many watches are set."""
+        return sum(map(len, self.tree._watches.values()))
 
     def take(self, seconds: float) -> float:
         """Let a request take so many seconds of the server; return how long it takes until its answer leaves."""
@@ -51,14 +69,39 @@ class Server:
         self._free = max(self._free, now) + seconds
         return self._free - now
 
+    def read(self, nodes: Sequence[Node], children: int = 0) -> float:
+        """Count a read of these nodes, and of the names of so many children; return how long it takes."""
+        size = sum(len(node.data) for node in nodes)
+        requests = max(-(-len(nodes) // READ_NODES), 1)
+        self.counts["reads"] += len(nodes) or 1
+        self.counts["requests"] += requests
+        self.counts["bytes"] += size
+        costs = self.latencies
+        return self.take(costs.request * requests + costs.node * (len(nodes) + children) + costs.byte * size)
+
+    def write(self, operations: Sequence[Operation]) -> float:
+        """Count a write; return how long it takes."""
+        size = written_bytes(operations)
+        self.counts["writes"] += 1
+        self.largest = max(self.largest, size)
+        costs = self.latencies
+        return self.take(costs.operation * len(operations) + costs.byte * size) + costs.commit
+
+
+def written_bytes(operations: Sequence[Operation]) -> int:
+    """Return the bytes of a write as `ZooKeeperStore.multi` counts them."""
+    return sum(
+        len(one.path) + 64 + (len(one.data) if isinstance(one, Create | SetData) else 0) for one in operations
+    )
+
 
 class _Work:
-    """What a request does at the server, and what it costs there."""
+    """What a request does at the server. cost: counts it when it arrives, and returns how long it takes."""
 
-    __slots__ = ("_do", "reads", "writes")
+    __slots__ = ("_do", "cost")
 
-    def __init__(self, do: Callable[[], Any], reads: int = 0, writes: int = 0) -> None:
-        self._do, self.reads, self.writes = do, reads, writes
+    def __init__(self, do: Callable[[], Any], cost: Callable[[], float]) -> None:
+        self._do, self.cost = do, cost
 
     def __call__(self) -> Any:
         return self._do()
@@ -73,11 +116,7 @@ class ScaleStore(SimStore):
         self._in_order = 0.0
 
     def _arrive(self, number: int, session: int, work: Callable[[], Any]) -> None:
-        reads, writes = (work.reads, work.writes) if isinstance(work, _Work) else (1, 0)
-        self._of.counts["reads"] += reads
-        self._of.counts["writes"] += bool(writes)
-        costs = self._of.latencies
-        done = self._of.take(reads * costs.read + writes * costs.operation) + (costs.commit if writes else 0.0)
+        done = work.cost() if isinstance(work, _Work) else self._of.read(())
         now = self._server.seconds()
         self._in_order = max(self._in_order, now + done)  # the requests of a session are answered in order
         self._server.callLater(self._in_order - now, super()._arrive, number, session, work)
@@ -86,28 +125,62 @@ class ScaleStore(SimStore):
         self._of.counts["events"] += 1
         super().event(session, watch, event)
 
+    def _nodes(self, path: str) -> Sequence[Node]:
+        node = self._tree.nodes.get(path)
+        return () if node is None else (node,)
+
+    def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
+        def work() -> Node:
+            node = self._tree.get(path)
+            self._tree.watch("data", path, self, watch)
+            return node
+
+        return self._call(_Work(work, lambda: self._of.read(self._nodes(path))))
+
+    def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
+        tree = self._tree
+
+        def work() -> list[str]:
+            names = tree.names(path)
+            tree.watch("children", path, self, watch)
+            return names
+
+        return self._call(_Work(work, lambda: self._of.read((), len(tree._leader.tree.names.get(path, ())))))
+
     def children_data(self, path: str) -> Deferred[Mapping[str, Node]]:
-        """Return the children's nodes: a read of the names, and one of each child, as a real client does it."""
+        """Return the children's nodes: a read of the names, then of many children at a time, as a real client does."""
         tree, base = self._tree, path.rstrip("/")
+        found: dict[str, Node] = {}
 
         def work() -> dict[str, Node]:
-            return {name: tree.nodes[f"{base}/{name}"] for name in tree.names(path)}
+            tree.get(path)
+            return found
 
-        names = tree.names(path) if path in tree.nodes else ()
-        return self._call(_Work(work, reads=1 + len(names)))
+        def cost() -> float:
+            if path in tree.nodes:
+                found.update((name, tree.nodes[f"{base}/{name}"]) for name in tree.names(path))
+            return self._of.read((), len(found)) + self._of.read(list(found.values()))
+
+        return self._call(_Work(work, cost))
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
-        operation = Create(path, data, ephemeral, sequence)
-        return self._call(_Work(lambda: self._tree.multi([operation], self.session_id)[0], writes=1))
+        return self.multi([Create(path, data, ephemeral, sequence)]).addCallback(_only)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
-        operation = SetData(path, data, version)
-        return self._call(_Work(lambda: self._tree.multi([operation], self.session_id)[0], writes=1))
+        return self.multi([SetData(path, data, version)]).addCallback(_only)
 
     def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
-        operation = Delete(path, version)
-        return self._call(_Work(lambda: self._tree.multi([operation], self.session_id)[0], writes=1))
+        return self.multi([Delete(path, version)]).addCallback(_only)
 
     def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
         asked = list(operations)
-        return self._call(_Work(lambda: self._tree.multi(asked, self.session_id), writes=len(asked)))
+        if written_bytes(asked) > MAX_MULTI_BYTES:
+            return fail(InvalidNode(asked[-1].path))
+        return self._call(
+            _Work(lambda: self._tree.multi(asked, self.session_id), lambda: self._of.write(asked))
+        )
+
+
+def _only(results: Sequence[Result]) -> Any:
+    """Return the result of a write of one operation."""
+    return results[0]
