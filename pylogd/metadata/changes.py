@@ -188,6 +188,10 @@ class ChangeFeed:
         self._wake(FeedEvent.CHANGED)
 
     def _session(self, state: SessionState) -> None:
+        """Set the watch again. In another session than the last read's everything is read again.
+
+        In the same one `/changes` tells how much was missed: often nothing, after an election of ZooKeeper's servers.
+        """
         if state is SessionState.CONNECTED:
             if self.in_new_session:
                 self._seen = -1

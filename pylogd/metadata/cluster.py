@@ -430,9 +430,13 @@ class Cluster:
         Deferred.fromCoroutine(work).addErrback(self._failed)
 
     async def _resume(self) -> None:
-        """Read the brokers after the connection was restored, and write our labels again if their write was lost."""
-        await self._reload()
-        found = self._brokers.get(self.node_id) if self._registered_in == self._store.session_id else None
+        """Read the brokers after the connection was restored, and write our labels again if their write was lost.
+
+        In the session in which this broker has registered, and read them all, only changes are read.
+        """
+        same = self._registered_in == self._store.session_id
+        await (self._follow() if same else self._reload())
+        found = self._brokers.get(self.node_id) if same else None
         if found is not None and self._self is not None and found.labels != self._self.labels:
             await self._publish(self._self)
 

@@ -44,6 +44,12 @@ def test_a_death_costs_the_same_reads_however_many_topics_there_are() -> None:
     assert (many.reads, many.writes, many.events) == (few.reads, few.writes, few.events)
 
 
+def test_an_election_of_zookeeper_costs_the_same_reads_however_many_topics_there_are() -> None:
+    few, many = (scenarios.zookeeper_elects(cluster(9, topics)) for topics in (20, 200))
+    assert many.reads == few.reads
+    assert many.reads <= 9 * 6
+
+
 def test_a_death_costs_each_broker_the_same_reads_however_many_brokers_there_are() -> None:
     few, many = scenarios.a_broker_dies(cluster(8)), scenarios.a_broker_dies(cluster(24))
     assert many.reads / 23 <= few.reads / 7 + 1

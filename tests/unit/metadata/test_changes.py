@@ -83,6 +83,21 @@ def test_a_new_session_reads_everything(feed: ChangeFeed, reader: Reader, store:
     assert reader.read == [None, None]
 
 
+def test_a_restored_connection_reads_what_was_missed(feed: ChangeFeed, reader: Reader, store: SqliteStore) -> None:
+    """All brokers are connected again at once after an election of ZooKeeper's servers."""
+    store._tell(SessionState.SUSPENDED)
+    store._tell(SessionState.CONNECTED)
+    assert reader.read == [None]
+    note = encode_change(Change(["/a"]))
+    for missed, read in ((1, [None, ["/a"]]), (2, [None, ["/a"], None])):
+        store._tell(SessionState.SUSPENDED)
+        store._tree.forget_watches(lambda _: True)
+        for _ in range(missed):
+            result_of(store.set("/changes", note))
+        store._tell(SessionState.CONNECTED)
+        assert reader.read == read
+
+
 class TestMissedWrites:
     """A feed that has not read for a while, beside one that writes."""
 
