@@ -295,17 +295,21 @@ class SegmentFile:
 
 
 class FileSlice:
-    """A range of bytes in a segment file, for `sendfile`. The file stays readable as long as this object exists."""
+    """A range of bytes in a segment file, for `sendfile`. The file stays readable as long as this object exists.
 
-    __slots__ = ("file", "length", "position")
+    zeros: how many zero bytes are known to follow in the file.
+    """
+
+    __slots__ = ("file", "length", "position", "zeros")
 
     #: Whether a block cache may hold the bytes: see `pylogd.cache.ranges.BlockSlice`.
     in_blocks = False
 
-    def __init__(self, file: SegmentFile, position: int, length: int) -> None:
+    def __init__(self, file: SegmentFile, position: int, length: int, zeros: int = 0) -> None:
         self.file = file
         self.position = position
         self.length = length
+        self.zeros = zeros
 
     def __len__(self) -> int:
         return self.length

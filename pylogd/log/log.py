@@ -36,7 +36,7 @@ from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.log.producers import Producers
 from pylogd.log.quick_append import append_one, append_own
-from pylogd.log.reading import SegmentsView
+from pylogd.log.reading import BELOW_ZEROS, ZEROS, SegmentsView
 from pylogd.log.segment import Segment, Storage
 from pylogd.log.transactions import AbortedTransaction, TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
@@ -348,7 +348,7 @@ class Log:
             return None
         tail_offset, segment, position = self._tail
         if offset == tail_offset and bound == end and segment is last and 0 < (length := size - position) <= max_bytes:
-            return self._slice(segment, position, length, allow_cold)
+            return self._slice(segment, position, length, -1, allow_cold)
         try:
             if self.closed:
                 raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
@@ -367,13 +367,13 @@ class Log:
             last = self._view.segments[-1]
             return self.log_end_offset, self._view, last, last.size
 
-    def _slice(self, segment: Segment, position: int, length: int, allow_cold: bool) -> FileSlice:
+    def _slice(self, segment: Segment, position: int, length: int, next_offset: int, allow_cold: bool) -> FileSlice:
         if segment is self._active and position + length == segment.size:
             with self.lock:
                 self._tail = self.log_end_offset, self._active, self._active.size
         file, cached = segment.reader(allow_cold=allow_cold), segment.cached
         if cached is None:
-            return FileSlice(file, position, length)
+            return FileSlice(file, position, length, ZEROS if 0 <= next_offset < BELOW_ZEROS else 0)
         return cached.slice(file, position, length, sealed=segment is not self._active)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:

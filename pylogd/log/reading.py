@@ -3,7 +3,8 @@
 A new `SegmentsView` is created whenever the list of segments changes. A view itself never changes, so it can be used
 without a lock. The segment is found by bisecting base offsets; the position in it is found by the segment. A range that
 ends because of its size limit ends with a whole batch, so that no reader is sent an incomplete one. The position of the
-next batch is remembered by its offset: that is where a reader continues, who then needs no look-up.
+next batch is remembered by its offset: that is where a reader continues, who then needs no look-up. So is the range
+itself, by the offset that it begins with: several readers of a partition often ask for the same, one after the other.
 
 Rules: a look-up that would wait for the disk raises ColdRead unless `allow_cold`. If a segment is deleted meanwhile, it
 raises StorageFailure; the caller knows whether retention explains that.
@@ -22,13 +23,19 @@ from pylogd.log.time_lookup import find_timestamp, largest_timestamp_from
 from pylogd.log.transactions import AbortedTransaction
 from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD, parse_header
 
-_MAX_REMEMBERED = 256
+_MAX_REMEMBERED = 128
+#: So many zero bytes begin a batch whose base offset, an int64 (big-endian), is below the second number.
+ZEROS, BELOW_ZEROS = 3, 1 << 40
+
+#: A range of bytes: its segment, position and length, and the base offset of the batch behind it in the segment, -1 if
+#: that is not known or there is none.
+Range = tuple[Segment, int, int, int]
 
 
 class SegmentsView:
     """The segments of a log, oldest first, at least one. The list must not be changed."""
 
-    __slots__ = ("_aborted", "_bases", "_next", "segments")
+    __slots__ = ("_aborted", "_bases", "_next", "_ranges", "segments")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
@@ -36,16 +43,21 @@ class SegmentsView:
         self._aborted = [at for at, segment in enumerate(segments[:-1]) if segment.has_aborted] + [len(segments) - 1]
         self._bases = [segment.base_offset for segment in segments]
         self._next: dict[int, tuple[int, Located]] = {}  # by a batch's base offset: index of its segment, batch
+        #: By the base offset of its first batch: the limit by which a range ended, and the range.
+        self._ranges: dict[int, tuple[int, Range]] = {}
 
     def look_up(
         self, offset: int, bound: int, end: int, size: int, max_bytes: int, *,
         min_one: bool, allow_cold: bool, empty: bool = False,
-    ) -> tuple[Segment, int, int] | None:  # fmt: skip
-        """Return (segment, position, length) of the bytes for `Log.read`, None if there are none.
+    ) -> Range | None:  # fmt: skip
+        """Return the range for `Log.read`, None if there are no bytes.
 
         bound: only batches that end before this offset. end, size: the log end offset, and the size of the last
         segment at that moment. min_one, allow_cold, empty: see `Log.read`.
         """
+        known = self._ranges.get(offset)
+        if known is not None and known[0] == max_bytes and known[1][3] <= bound:
+            return known[1]
         found = self._next.get(offset) or self._find(offset, allow_cold, empty)
         if found is None:
             return None
@@ -57,8 +69,8 @@ class SegmentsView:
         if length > max_bytes:
             if max_bytes < first.size and not min_one:
                 return None
-            length = self._whole_batches(at, first.position, max(max_bytes, first.size), allow_cold)
-        return (segment, first.position, length) if length > 0 else None
+            return self._whole_batches(at, first, offset, max_bytes, allow_cold)
+        return (segment, first.position, length, -1) if length > 0 else None
 
     def _find(self, offset: int, allow_cold: bool, empty: bool) -> tuple[int, Located] | None:
         """Return (index of the segment, batch) for the first batch that ends at or after `offset`.
@@ -85,16 +97,23 @@ class SegmentsView:
                 return excluded.position
         return size if is_last else segment.size
 
-    def _whole_batches(self, at: int, position: int, max_bytes: int, allow_cold: bool) -> int:
-        """Return the size of the batches from `position` on that fit whole into `max_bytes`; the first one does."""
-        next_batch = self.segments[at].batch_at(position + max_bytes, allow_cold=allow_cold)
+    def _whole_batches(self, at: int, first: Located, offset: int, max_bytes: int, allow_cold: bool) -> Range:
+        """Return the range of the batches from `first` on that fit whole into `max_bytes`, or of `first` alone."""
+        segment, position = self.segments[at], first.position
+        most = max(max_bytes, first.size)
+        next_batch = segment.batch_at(position + most, allow_cold=allow_cold)
         if next_batch is None:
-            return max_bytes
+            return segment, position, most, -1
         if not next_batch.empty:
             if len(self._next) >= _MAX_REMEMBERED:
                 self._next.clear()
             self._next[next_batch.base_offset] = at, next_batch
-        return next_batch.position - position
+        found = segment, position, next_batch.position - position, next_batch.base_offset
+        if first.base_offset == offset and most == max_bytes:
+            if len(self._ranges) >= _MAX_REMEMBERED:
+                self._ranges.clear()
+            self._ranges[offset] = max_bytes, found
+        return found
 
     def offset_for_timestamp(self, timestamp_ms: int, start: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, epoch) of the first record from `start` on with at least `timestamp_ms`."""

@@ -105,6 +105,52 @@ def test_a_reader_that_continues_needs_no_look_up(max_bytes: int) -> None:
     storage.check()
 
 
+def test_what_one_reader_got_another_gets_without_a_look_up() -> None:
+    storage = MemoryStorage(LogConfig(index_interval_bytes=100))
+    log = filled(storage, 9)
+    size = log.size // 9
+    first = log.read(3, 4 * size)
+    assert first is not None
+    append(log, b"more")
+    with patch.object(Segment, "read_at", side_effect=AssertionError("looked up")):
+        again = log.read(3, 4 * size)
+        assert again is not None
+        assert again.read() == first.read()
+    for max_bytes, end, batches in (
+        (4 * size, 14, 3),
+        (4 * size, 15, 4),
+        (4 * size, 27, 4),
+        (3 * size, 27, 3),
+        (1, 27, 1),
+    ):
+        found = log.read(3, max_bytes, end_offset=end)
+        assert found is not None
+        assert [header.base_offset for header, _ in iter_batches(found.read())] == [3 * n + 3 for n in range(batches)]
+    assert log.read(3, 1, min_one=False) is None
+    truncate_to(log, 12)
+    found = log.read(3, 4 * size)
+    assert found is not None
+    assert len(found) == 3 * size
+    storage.check()
+
+
+@pytest.mark.parametrize(("base", "zeros"), [(1000, 3), ((1 << 40) - 1, 3), (1 << 40, 0)])
+def test_a_range_knows_of_the_zeros_behind_it(base: int, zeros: int) -> None:
+    """The bytes that a batch begins with: none where nothing follows, or a batch with a high offset."""
+    log = MemoryStorage().create()  # not checked: its first offset is not 0
+    for offset in (base - 1, base):
+        log.append(with_header(batch(b"v"), base_offset=offset), leader_epoch=0, origin=AppendOrigin.REPLICATION)
+    size = log.size // 2
+    found = log.read(base - 1, size)
+    assert found is not None
+    assert (len(found), found.zeros) == (size, zeros)
+    assert not any(found.file.read(found.position + size, zeros))
+    for whole in (log.read(base - 1, 1 << 20), log.read(base, 1 << 20)):
+        assert whole is not None
+        assert whole.zeros == 0
+    assert found.head(1).zeros == 0
+
+
 def test_truncation_forgets_where_readers_continue() -> None:
     storage = MemoryStorage(LogConfig(index_interval_bytes=100))
     log = filled(storage, 9)
