@@ -19,7 +19,7 @@ from pylogd.security.authentication import Connection as AuthenticatedConnection
 from pylogd.security.mechanisms import ListenerSettings, authentication_limits, make_mechanisms
 from pylogd.security.sasl.scram_server import ScramUsers
 from pylogd.wire.messages import ApiKey
-from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import BatchReply, RepeatReply, RequestReceived, ServerSession, UnsupportedRequest
 
 _HANDSHAKE = ApiKey.SASL_HANDSHAKE
 _ALLOWED: Mapping[AuthenticationState, frozenset[int]] = {
@@ -55,7 +55,7 @@ async def guarded(
 class AuthenticationGate:
     """Hands the requests of authenticated clients to another handler."""
 
-    __slots__ = ("_authenticator", "_handler", "batched", "overlapping", "versions")
+    __slots__ = ("_authenticator", "_handler", "batched", "overlapping", "repeated", "versions")
 
     def __init__(self, handler: Dispatcher, authenticator: Authenticator) -> None:
         self._handler = handler
@@ -63,6 +63,7 @@ class AuthenticationGate:
         self.versions = handler.versions
         self.overlapping = handler.overlapping
         self.batched = handler.batched
+        self.repeated = handler.repeated
 
     def handle(self, connection: SaslConnection, event: RequestReceived | UnsupportedRequest) -> Any:
         """Let a request pass, or raise CloseConnection."""
@@ -81,8 +82,18 @@ class AuthenticationGate:
         self, connection: SaslConnection, frame: memoryview, session: ServerSession, most: int
     ) -> BatchReply:
         """Let the requests of an authenticated client pass, or raise CloseConnection."""
-        authentication = connection.authentication
-        if authentication is None or authentication.state is not AuthenticationState.AUTHENTICATED:
-            raise CloseConnection("a request came from a client that is not authenticated")
-        authentication.ensure_session()
+        _check_authenticated(connection)
         return self._handler.handle_batch(connection, frame, session, most)
+
+    def handle_repeated(self, connection: SaslConnection, data: bytes) -> RepeatReply | None:
+        """Let a request of an authenticated client pass, or raise CloseConnection."""
+        _check_authenticated(connection)
+        return self._handler.handle_repeated(connection, data)
+
+
+def _check_authenticated(connection: SaslConnection) -> None:
+    """Raise CloseConnection unless the client has authenticated, and its session has not ended."""
+    authentication = connection.authentication
+    if authentication is None or authentication.state is not AuthenticationState.AUTHENTICATED:
+        raise CloseConnection("a request came from a client that is not authenticated")
+    authentication.ensure_session()

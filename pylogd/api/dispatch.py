@@ -2,7 +2,7 @@
 
 Strategy: a request goes to the one handler that `registry` has for its API; its version has been checked by then, since
 connections are told which are served. One with very many elements is decoded in a thread before. Requests that may be
-answered together go as bytes to `fast.produce`.
+answered together go as bytes to `fast.produce`, and those that may repeat the last one to `fast.fetch`.
 
 Must not know: connections beyond what handlers see of them, the order of replies.
 """
@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.context import BrokerParts, RequestContext
+from pylogd.api.fast.fetch import FetchingConnection, answer_repeated
 from pylogd.api.fast.produce import ShapedConnection, answer_batch
 from pylogd.api.fetch_lagging import fetch_sparing_disks
 from pylogd.api.metering import metered_batch, metered_handlers
@@ -28,17 +29,26 @@ from pylogd.errors import CloseConnection
 from pylogd.replica.waiting import shield
 from pylogd.security.audit import AuditLog
 from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.fast import known_fetch
+from pylogd.wire.fast.fetch import FIRST_FAST
 from pylogd.wire.fast.produce import FIRST_FLEXIBLE, LAST
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.messages.produce import ProduceRequest
-from pylogd.wire.session import BatchReply, LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import (
+    BatchReply,
+    LargeRequest,
+    RepeatReply,
+    RequestReceived,
+    ServerSession,
+    UnsupportedRequest,
+)
 
 T = TypeVar("T")
 _LENGTH_SIZE = 4  # bytes in front of each reply
 
 
-class ClientConnection(ShapedConnection, Protocol):
+class ClientConnection(ShapedConnection, FetchingConnection, Protocol):
     """A connection that keeps the context of its last request for the next one."""
 
     context: RequestContext | None
@@ -50,15 +60,18 @@ class Dispatcher:
     versions: the lowest and highest version that is served, by API key.
     overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
     batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
+    repeated: the same of those that `handle_repeated` may answer.
     """
 
     __slots__ = (
-        "_answer_batch", "_broker", "_handlers", "_requests", "_timed", "_watched", "batched", "handle_batch",
-        "overlapping", "versions",
+        "_answer_batch", "_answer_repeated", "_broker", "_handlers", "_requests", "_timed", "_watched", "batched",
+        "handle_batch", "handle_repeated", "overlapping", "repeated", "versions",
     )  # fmt: skip
 
     #: Answers the request in a frame, and up to `most - 1` of those unread in the session; or leaves them.
     handle_batch: Callable[[ClientConnection, memoryview, ServerSession, int], BatchReply]
+    #: Answers a request, its length in front, if it repeats the connection's last; or leaves it.
+    handle_repeated: Callable[[ClientConnection, bytes], RepeatReply | None]
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
@@ -71,6 +84,9 @@ class Dispatcher:
         self.versions = served_versions()
         self.overlapping = overlapping_apis()
         self.batched = frozenset(ProduceRequest.API_KEY << 16 | version for version in range(FIRST_FLEXIBLE, LAST + 1))
+        self.repeated = frozenset(
+            FetchRequest.API_KEY << 16 | version for version in range(FIRST_FAST, known_fetch.LAST + 1)
+        )
 
     def handle(self, connection: ClientConnection, event: RequestReceived | UnsupportedRequest) -> Any:
         """Return what the handler returns: a response, a Deferred of it, or None where no reply is due.
@@ -116,6 +132,9 @@ class Dispatcher:
             handlers = {**HANDLERS, FetchRequest.API_KEY: fetch_sparing_disks}
         self._handlers: Mapping[int, Handler] = metered_handlers(handlers) if counted else handlers
         self.handle_batch = self._answer_batch = partial(metered_batch if counted else answer_batch, self._broker)
+        fetches_are_left = counted or self._broker.laggards.active
+        self._answer_repeated = _leave if fetches_are_left else partial(answer_repeated, self._broker)
+        self.handle_repeated = self._answer_repeated
         if self._watched:
             self._handlers = watched = watched_handlers(self._handlers, STATISTICS)
             self._timed = timed_handlers(watched, STATISTICS, self._broker.clock.seconds)
@@ -130,6 +149,11 @@ class Dispatcher:
         assert isinstance(self._handlers, dict)
         self._handlers.update(self._timed)
         self.handle_batch = self._timed_batch
+        self.handle_repeated = self._leave_one
+
+    def _leave_one(self, _connection: ClientConnection, _data: bytes) -> None:
+        """Leave the next request to the handler that measures it."""
+        self.handle_repeated = self._answer_repeated
 
     def _timed_batch(
         self, connection: ClientConnection, frame: memoryview, session: ServerSession, most: int
@@ -143,6 +167,10 @@ class Dispatcher:
             STATISTICS.request_size(PRODUCE, len(frame))
             STATISTICS.response_size(PRODUCE, int.from_bytes(reply.replies[:_LENGTH_SIZE], "big"))
         return reply
+
+
+def _leave(_connection: ClientConnection, _data: bytes) -> None:
+    """Leave a request that may repeat the last one to the handler of its API."""
 
 
 class AuditingDispatcher(Dispatcher):

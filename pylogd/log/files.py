@@ -4,7 +4,7 @@
 since its methods are the functions of `os`; a faulty one in memory is small. A `SegmentFile` owns one descriptor, which
 is closed with the last reference to the object: a reader that holds a `FileSlice` is not affected when retention
 deletes the segment. The files of older segments are opened when they are needed, and kept in a bounded cache of the
-most recently used ones.
+most recently used ones (`lru_cache`).
 
 Rules: a symbolic link in place of a file or of a partition's directory is not followed (`ELOOP`): whoever can write to
 a data directory must not be able to make the broker write elsewhere. Files can be written by their owner and read by
@@ -19,12 +19,10 @@ import fcntl
 import logging
 import os
 import stat
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from pylogd.log.residency import missing_bytes
+from pylogd.log.residency import missing_bytes, send_resident
 from pylogd.log.volume_sync import can_sync_volume, sync_volume
 
 _log = logging.getLogger(__name__)
@@ -81,6 +79,9 @@ class FileSystem(Protocol):
 
     def missing(self, fd: int, position: int, length: int) -> int:
         """Return how many bytes of a range of a file are not in memory; 0 if that can't be told."""
+
+    def send_resident(self, socket: int, head: bytes, fd: int, position: int, length: int) -> int:
+        """Send bytes and then a range of a file to a socket: see `pylogd.log.residency`."""
 
     def never_read_ahead(self, fd: int) -> None:
         """Have reads by this descriptor begin no reads of what is behind: these may wait for the disk."""
@@ -165,6 +166,7 @@ class RealFileSystem:
     pread = staticmethod(os.pread)
     preadv = staticmethod(os.preadv)
     missing = staticmethod(missing_bytes)
+    send_resident = staticmethod(send_resident)
     pwritev = staticmethod(os.pwritev)
     fsync = staticmethod(os.fdatasync if hasattr(os, "fdatasync") else os.fsync)
     can_sync_volume = staticmethod(can_sync_volume)
@@ -353,52 +355,18 @@ class FileSlice:
         file = self.file
         return not file.fs.missing(file.fd, position, length) and file.read_warm(position + length - 1, 1) is not None
 
+    def send_resident(self, socket: int, head: bytes, length: int) -> int:
+        """Send `head` to a socket, and the first `length` bytes from the file's; return how many bytes left.
+
+        -1: none, since they are not in the page cache, or that can't be told. `length` may include `zeros`.
+        """
+        file = self.file
+        return file.fs.send_resident(socket, head, file.fd, self.position, length)
+
     def missing(self, position: int, length: int) -> int:
         """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""
         file = self.file
         return file.fs.missing(file.fd, position, length)
-
-
-V = TypeVar("V")
-
-
-class LruCache(Generic[V]):
-    """A cache of values by key, limited by the sum of their weights. Drops the least recently used. Thread-safe."""
-
-    def __init__(self, capacity: int, weigh: Callable[[V], int]) -> None:
-        self.capacity = capacity
-        self.weight = 0
-        self._weigh = weigh
-        self._entries: OrderedDict[str, V] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: str) -> V | None:
-        """Return a value, and mark it as used; None if it is not in the cache."""
-        with self._lock:
-            value = self._entries.get(key)
-            if value is not None:
-                self._entries.move_to_end(key)
-            return value
-
-    def put(self, key: str, value: V) -> None:
-        """Add a value. The newest one is always kept, whatever its weight."""
-        with self._lock:
-            self._drop(key)
-            self._entries[key] = value
-            self.weight += self._weigh(value)
-            while self.weight > self.capacity and len(self._entries) > 1:
-                _, old = self._entries.popitem(last=False)
-                self.weight -= self._weigh(old)
-
-    def discard(self, key: str) -> None:
-        """Remove a value, if it is in the cache."""
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: str) -> None:
-        old = self._entries.pop(key, None)
-        if old is not None:
-            self.weight -= self._weigh(old)
 
 
 class SyncFailed(OSError):

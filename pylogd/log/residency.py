@@ -71,6 +71,17 @@ def _not_in_core(fd: int, start: int, size: int) -> int:
     return pages.raw.count(b"\0") * _PAGE
 
 
+def leave(_socket: int, _head: bytes, _fd: int, _position: int, _length: int) -> int:
+    """Return -1: nothing was sent."""
+    return -1
+
+
 pages_in_memory: Callable[[int, int, int], int | None] = ask_by_ctypes
+#: Sends bytes (2) and, behind them, a range of a file (3: descriptor, 4: position, 5: length) that is in memory, as far
+#: as a socket (1: descriptor) takes them. Returns how many bytes of both left, -1 if it sent nothing because the range
+#: is not in memory, or it can't tell.
+send_resident: Callable[[int, bytes, int, int, int], int] = leave
 with contextlib.suppress(ImportError):  # it could not be compiled
-    from pylogd.log._residency import pages_in_memory
+    from pylogd.log import _residency
+
+    pages_in_memory, send_resident = _residency.pages_in_memory, _residency.send_resident

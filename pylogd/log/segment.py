@@ -28,7 +28,6 @@ from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.log.files import (
     Buffer,
     FileSystem,
-    LruCache,
     SegmentFile,
     most_cached_files,
     read_file,
@@ -38,6 +37,7 @@ from pylogd.log.files import (
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex, TransactionIndex
 from pylogd.log.index_files import read_transaction_index, write_index_files
 from pylogd.log.located import PROBE, Located
+from pylogd.log.lru_cache import LruCache
 from pylogd.log.scan import BadBatch, scan
 from pylogd.log.transactions import AbortedTransaction
 from pylogd.log.write_times import WriteTimes

@@ -10,7 +10,7 @@ no slot and no Deferred, and the replies of one reactor turn leave in one write.
 Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
 may answer it together with those received behind it. This begins when a request of the handler's `batched` APIs and
 versions has been answered at once, and ends with the first request that `handle_batch` leaves, which goes the general
-way.
+way. What one read brings is likewise offered to `handle_repeated`, which answers one request that repeats the last.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
@@ -21,8 +21,8 @@ Fairness: a connection starts a few of its requests at once. If it has sent more
 
 State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; `_follow` is the only
 place that changes it. Beside it are `_running` (a loop is on the stack: whoever is called from it leaves the next step
-to it), `_congested` (what the sender last said) and `_batching` (what the last request was); none of them depends on
-the state, or on another.
+to it), `_congested` (what the sender last said), `_batching` and `_repeats` (what the last request was); none of them
+depends on the state, or on another.
 
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
 after the replies to all earlier requests were sent. A handler that fails in any other way closes it too, and its
@@ -59,7 +59,6 @@ _limited = LimitedLog(log)
 #: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
 _GATHERED_REPLIES = 64
 _LARGE_REPLY_BYTES = 4096
-
 #: The answer to a client that begins with TLS: text, by which its TLS library sees at once that there is no TLS here.
 _NO_TLS = b"This listener does not use TLS.\n"
 _MAX_BATCH = 256  # requests that are answered together
@@ -92,7 +91,7 @@ class Pipeline:
 
     __slots__ = (
         "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_max_in_flight",
-        "_muted", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_turns",
+        "_muted", "_receiver", "_repeats", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_turns",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +121,7 @@ class Pipeline:
         self._running = False  # `_run` is on the stack
         self._congested = False  # what the sender said after it was last given something
         self._batching = False  # whether the next request is offered to `handle_batch`
+        self._repeats = False  # whether the next read is offered to `handle_repeated`
         self._singles = 0  # how many of the next requests are offered to it one by one
 
     @property
@@ -136,6 +136,8 @@ class Pipeline:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and start the requests in them."""
+        if self._repeats and self._answer_repeated(data):
+            return
         self._singles = 0
         self._session.receive_data(data)
         self._run()
@@ -291,12 +293,17 @@ class Pipeline:
                     self._pause()
                     break
                 if self._start(event):
-                    self._batching = event.api_key << 16 | event.version in self._handler.batched
+                    self._offer_next(event.api_key << 16 | event.version)
         except RemoteProtocolError as error:
             self._end_with(error)
         finally:
             self._running = False
         self._flush()
+
+    def _offer_next(self, kind: int) -> None:
+        """Offer the next request to what may answer it after one of that `API key << 16 | version`."""
+        self._batching = kind in self._handler.batched
+        self._repeats = kind in self._handler.repeated
 
     def _ask_for_more(self, until: float) -> tuple[int, float]:
         """Do as `Turns.more`, unless there is no request left. The connection waits if it may not start any."""
@@ -408,6 +415,21 @@ class Pipeline:
         if end:
             self._session.skip_to(end)
         self._gather([replies])
+        return True
+
+    def _answer_repeated(self, data: bytes) -> bool:
+        """Offer a request that may repeat the last one to be answered now. Return whether it was."""
+        if self._state is not _READING or self._slots or not self._sender.idle or self._session.pending:
+            return False
+        try:
+            reply = self._handler.handle_repeated(self._connection, data)
+        except Exception:
+            self._end(_explain(Failure(), None), None)
+            return True
+        if reply is None:
+            self._repeats = False
+            return False
+        self._sender.send_records(*reply)
         return True
 
     def _ready(self, response: Any, slot: _Slot) -> None:

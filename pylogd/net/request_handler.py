@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any, Protocol
 
 from pylogd.net.request_memory import MemoryShare
-from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import BatchReply, RepeatReply, RequestReceived, ServerSession, UnsupportedRequest
 
 Event = RequestReceived | UnsupportedRequest
 
@@ -29,6 +29,7 @@ class RequestHandler(Protocol):
     versions: the lowest and highest version that is served, by API key.
     overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
     batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
+    repeated: the same of those that `handle_repeated` may answer.
     """
 
     @property
@@ -37,9 +38,14 @@ class RequestHandler(Protocol):
     def overlapping(self) -> Container[int]: ...
     @property
     def batched(self) -> Container[int]: ...
+    @property
+    def repeated(self) -> Container[int]: ...
 
     def handle(self, connection: Any, event: Event) -> Any:
         """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
 
     def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
         """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
+
+    def handle_repeated(self, connection: Any, data: bytes) -> RepeatReply | None:
+        """Answer the request that is all of `data`, its length in front, if it repeats the last one; or leave it."""

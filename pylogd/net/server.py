@@ -49,8 +49,7 @@ _limited = LimitedLog(log)
 _IDLE_SWEEP_SECONDS = 10.0
 _SWEEP_JITTER_SECONDS = 0.5  # or a time that is a multiple of the interval would be noticed an interval late
 _COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
-#: An unfinished request has to receive so many bytes in each `request.receive.timeout.ms`.
-LEAST_PROGRESS_BYTES = 1 << 15
+LEAST_PROGRESS_BYTES = 1 << 15  # of an unfinished request in each `request.receive.timeout.ms`
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,9 +95,9 @@ class BrokerProtocol(Protocol):
 
     host: the peer's address; behind a proxy that of the client, if the proxy tells. listener: the name of the listener
     that accepted it. security_protocol: that of the listener. principal: who the client is. authenticated: whether it
-    has said so; always true without SASL. authentication, context, produce_shape: kept here by the handler from one
-    request to the next. on_lost: called when the connection has ended. claim: which broker of the cluster it says that
-    it comes from, if any. software: the name and version of the client's software, once it has said so.
+    has said so; always true without SASL. authentication, context, produce_shape, known_fetch: kept here by the handler
+    from one request to the next. on_lost: called when the connection has ended. claim: which broker of the cluster it
+    says that it comes from, if any. software: the name and version of the client's software, once it has said so.
     """
 
     pipeline: Pipeline
@@ -110,6 +109,7 @@ class BrokerProtocol(Protocol):
     authenticated = True
     context: Any = None
     produce_shape: Any = None
+    known_fetch: Any = None
     tokens: BareTokens | None = None  # while it sends SASL messages in bare frames
     progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
     on_lost: Callable[[], object] | None = None

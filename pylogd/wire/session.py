@@ -104,6 +104,10 @@ class BatchReply(NamedTuple):
 NOT_ANSWERED = BatchReply(b"", 0, 0)
 
 
+#: The reply to a request that repeats the last one: what is in front of its records, these, and zero bytes.
+RepeatReply = tuple[bytes, Any, bytes]
+
+
 class ServerSession:
     """The broker's side of one connection.
 

@@ -173,6 +173,9 @@ class MemoryFileSystem:
         path, inode = self._file(fd)
         return length if path in self.cold else max(position + length - len(inode.data), 0)
 
+    def send_resident(self, socket: int, head: bytes, fd: int, position: int, length: int) -> int:
+        return -1  # such a file is not the kernel's
+
     def never_read_ahead(self, fd: int) -> None:
         self._file(fd)
 

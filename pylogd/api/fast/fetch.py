@@ -1,17 +1,19 @@
 """Answer Fetch requests of a client that reads one partition, without a session, where enough is in the page cache.
 
-Strategy: one function and three objects. Everything else, errors included, is left to the general handler
-(`api.fetch`), which looks at the request anew, so that no rule is written twice. tests/property/test_fast_fetch.py
-proves that both answer alike.
+Strategy: one function and three objects. A request that repeats the last one of its connection, but for the offset, is
+not even decoded: compiled functions compare it, and make the response (`answer_repeated`). Everything else, errors
+included, is left to the general handler (`api.fetch`), which looks at the request anew, so that no rule is written
+twice. tests/property/test_fast_fetch.py proves that all answer alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from pylogd.api.context import RequestContext
+from pylogd.api.context import BrokerParts, Connection, RequestContext
+from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import PylogdError
 from pylogd.log.transactions import AbortedTransaction as Aborted
 from pylogd.replica.partition import NO_EPOCH
@@ -19,6 +21,7 @@ from pylogd.replica.roles import Role
 from pylogd.replica.sessions import FINAL_EPOCH
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
+from pylogd.wire.fast.known_fetch import END, KnownFetch, decode_fetch
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -26,6 +29,7 @@ from pylogd.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from pylogd.wire.session import RepeatReply
 
 #: The first in which topics go by id.
 FIRST_VERSION = 13
@@ -52,7 +56,7 @@ _AT_END = FastFetch(None, True)
 def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
     """Return the response that `api.fetch` would make, if the request is of the usual shape and all is well."""
     topics = request.topics
-    if not _is_usual(context, request) or len(topics) != 1 or len(topics[0].partitions) != 1:
+    if not _is_usual(context.version, request) or len(topics) != 1 or len(topics[0].partitions) != 1:
         return _LEFT
     (topic,) = topics
     (wanted,) = topic.partitions
@@ -96,10 +100,76 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
     return _new_result((FetchResponse(0, 0, 0, [FetchableTopicResponse("", topic.topic_id, [data])], []), False))
 
 
-def _is_usual(context: RequestContext, request: FetchRequest) -> bool:
+class FetchingConnection(Connection, Protocol):
+    """A connection that keeps its last usual Fetch request for the next one."""
+
+    known_fetch: KnownFetch | None
+
+
+def answer_repeated(broker: BrokerParts, connection: FetchingConnection, data: bytes) -> RepeatReply | None:
+    """Return the reply to the request in `data` as `answer` would make it, if it repeats the connection's last one.
+
+    None where the general handler has to answer: nothing has been done then.
+    """
+    known = connection.known_fetch
+    if known is None or (offset := known.offset_in(data)) < 0:
+        known = connection.known_fetch = _known(data)
+        if known is None:
+            return None
+        offset = known.offset_in(data)
+    partition, request = broker.partitions.by_id.get(known.key), known.request
+    if partition is None or partition.role is not Role.LEADING:
+        return None
+    epoch = known.leader_epoch
+    if epoch != partition.leader_epoch and epoch != NO_EPOCH:
+        return None
+    if broker.authorizer is not None and not broker.authorizer.authorize(
+        connection.principal, connection.host, AclOperation.READ, ResourceType.TOPIC, partition.topic
+    ):
+        return None
+    most = broker.settings["fetch.max.bytes"]
+    limit, stable = min(known.limit, most), partition.high_watermark
+    end, committed = stable, request.isolation_level == READ_COMMITTED
+    try:
+        log = partition.log
+        if log.producers.unstable.active:
+            stable = partition.last_stable_offset
+        records = log.read(offset, limit, end_offset=stable if committed else end)
+        if records is None or (size := records.length) < min(request.min_bytes, request.max_bytes, most):
+            return None
+        if committed and log.aborted_in(offset, records, stable):
+            return None
+    except PylogdError:
+        return None
+    STATISTICS.requests[FETCH] += 1
+    partition.fetches += 1
+    partition.fetched_bytes += size
+    return known.response_head(data, end, stable, log.log_start_offset, size), records, END
+
+
+def _known(data: bytes) -> KnownFetch | None:
+    """Return the request in `data` to compare the next ones with, if `answer_repeated` may answer these."""
+    decoded = decode_fetch(data)
+    if decoded is None:
+        return None
+    request = decoded.request
+    (topic,) = request.topics
+    if not _is_usual(decoded.version, request) or len(topic.partitions) != 1:
+        return None
+    (wanted,) = topic.partitions
+    if (
+        wanted.last_fetched_epoch >= 0
+        or wanted.fetch_offset < 0
+        or min(request.max_bytes, wanted.partition_max_bytes) < 0
+    ):
+        return None
+    return KnownFetch(data, request)
+
+
+def _is_usual(version: int, request: FetchRequest) -> bool:
     """Return whether a request is of a client, without a session, and of a version that is served here."""
     return (
-        context.version >= FIRST_VERSION
+        version >= FIRST_VERSION
         and request.session_epoch == FINAL_EPOCH
         and not request.session_id
         and request.replica_id < 0  # a follower names itself here before version 15

@@ -1,6 +1,7 @@
 /* Produce requests of the plain shape, as many as one read has brought: find, check and number their batches, and write
  * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.log.fast_accept
  * and pylogd.log.log do the same, and tests/property/test_request_batches.py compares what clients and disks see.
+ * Below are two small functions for Fetch requests that repeat the last one: see pylogd.wire.fast.known_fetch.
  *
  * Strategy: a client that goes on as it began repeats the bytes around its records. The first request that differs, and
  * the first batch that is not accepted by its header and a walk over its records, end the run: nothing has been done
@@ -25,6 +26,12 @@ enum {
     OVERHEAD = 12,      /* bytes of a batch that its length does not count */
     CRC_FROM = 21,      /* what the CRC of a batch covers */
     REMEMBERED = 5,     /* batches of a producer: see pylogd.log.producers */
+    FETCH_ID_AT = 8,    /* the correlation id of a request that has its length in front, */
+    FETCH_COMMON_AT = 12,
+    FETCH_BODY = 63,    /* bytes of a response between its header and the size of its records, */
+    FETCH_OFFSETS = 34, /* and where in them the offsets are */
+    FETCH_END = 3,      /* bytes behind the records: no tagged fields */
+    FETCH_MOST = RESPONSE_HEAD + FETCH_BODY + 5,
 };
 
 /* CRC-32C ---------------------------------------------------------------------------------------------------------- */
@@ -480,11 +487,81 @@ matches(PyObject *self, PyObject *const *args, Py_ssize_t number)
     return PyBool_FromLong(same);
 }
 
+/* Fetch requests --------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(fetch_offset_doc, "fetch_offset(data, known, at, /)\n--\n\n"
+"Return the fetch offset, at position `at`, of a request that repeats the bytes of a known one but for that and the\n"
+"correlation id; -1 if it does not, or if its offset is negative. Both have their lengths in front.");
+
+static PyObject *
+fetch_offset(PyObject *self, PyObject *const *args, Py_ssize_t number)
+{
+    if (number != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "fetch_offset takes two requests, as bytes, and a position");
+        return NULL;
+    }
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    const uint8_t *known = (const uint8_t *)PyBytes_AS_STRING(args[1]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), at = PyLong_AsSsize_t(args[2]);
+    if (at == -1 && PyErr_Occurred())
+        return NULL;
+    if (at < FETCH_COMMON_AT || at > PyBytes_GET_SIZE(args[1]) - 8) {
+        PyErr_SetString(PyExc_ValueError, "the position is out of range");
+        return NULL;
+    }
+    if (size != PyBytes_GET_SIZE(args[1]) || memcmp(data, known, FETCH_ID_AT) != 0
+        || memcmp(data + FETCH_COMMON_AT, known + FETCH_COMMON_AT, (size_t)(at - FETCH_COMMON_AT)) != 0
+        || memcmp(data + at + 8, known + at + 8, (size_t)(size - at - 8)) != 0)
+        return PyLong_FromLong(-1);
+    int64_t offset = (int64_t)big_endian(data + at, 8);
+    return PyLong_FromLongLong(offset < 0 ? -1 : offset);
+}
+
+PyDoc_STRVAR(fetch_head_doc, "fetch_head(data, body, high_watermark, last_stable_offset, log_start, size, /)\n--\n\n"
+"Return what is in front of the records, `size` bytes, in the response to a request; `FETCH_END` follows them.\n\n"
+"body: from behind the header up to the records, with any numbers in place of those that are passed.");
+
+static PyObject *
+fetch_head(PyObject *self, PyObject *const *args, Py_ssize_t number)
+{
+    if (number != 6 || !PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) < FETCH_COMMON_AT
+        || !PyBytes_Check(args[1]) || PyBytes_GET_SIZE(args[1]) != FETCH_BODY) {
+        PyErr_SetString(PyExc_TypeError, "fetch_head takes a request, the body of a response, and four numbers");
+        return NULL;
+    }
+    int64_t numbers[4];
+    for (int i = 0; i < 4; i++) {
+        numbers[i] = PyLong_AsLongLong(args[i + 2]);
+        if (numbers[i] == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    int64_t size = numbers[3];
+    if (size < 0 || size > INT32_MAX - FETCH_MOST) {
+        PyErr_SetString(PyExc_ValueError, "the size is out of range");
+        return NULL;
+    }
+    uint8_t head[FETCH_MOST], *at = head + RESPONSE_HEAD;
+    memcpy(at, PyBytes_AS_STRING(args[1]), FETCH_BODY);
+    for (int i = 0; i < 3; i++)
+        put(at + FETCH_OFFSETS + 8 * i, (uint64_t)numbers[i], 8);
+    at += FETCH_BODY;
+    uint32_t left = (uint32_t)size + 1;
+    for (; left >= 128; left >>= 7)
+        *at++ = (uint8_t)(left | 128);
+    *at++ = (uint8_t)left;
+    put(head, (uint64_t)(at - head - LENGTH + size + FETCH_END), LENGTH);
+    memcpy(head + LENGTH, PyBytes_AS_STRING(args[0]) + FETCH_ID_AT, 4);
+    head[RESPONSE_HEAD - 1] = 0;
+    return PyBytes_FromStringAndSize((char *)head, at - head);
+}
+
 /* The module ------------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
     {"take_requests", (PyCFunction)(void (*)(void))take_requests, METH_FASTCALL, take_requests_doc},
     {"matches", (PyCFunction)(void (*)(void))matches, METH_FASTCALL, matches_doc},
+    {"fetch_offset", (PyCFunction)(void (*)(void))fetch_offset, METH_FASTCALL, fetch_offset_doc},
+    {"fetch_head", (PyCFunction)(void (*)(void))fetch_head, METH_FASTCALL, fetch_head_doc},
     {"checksum", checksum, METH_VARARGS, checksum_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -501,7 +578,7 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_fast", "Produce requests of the plain shape, many at a time.", sizeof(State), methods,
+    PyModuleDef_HEAD_INIT, "_fast", "Produce and Fetch requests of the plain shape.", sizeof(State), methods,
     slots, NULL, NULL, NULL,
 };
 

@@ -46,7 +46,9 @@ _HEAD_13 = struct.Struct(">iiiibiiB16sB")
 _HEAD_15 = struct.Struct(">iiibiiB16sB")  # the replica id is in a tagged field
 # index, leader epoch, offset, last fetched epoch, log start, most bytes, tagged fields
 _PARTITION = struct.Struct(">iiqiqiB")
+PARTITION_SIZE = _PARTITION.size
 _END = b"\0\1\1\0"  # no tagged fields of the topic, nothing forgotten, no rack, no tagged fields of the request
+END_SIZE = len(_END)
 _NOT_KNOWN = (1 << 63) - 1  # where the client does not say which it knows
 _NO_REPLICA = ReplicaState()  # shared by all requests of clients; never changed
 
@@ -97,6 +99,14 @@ def response_encoder(version: int, general: Encode) -> Encode:
     if version < FIRST_FAST:
         return general
     return lambda response: _encode_usual(response) or general(response)
+
+
+def response_body(topic_id: bytes, index: int, committed: bool) -> bytes:
+    """Return what is between the header and the size of the records in a response of one partition, with 0 as offsets.
+
+    committed: whether there is a list of aborted transactions, which is empty.
+    """
+    return _RESPONSE_HEAD.pack(0, 0, 0, 2, topic_id, 2) + _RESPONSE_PARTITION.pack(index, 0, 0, 0, 0, committed, -1)
 
 
 def _encode_usual(response: FetchResponse) -> list[Part] | None:

@@ -17,7 +17,7 @@ LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 1 << 20, -1)
 
 class Handler:
     versions: dict[int, tuple[int, int]]
-    overlapping = batched = frozenset[int]()
+    overlapping = batched = repeated = frozenset[int]()
 
     def __init__(self) -> None:
         self.versions = {}

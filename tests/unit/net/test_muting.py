@@ -157,7 +157,7 @@ class Idle:
     """A connection of a real factory."""
 
     versions: ClassVar[dict[int, tuple[int, int]]] = {}
-    overlapping = batched = frozenset[int]()
+    overlapping = batched = repeated = frozenset[int]()
 
     def __init__(self) -> None:
         self.clock = Clock()

@@ -84,6 +84,7 @@ class Rig:
 
     versions: Mapping[int, tuple[int, int]] = {}
     overlapping = batched = frozenset({0})
+    repeated = frozenset[int]()
     request_memory = None
 
     def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20, turns: Turns | None = None) -> None:

@@ -24,6 +24,7 @@ class Region:
     """A slice of a file that the test can make cold."""
 
     in_blocks = False
+    zeros = 0
 
     def __init__(self, file: IO[bytes], position: int, length: int) -> None:
         self.file = file

@@ -23,7 +23,7 @@ class Handler:
     """Serves Metadata, without ever responding."""
 
     versions: ClassVar = {METADATA: (0, 13)}
-    overlapping = batched = frozenset[int]()
+    overlapping = batched = repeated = frozenset[int]()
 
     def __init__(self) -> None:
         self.handled = 0

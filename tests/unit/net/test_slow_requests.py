@@ -20,7 +20,7 @@ MIB = 1 << 20
 class Handler:
     """Serves API 3 version 0; the first request of each connection is answered when the test says so."""
 
-    overlapping = batched = frozenset[int]()
+    overlapping = batched = repeated = frozenset[int]()
 
     def __init__(self) -> None:
         self.versions = {18: (0, 0)}

@@ -34,7 +34,7 @@ class EchoHandler:
     """Answers every ApiVersions request with what the client sent."""
 
     versions: Mapping[int, tuple[int, int]] = MappingProxyType({18: (0, 0)})
-    overlapping = batched = frozenset[int]()
+    overlapping = batched = repeated = frozenset[int]()
 
     def __init__(self) -> None:
         self.principals: list[Principal] = []

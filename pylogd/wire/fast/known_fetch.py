@@ -1,0 +1,92 @@
+"""Fetch requests that repeat the last one of their connection, with compiled functions, where there are some.
+
+Strategy: a client that reads one partition sends the same bytes again, but for correlation id and fetch offset. So a
+request is decoded once, by the codec in `fetch`, and kept: a compiled function compares the next one with it, and
+returns its offset; another makes what is in front of the records of the response. How, is in `_fast.c`.
+
+Rules: what does not repeat the last request is left to the codecs. `tests/property/test_fast_fetch.py` proves that a
+client can't tell the difference.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NamedTuple
+
+from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.fast import compiled
+from pylogd.wire.fast.fetch import END_SIZE, FIRST_FAST, PARTITION_SIZE, request_decoder, response_body
+from pylogd.wire.headers import read_request_header, skip_tagged_fields
+from pylogd.wire.messages.fetch import FetchRequest
+
+LAST = 18
+#: Behind the records of the response: no tagged fields of the partition, its topic and the response.
+END = b"\0\0\0"
+_LENGTH = 4
+_OFFSET_AT = 8  # in what a request says of a partition
+
+
+class DecodedFetch(NamedTuple):
+    """A request of the usual shape, and its version."""
+
+    version: int
+    request: FetchRequest
+
+
+def decode_fetch(data: bytes) -> DecodedFetch | None:
+    """Return the request in `data`, its length in front, if it is one of the usual shape and nothing else; else None.
+
+    None as well where there are no compiled functions.
+    """
+    if compiled.fast is None or int.from_bytes(data[:_LENGTH], "big") != len(data) - _LENGTH:
+        return None
+    frame = memoryview(data)[_LENGTH:]
+    try:
+        api_key, version, _, _, at = read_request_header(frame)
+        if api_key != FetchRequest.API_KEY or not FIRST_FAST <= version <= LAST:
+            return None
+        request = request_decoder(version, _leave)(frame[skip_tagged_fields(frame, at) :])
+    except RemoteProtocolError:
+        return None
+    return None if request is None else DecodedFetch(version, request)
+
+
+def _leave(_body: memoryview) -> None:
+    """Decode nothing: the shape is not the usual one."""
+
+
+class KnownFetch:
+    """A request for one partition that the next ones of its connection are compared with.
+
+    key: the partition's topic id and index. leader_epoch: as the client knows it. limit: the most bytes of records.
+    request: what it was decoded to, to be left as it is.
+    """
+
+    __slots__ = ("_at", "_body", "_data", "_module", "key", "leader_epoch", "limit", "request")
+
+    def __init__(self, data: bytes, request: FetchRequest) -> None:
+        """`data`: that `request` was decoded from, by `decode_fetch`."""
+        ((topic,), module) = request.topics, compiled.fast
+        (wanted,) = topic.partitions
+        assert module is not None
+        self._module: ModuleType = module
+        self._data = data
+        self._at = len(data) - END_SIZE - PARTITION_SIZE + _OFFSET_AT
+        self._body = response_body(topic.topic_id, wanted.partition, bool(request.isolation_level))
+        self.key = topic.topic_id, wanted.partition
+        self.leader_epoch = wanted.current_leader_epoch
+        self.limit = min(request.max_bytes, wanted.partition_max_bytes)
+        self.request = request
+
+    def offset_in(self, data: bytes) -> int:
+        """Return the fetch offset of the request in `data` if it repeats this one; else -1."""
+        offset: int = self._module.fetch_offset(data, self._data, self._at)
+        return offset
+
+    def response_head(self, data: bytes, high_watermark: int, stable: int, log_start: int, size: int) -> bytes:
+        """Return the response to the request in `data` up to its `size` bytes of records, behind which comes `END`.
+
+        stable: the last stable offset.
+        """
+        head: bytes = self._module.fetch_head(data, self._body, high_watermark, stable, log_start, size)
+        return head
