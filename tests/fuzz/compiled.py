@@ -1,4 +1,4 @@
-"""Compare the compiled function for Produce requests with Python on hostile input: `python -m tests.fuzz.compiled`.
+"""Compare the compiled functions for Produce and Fetch with Python on hostile input: `python -m tests.fuzz.compiled`.
 
 Strategy: requests of one shape, with batches that continue a producer's sequence or not, are damaged, cut and put into
 memory that ends with them; limits and the state of the log are usual or extreme. `agree` asserts that the compiled
@@ -16,6 +16,7 @@ import importlib.util
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -28,7 +29,18 @@ from typing import Any
 from pylogd.log.accepting import PREFIX_SIZE, pack_prefix
 from pylogd.log.fast_accept import FastAccept
 from pylogd.log.producers import Producers
+from pylogd.wire.fast import response_encoder
+from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT, response_body
+from pylogd.wire.fast.known_fetch import END
 from pylogd.wire.fast.request_batch import ProduceShape, parse_request
+from pylogd.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import LENGTH_OVERHEAD
 from pylogd.wire.session import ClientSession
@@ -40,6 +52,8 @@ _SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recove
 _INT64 = (1 << 63) - 1
 _MOST = 256
 _INT32 = 4
+_INT32_MAX = (1 << 31) - 1
+_OFFSET_FROM_END = 29  # of the only partition of a Fetch request
 _EXTREME = (0, 1, 200, 1 << 31, _INT64 - 100, _INT64)
 
 
@@ -64,6 +78,72 @@ def agree(number: int, module: Any) -> bool:
     head = frame[:_INT32], frame[8 : 8 + len(shape.common)]
     assert module.matches(_ending(frame), template) == (head == (shape.version.to_bytes(_INT32, "big"), shape.common))
     return found is not None
+
+
+def agree_on_fetch(number: int, module: Any) -> bool:
+    """Assert that `module` reads a Fetch request, and answers it, as Python does; return whether it repeats another."""
+    chance = random.Random(number)
+    version, index, committed = chance.choice((13, 15, 18)), chance.choice((0, 1, _INT32_MAX)), chance.random() < 0.5
+    known = _fetch_request(chance, version, index, 0)
+    at = len(known) - _OFFSET_FROM_END
+    offset = chance.choice((0, 1, 77, 1 << 40, _INT64, -1, -_INT64))
+    data = known[:8] + chance.randbytes(_INT32) + known[12:at] + struct.pack(">q", offset) + known[at + 8 :]
+    if chance.random() < 0.4:
+        data = _damaged(chance, data)
+    if chance.random() < 0.2:
+        data = chance.choice((data[: chance.randrange(len(data))], data + bytes(chance.randint(1, 9))))
+    found = module.fetch_offset(bytes(data), known, at)
+    repeats = (
+        len(data) == len(known)
+        and data[:8] + data[12:at] + data[at + 8 :] == known[:8] + known[12:at] + known[at + 8 :]
+    )
+    (there,) = struct.unpack_from(">q", data, at) if repeats else (-1,)
+    assert found == max(there, -1), f"input {number}: {found} instead of {there}"
+    numbers = [chance.choice((0, 1, 1 << 33, _INT64, -1)) for _ in range(3)]
+    size = chance.choice((0, 1, 126, 127, 128, 16_382, 16_383, 200_000, _INT32_MAX - 100))
+    if len(data) >= 12:
+        head = module.fetch_head(bytes(data), response_body(bytes(16), index, committed), *numbers, size)
+        assert head == _fetch_head(data[8:12], index, committed, numbers, size), f"input {number}: {head!r}"
+    return repeats
+
+
+def _fetch_request(chance: random.Random, version: int, index: int, offset: int) -> bytes:
+    """Return a Fetch request, its length in front."""
+    topic = FetchTopic("", bytes(16), [FetchPartition(index, 0, offset, partition_max_bytes=1 << 20)])
+    session = ClientSession(1 << 20, chance.choice((None, "me")))
+    parts: list[Any] = session.encode_request(FetchRequest(topics=[topic]), version)
+    return b"".join(parts)
+
+
+class _Records:
+    """Records of which only the size matters. It is the codec's length of them."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def _fetch_head(correlation_id: bytes, index: int, committed: bool, numbers: list[int], size: int) -> bytes:
+    """Return what the codec puts in front of the records of a response."""
+    empty: list[Any] = []
+    records: Any = _Records(size)
+    high_watermark, stable, log_start = numbers
+    data = PartitionData(
+        index, 0, high_watermark, stable, log_start, NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT,
+        empty if committed else None, -1, records,
+    )  # fmt: skip
+    response = FetchResponse(0, 0, 0, [FetchableTopicResponse("", bytes(16), [data])], [])
+    parts: list[Any] = response_encoder(FetchRequest.API_KEY, 16, lambda _: [])(response)
+    body = parts[0]
+    if size:
+        assert parts[2] == END
+    else:  # one part, with what follows the records
+        assert body.endswith(END)
+        body = body[: -len(END)]
+    head = correlation_id + b"\0" + body
+    return struct.pack(">i", len(head) + size + len(END)) + bytes(head)
 
 
 def _ending(data: bytes) -> memoryview:
@@ -229,6 +309,7 @@ def main(arguments: Sequence[str]) -> int:
     end, number, taken = time.monotonic() + options.seconds, options.first, 0
     while time.monotonic() < end:
         taken += agree(number, module)
+        agree_on_fetch(number, module)
         number += 1
     print(f"fuzz: compiled: {number - options.first} inputs, of {taken} requests were taken; nothing found")
     return 0

@@ -1,4 +1,4 @@
-"""The compiled function for Produce requests gives what Python gives, for any bytes, and refuses bad arguments."""
+"""The compiled functions for Produce and Fetch give what Python gives, for any bytes, and refuse bad arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pylogd.wire.records import crc32c
 from tests.fakes.parts import batch
-from tests.fuzz.compiled import agree, run_sanitized, sanitizers
+from tests.fuzz.compiled import agree, agree_on_fetch, run_sanitized, sanitizers
 
 fast = pytest.importorskip("pylogd.wire.fast._fast", reason="there was no compiler")
 
@@ -27,6 +27,37 @@ _ARGUMENTS: tuple[Any, ...] = (b"frame", b"chunk", 0, 1, 1 << 20, _SHAPE, _LIMIT
 @given(st.integers(0, 1 << 40))
 def test_it_gives_what_python_gives(number: int) -> None:
     agree(number, fast)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_fetches_are_read_and_answered_as_by_python(number: int) -> None:
+    agree_on_fetch(number, fast)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "error"),
+    [
+        ("fetch_offset", (b"r" * 40, b"r" * 40), TypeError),
+        ("fetch_offset", (bytearray(40), b"r" * 40, 12), TypeError),
+        ("fetch_offset", (b"r" * 40, memoryview(b"r" * 40), 12), TypeError),
+        ("fetch_offset", (b"r" * 40, b"r" * 40, "12"), TypeError),
+        ("fetch_offset", (b"r" * 40, b"r" * 40, 11), ValueError),
+        ("fetch_offset", (b"r" * 40, b"r" * 40, 33), ValueError),
+        ("fetch_offset", (b"r" * 40, b"", 12), ValueError),
+        ("fetch_offset", (b"r" * 40, b"r" * 40, 1 << 70), OverflowError),
+        ("fetch_head", (b"r" * 12, bytes(63), 0, 0, 0), TypeError),
+        ("fetch_head", (b"r" * 11, bytes(63), 0, 0, 0, 0), TypeError),
+        ("fetch_head", (b"r" * 12, bytes(62), 0, 0, 0, 0), TypeError),
+        ("fetch_head", (b"r" * 12, bytes(63), 0, None, 0, 0), TypeError),
+        ("fetch_head", (b"r" * 12, bytes(63), 0, 1 << 63, 0, 0), OverflowError),
+        ("fetch_head", (b"r" * 12, bytes(63), 0, 0, 0, -1), ValueError),
+        ("fetch_head", (b"r" * 12, bytes(63), 0, 0, 0, (1 << 31) - 50), ValueError),
+    ],
+)
+def test_bad_arguments_of_fetches_raise(function: str, arguments: tuple[object, ...], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        getattr(fast, function)(*arguments)
 
 
 @given(st.binary(max_size=100) | st.binary(min_size=3000, max_size=3100), st.integers(0, 8))

@@ -117,7 +117,7 @@ def answer_repeated(broker: BrokerParts, connection: FetchingConnection, data: b
         if known is None:
             return None
         offset = known.offset_in(data)
-    partition, request = broker.partitions.by_id.get(known.key), known.request
+    partition = broker.partitions.by_id.get(known.key)
     if partition is None or partition.role is not Role.LEADING:
         return None
     epoch = known.leader_epoch
@@ -127,17 +127,19 @@ def answer_repeated(broker: BrokerParts, connection: FetchingConnection, data: b
         connection.principal, connection.host, AclOperation.READ, ResourceType.TOPIC, partition.topic
     ):
         return None
-    most = broker.settings["fetch.max.bytes"]
-    limit, stable = min(known.limit, most), partition.high_watermark
-    end, committed = stable, request.isolation_level == READ_COMMITTED
+    most: int = broker.settings["fetch.max.bytes"]
+    limit, least = known.limit, known.least
+    if most < limit or most < least:
+        limit, least = min(limit, most), min(least, most)
+    end = stable = partition.high_watermark
     try:
         log = partition.log
         if log.producers.unstable.active:
             stable = partition.last_stable_offset
-        records = log.read(offset, limit, end_offset=stable if committed else end)
-        if records is None or (size := records.length) < min(request.min_bytes, request.max_bytes, most):
+        records = log.read(offset, limit, end_offset=stable if known.committed else end)
+        if records is None or (size := records.length) < least:
             return None
-        if committed and log.aborted_in(offset, records, stable):
+        if known.committed and log.aborted_in(offset, records, stable):
             return None
     except PylogdError:
         return None
@@ -163,7 +165,7 @@ def _known(data: bytes) -> KnownFetch | None:
         or min(request.max_bytes, wanted.partition_max_bytes) < 0
     ):
         return None
-    return KnownFetch(data, request)
+    return KnownFetch(data, request, committed=request.isolation_level == READ_COMMITTED)
 
 
 def _is_usual(version: int, request: FetchRequest) -> bool:

@@ -58,13 +58,13 @@ def _leave(_body: memoryview) -> None:
 class KnownFetch:
     """A request for one partition that the next ones of its connection are compared with.
 
-    key: the partition's topic id and index. leader_epoch: as the client knows it. limit: the most bytes of records.
-    request: what it was decoded to, to be left as it is.
+    key: the partition's topic id and index. leader_epoch: as the client knows it. committed: whether it reads committed
+    records only. limit: the most bytes of records. least: the fewest that are answered at once.
     """
 
-    __slots__ = ("_at", "_body", "_data", "_module", "key", "leader_epoch", "limit", "request")
+    __slots__ = ("_at", "_body", "_data", "_module", "committed", "key", "leader_epoch", "least", "limit")
 
-    def __init__(self, data: bytes, request: FetchRequest) -> None:
+    def __init__(self, data: bytes, request: FetchRequest, *, committed: bool) -> None:
         """`data`: that `request` was decoded from, by `decode_fetch`."""
         ((topic,), module) = request.topics, compiled.fast
         (wanted,) = topic.partitions
@@ -72,11 +72,12 @@ class KnownFetch:
         self._module: ModuleType = module
         self._data = data
         self._at = len(data) - END_SIZE - PARTITION_SIZE + _OFFSET_AT
-        self._body = response_body(topic.topic_id, wanted.partition, bool(request.isolation_level))
+        self.committed = committed
+        self._body = response_body(topic.topic_id, wanted.partition, committed)
         self.key = topic.topic_id, wanted.partition
         self.leader_epoch = wanted.current_leader_epoch
         self.limit = min(request.max_bytes, wanted.partition_max_bytes)
-        self.request = request
+        self.least = min(request.min_bytes, request.max_bytes)
 
     def offset_in(self, data: bytes) -> int:
         """Return the fetch offset of the request in `data` if it repeats this one; else -1."""

@@ -12,8 +12,8 @@ import pytest
 from pylogd.log import checkpoints
 from pylogd.log.errors import CorruptFile, LogDirLocked
 from pylogd.log.files import FileSlice, RealFileSystem, SegmentFile, read_file, write_all, write_atomically
-from pylogd.log.lru_cache import LruCache
 from pylogd.log.index import IndexCorrupt, OffsetIndex, TimeIndex
+from pylogd.log.lru_cache import LruCache
 from pylogd.log.manager import LogManager
 from pylogd.log.verify import verify_log_dir
 from tests.fakes.filesystem import MemoryFileSystem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,43 @@ def test_a_slice_with_both_ends_in_memory_is_cold_if_the_middle_is_not(tmp_path:
     assert not found.is_warm(0, SIZE)
     file.read(0, SIZE)
     assert found.is_warm(0, SIZE)
+
+
+def test_only_what_is_in_memory_is_sent(tmp_path: Path) -> None:
+    if residency.send_resident is residency.leave:
+        pytest.skip("there was no compiler")
+    path, contents = tmp_path / "segment", os.urandom(SIZE)
+    path.write_bytes(contents)
+    file = SegmentFile(RealFileSystem(), str(path), os.O_RDWR)
+    os.fsync(file.fd)
+    found = FileSlice(file, 5, 2 * PAGE)
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        ours.setblocking(False)
+        peer.setblocking(False)
+        assert found.send_resident(ours.fileno(), b"head", PAGE) == PAGE + 4
+        assert peer.recv(SIZE) == b"head" + contents[5 : PAGE + 5]
+        for head in (b"", b"head"):
+            assert FileSlice(file, SIZE - 5, 5).send_resident(ours.fileno(), head, 6) == -1  # the file ends before
+        drop(file.fd)
+        os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        file.read(0, 1)
+        file.read(2 * PAGE + 4, 1)
+        assert found.send_resident(ours.fileno(), b"head", 2 * PAGE) == -1  # the middle is missing
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+        file.read(0, SIZE)
+        sent, full = 0, bytes(1 << 16)
+        while (count := found.send_resident(ours.fileno(), full, 2 * PAGE)) == len(full) + 2 * PAGE:
+            sent += count
+        assert 0 <= count < len(full) + 2 * PAGE  # the socket is full
+        peer.close()
+        assert found.send_resident(ours.fileno(), b"head", 1) == 0  # who sends the rest finds out
+    for arguments in ((0, 5, -1, 1), (0, 5, 1, 0), (0, 5, (1 << 63) - 1, 1)):
+        with pytest.raises(ValueError, match="out of range"):
+            residency.send_resident(arguments[0], b"head", *arguments[1:])
+    with pytest.raises(TypeError):
+        residency.send_resident(0, bytearray(), 5, 0, 1)  # type: ignore[arg-type]
 
 
 def test_a_descriptor_that_is_none_tells_nothing() -> None:

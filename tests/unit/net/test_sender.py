@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 
+from pylogd.log import residency
 from pylogd.net import sender as sender_module
 from pylogd.net.sender import CopyingSender, Sender
 from tests.fakes.tls import TlsPair
@@ -40,6 +41,9 @@ class Region:
 
     def is_warm(self, position: int, length: int) -> bool:
         return not self.cold
+
+    def send_resident(self, socket: int, head: bytes, length: int) -> int:
+        return -1 if self.cold else residency.send_resident(socket, head, self.fileno(), self.position, length)
 
     def copy(self) -> bytes | None:
         data = os.pread(self.file.fileno(), self.length, self.position)
@@ -142,6 +146,64 @@ def test_what_waits_for_the_socket_is_looked_for_in_memory_again(monkeypatch: py
     region.cold = True  # the kernel needed the memory
     rig.transport.turns.turn()
     assert [one[1] for one in rig.warming] == [0 if full else 1000]
+
+
+_END = bytes(3)
+_RECORDS = 50_000  # bytes, with zeros behind them
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def zeros_behind(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    rig = Rig(os.urandom(_RECORDS) + bytes(8) + os.urandom(_RECORDS), request.param)
+    yield rig
+    rig.file.close()
+    rig.transport.socket.close()
+    rig.transport.peer.close()
+
+
+@pytest.mark.parametrize("zeros", [0, 2, 3, 8])
+@pytest.mark.parametrize("length", [10, _RECORDS])
+@pytest.mark.parametrize("cold", [False, True])
+def test_records_leave_between_what_is_around_them(zeros_behind: Rig, zeros: int, length: int, cold: bool) -> None:
+    rig = zeros_behind
+    expected = b""
+    for at in range(4):  # more than the socket takes
+        region = rig.region(_RECORDS - length, length)
+        region.zeros, region.cold = zeros, cold and at == 1
+        head = b"head %d" % at
+        rig.sender.send_records(head, region, _END)
+        expected += head + rig.content[_RECORDS - length : _RECORDS] + _END
+    assert not rig.sender.idle or length < _RECORDS
+    got = rig.transport.pump()
+    if cold:
+        ((source, *_, done),) = rig.warming
+        source.cold = False
+        done.callback(None)
+        got += rig.transport.pump()
+    assert got == expected
+    assert rig.sender.idle
+
+
+def test_records_in_memory_leave_with_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    if residency.send_resident is residency.leave:
+        pytest.skip("there was no compiler")
+    rig = Rig(os.urandom(_RECORDS) + bytes(8), tls=False)
+    region = rig.region(0, _RECORDS)
+    region.zeros = 3
+    monkeypatch.setattr(os, "sendfile", None)
+    monkeypatch.setattr(Sender, "_write", None)
+    rig.sender.send_records(b"head", region, _END)
+    assert rig.transport.received() == b"head" + rig.content[:_RECORDS] + _END
+    assert rig.sender.idle
+
+
+def test_zeros_are_not_sent_in_place_of_other_bytes() -> None:
+    rig = Rig(os.urandom(_RECORDS) + bytes(8), tls=False)
+    for tail in (b"\0\0\1", bytes(4), b""):
+        region = rig.region(0, _RECORDS)
+        region.zeros = 3
+        rig.sender.send([b"head", region, tail, b"next"])
+        assert rig.transport.pump() == b"head" + rig.content[:_RECORDS] + tail + b"next"
 
 
 def test_one_turn_sends_many_small_slices_up_to_its_share(rig: Rig) -> None:
