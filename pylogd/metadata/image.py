@@ -6,10 +6,12 @@ Rules: everything here is immutable; a change is a new object. Must not know: ho
 from __future__ import annotations
 
 import base64
+import operator
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Final, NamedTuple
 
 from pylogd.metadata.errors import InvalidTopicName
@@ -138,6 +140,20 @@ class TopicChange(NamedTuple):
     before: Topic | None
     after: Topic | None
     found_out: bool = False
+
+    @property
+    def states(self) -> Sequence[PartitionState]:
+        """The states after the change that were not there before it."""
+        if self.after is None:
+            return ()
+        if self.before is None or self.before.topic_id != self.after.topic_id:
+            return self.after.partitions
+        return changed_states(self.before.partitions, self.after.partitions)
+
+
+def changed_states(before: Sequence[PartitionState], after: Sequence[PartitionState]) -> list[PartitionState]:
+    """Return the states of a topic that were changed or added."""
+    return [*compress(after, map(operator.is_not, after, before)), *after[len(before) :]]
 
 
 class TopicUpdate(NamedTuple):

@@ -146,10 +146,7 @@ class IsrWriter:
                 still.append(position)
                 new = (node for node in after.isr if node not in before.isr)
                 joining.update((node, self._cluster.brokers[node].epoch) for node in new)
-        updates = [
-            TopicUpdate(topic, tuple(states.get(state.index, state) for state in topic.partitions))
-            for topic, states in topics.values()
-        ]
+        updates = [TopicUpdate(topic, _with(topic.partitions, states)) for topic, states in topics.values()]
         guards: list[Operation] = [
             Check(broker_epoch_path(node), epoch) for node, epoch in sorted(joining.items()) if epoch >= 0
         ]
@@ -196,6 +193,13 @@ class IsrWriter:
 
 def _state(topic: Topic, states: Mapping[int, PartitionState], index: int) -> PartitionState:
     return states.get(index) or topic.partitions[index]
+
+
+def _with(before: Sequence[PartitionState], states: Mapping[int, PartitionState]) -> tuple[PartitionState, ...]:
+    after = list(before)
+    for index, state in states.items():
+        after[index] = state
+    return tuple(after)
 
 
 def _fail(outcomes: list[Outcome], left: Sequence[int], error: PylogdError) -> list[Outcome]:

@@ -168,30 +168,23 @@ def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -
             "version": 1,
             "controller_epoch": controller_epoch,
             "partitions": {
-                str(state.index): (
-                    state.leader,
-                    state.leader_epoch,
-                    state.isr,
-                    state.partition_epoch,
-                    *_eligibility(state),
-                )
+                str(state.index): (state.leader, state.leader_epoch, state.isr, state.partition_epoch)
+                if state.last_known_leader == NO_LEADER and not (state.elr or state.last_known_elr)
+                else (state.leader, state.leader_epoch, state.isr, state.partition_epoch, _eligibility(state))
                 for state in partitions
             },
         }
     )
 
 
-def _eligibility(state: PartitionState) -> tuple[dict[str, Any], ...]:
+def _eligibility(state: PartitionState) -> dict[str, Any]:
     """Return the last field of a state, about replicas that are not in sync; most states have none."""
-    if state.last_known_leader == NO_LEADER and not (state.elr or state.last_known_elr):
-        return ()
-    fields: dict[str, Any] = {
+    return {
         "elr": state.elr,
         "last_known_elr": state.last_known_elr,
         "last_known_leader": state.last_known_leader,
         "lost": state.lost,
     }
-    return (fields,)
 
 
 def decode_states(

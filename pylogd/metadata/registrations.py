@@ -60,6 +60,8 @@ class Registrations:
         self._changed = changed
         self._lock = DeferredLock()
         self._watched: set[str] = set()
+        self._names: set[str] = set()  # of the nodes in `found`
+        self._announced: set[str] = set()  # those of them whose release announces a registration
         self._seen = _UNKNOWN
         self.found: dict[int, Registration] = {}
 
@@ -92,6 +94,8 @@ class Registrations:
             await self._store.children(BROKERS, self._watch(BROKERS))
         nodes = await self._store.children_data(BROKERS)
         self.found = {}
+        self._names.clear()
+        self._announced.clear()
         for name, node in nodes.items():
             self._note(name, node)
         self._seen = version
@@ -105,11 +109,11 @@ class Registrations:
         asked = {named} if version > self._seen and named is not None else set()
         if BROKERS not in self._watched:
             names = frozenset(await self._store.children(BROKERS, self._watch(BROKERS)))
-            known = self.found
-            self.found = {node_id: one for node_id, one in known.items() if str(node_id) in names}
-            announced = {str(node_id) for node_id, one in self.found.items() if one.broker.announced}
-            asked |= names - announced
-            if not asked and len(known) == len(self.found):  # one of another release has taken a name at once
+            gone = self._names - names
+            for name in gone:
+                self._note(name, None)
+            asked |= names - self._announced
+            if not asked and not gone:  # one of another release has taken a name at once
                 await self._read_all()
                 return
         await self._read(asked)
@@ -125,6 +129,8 @@ class Registrations:
         """Keep what the node of a name holds; nothing if it is gone or can't be read."""
         if name.isdecimal():
             self.found.pop(int(name), None)
+        self._names.discard(name)
+        self._announced.discard(name)
         if node is None:
             return
         try:
@@ -133,6 +139,9 @@ class Registrations:
             log.error("Ignoring a broker whose registration can't be read: {error}", error=str(error))
             return
         self.found[broker.node_id] = Registration(broker, node.stat.owner)
+        self._names.add(name)
+        if broker.announced:
+            self._announced.add(name)
 
     def _watch(self, path: str) -> Watch | None:
         """Return the watch to set on a path, None if one is there."""

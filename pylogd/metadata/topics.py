@@ -30,7 +30,7 @@ from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.configs import write_configs
 from pylogd.metadata.entries import NO_NODE, Entry, read_entries, read_nodes
 from pylogd.metadata.errors import NodeExists, NoNode, StalePartition
-from pylogd.metadata.image import PartitionState, Topic, TopicChange, TopicUpdate
+from pylogd.metadata.image import PartitionState, Topic, TopicChange, TopicUpdate, changed_states
 from pylogd.metadata.interfaces import Check, Create, IMetadataStore, Operation, SetData
 from pylogd.metadata.layout import (
     TOPIC_CONFIGS,
@@ -235,10 +235,10 @@ class TopicRegistry:
             raise StalePartition(f'topic "{before.name}" has changed')
         path, config_path = topic_path(before.name), topic_config_path(before.name)
         known = before.partitions
-        changed = [new for new, old in zip(after, known, strict=False) if new is not old]
+        changed = changed_states(known, after)
         # The topic's node is checked too, since the update was worked out from both nodes.
         operations: list[Operation] = [Check(path, entry.assignment_version)]
-        moves = len(after) > len(known) or any(_placed(new) != _placed(known[new.index]) for new in changed)
+        moves = len(after) != len(known) or any(_placed(new) != _placed(known[new.index]) for new in changed)
         if moves:
             assignment = Assignment.of(before.topic_id, after)
             operations = [SetData(path, encode_topic(assignment), entry.assignment_version)]

@@ -27,6 +27,7 @@ from twisted.python.failure import Failure
 
 from pylogd.config import ConfigError, Settings
 from pylogd.log.errors import StorageError, StorageFailure
+from pylogd.metadata.image import PartitionState, Topic, TopicChange
 from pylogd.replica.configs import HostedConfig, hosted_config
 from pylogd.replica.disk_calls import DiskCalls
 from pylogd.replica.manager import ReplicaManager
@@ -37,7 +38,6 @@ from pylogd.replica.strays import StrayLogs
 if TYPE_CHECKING:
     from pylogd.log.log import Log
     from pylogd.log.manager import LogManager
-    from pylogd.metadata.image import PartitionState, Topic, TopicChange
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.replica.flushing import Flushers
     from pylogd.replica.high_watermark_checkpoint import HighWatermarkCheckpoint
@@ -87,6 +87,9 @@ class PartitionHosting:
         #: Logs to remove, by topic: deleted where the reason is None, else kept aside as strays.
         self._to_remove: dict[str, list[tuple[tuple[str, int], str | None]]] = {}
         self._locks: dict[str, DeferredLock] = {}
+        #: Topics as they were hosted last; None while one is being hosted. One of which a partition was removed since
+        #: is missing: all its partitions have to be looked at.
+        self._hosted: dict[str, Topic | None] = {}
         self._unsubscribe: list[Callable[[], object]] = []
         self._starting = False
         replicas.on_truncated = self._truncated
@@ -121,10 +124,15 @@ class PartitionHosting:
 
     # -- changes of topics
 
-    def topic_changed(self, name: str) -> Deferred[None]:
-        """Host the topic's partitions as the topic registry has them now; fires when that is done."""
-        self._drop_removed(name)
-        return Deferred.fromCoroutine(self._settle(name))
+    def topic_changed(self, change: TopicChange) -> Deferred[None]:
+        """Host a topic's partitions as the topic registry has them now; fires when that is done."""
+        topic = change.after or change.before
+        assert topic is not None
+        if change.found_out:
+            self._drop_removed(topic.name, "it was missing when all topics were read again in a new session")
+        if change.after is None or any(self._node_id not in state.replicas for state in change.states):
+            self._drop_removed(topic.name)
+        return Deferred.fromCoroutine(self._settle(topic.name))
 
     def settled(self, name: str) -> Deferred[None]:
         """Return a Deferred that fires when the changes of a topic that are known now are done."""
@@ -132,14 +140,11 @@ class PartitionHosting:
         return succeed(None) if lock is None else lock.run(lambda: None)
 
     def _registry_changed(self, change: TopicChange) -> None:
-        topic = change.after or change.before
-        assert topic is not None
-        if change.found_out:
-            self._drop_removed(topic.name, "it was missing when all topics were read again in a new session")
-        self.topic_changed(topic.name).addErrback(self._change_failed, topic.name)
+        self.topic_changed(change).addErrback(self._change_failed, change)
 
-    def _change_failed(self, failure: Failure, name: str) -> None:
-        log.failure("Could not apply a change of topic {name}", failure, name=name)
+    def _change_failed(self, failure: Failure, change: TopicChange) -> None:
+        topic = change.after or change.before
+        log.failure("Could not apply a change of topic {name}", failure, name=topic and topic.name)
 
     async def _settle(self, name: str) -> None:
         lock = self._locks.setdefault(name, DeferredLock())
@@ -150,6 +155,9 @@ class PartitionHosting:
             topic = self._topics.get(name)
             if topic is not None:
                 await self._host(topic)
+            elif not self._registry.of_topic(name):
+                self._hosted.pop(name, None)
+                self._configs.pop(name, None)
         finally:
             lock.release()
             if not lock.locked:
@@ -182,6 +190,7 @@ class PartitionHosting:
         """Serve the partition no longer; its log stays."""
         self._set_replicated(partition, False)
         self._registry.remove(partition)
+        self._hosted.pop(partition.topic, None)
         if not self._registry.of_topic(partition.topic):
             self._configs.pop(partition.topic, None)
         self._flushers.remove(partition)
@@ -199,10 +208,12 @@ class PartitionHosting:
     async def _host(self, topic: Topic) -> None:
         config = self._config(topic)
         changed_config = config if self._configs.get(topic.name) != config else None
+        before = self._hosted.get(topic.name) if changed_config is None else None
+        self._hosted[topic.name] = None
         self._configs[topic.name] = config
         hosted = self._registry.of_topic(topic.name)
         missing = []
-        for state in topic.partitions:
+        for state in TopicChange(before, topic).states:
             partition, stored = hosted.get(state.index), None
             if partition is None:
                 stored = self._logs.logs.get((topic.name, state.index))
@@ -223,6 +234,8 @@ class PartitionHosting:
             else:
                 self._add(topic, state, stored, config)
         await self._host_missing(topic, missing, config)
+        if topic.name in self._hosted:
+            self._hosted[topic.name] = topic
 
     async def _host_missing(self, topic: Topic, missing: Sequence[PartitionState], config: HostedConfig) -> None:
         """Host partitions that have no log here: offline, or with a new log."""

@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
+from pylogd.metadata.image import TopicChange
 from pylogd.replica.errors import FencedLeaderEpoch, NotLeader, OffsetNotAvailable, UnknownLeaderEpoch
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import ROLES, Role
@@ -119,8 +120,9 @@ class TestStates:
         topic = parts.topics.get("t")
         assert topic is not None
         found = topic.partitions[0]
-        parts.topics._replace(topic, replace(topic, partitions=(replace(found, replicas=(2, 3)),)))
-        result_of(parts.hosting.topic_changed("t"))
+        after = replace(topic, partitions=(replace(found, replicas=(2, 3)),))
+        parts.topics._replace(topic, after)
+        result_of(parts.hosting.topic_changed(TopicChange(topic, after)))
         assert not parts.partitions.by_name
         assert not parts.logs.logs
 
