@@ -92,11 +92,7 @@ def consume(
     render = _render(form, key_separator, raw, (decode, registry))
     bound = bound or (None if follow else "end")
     with terminable() as stop, connect(bootstrap) as connected:
-        if regex:
-            with Admin(connected) as admin:
-                topics = matching(topics, (topic.name for topic in admin.list_topics()))
-        for topic in topics:
-            connected.topic(topic)  # raises for an unknown one, which a group would wait for
+        topics = _topics(connected, topics, regex)
         output = _Output(sys.stdout.buffer, render, stop)
         if group is not None:
             _check_for_group(partitions, start, bound)
@@ -113,6 +109,16 @@ def consume(
             if bound:
                 ends.assigned(chosen)
             _run(consumer, output, count, timeout, ends if bound else None)
+
+
+def _topics(connected: Cluster, names: Sequence[str], regex: bool) -> Sequence[str]:
+    """Return the topics to read. Raises KafkaError for an unknown one, which a group would wait for."""
+    if regex:
+        with Admin(connected) as admin:
+            names = matching(names, (topic.name for topic in admin.list_topics()))
+    for name in names:
+        connected.topic(name)
+    return names
 
 
 def _as_member(

@@ -1,9 +1,9 @@
 """Truncate a log at its end, for a replica whose leader has other records there.
 
-Segments after the new end are unlinked, newest first; the one that contains it is truncated and synced; the log takes
-over its new end; the directory is synced; and the producers' state is restored from a snapshot and the remaining
-batches, or taken back by `rewind` if few batches were removed. A log that restarts at an offset has neither snapshots
-nor producers.
+Segments after the new end are unlinked, newest first; the one that contains it is truncated, and synced after those
+before it; the log takes over its new end; the directory is synced; and the producers' state is restored from a snapshot
+and the remaining batches, or taken back by `rewind` if few batches were removed. A log that restarts at an offset has
+neither snapshots nor producers.
 
 Rules: waits for the disk: call it in a thread. Call it through `LogManager`, which updates the checkpoints: with a
 recovery point after the log's end, a later start would trust records that were not flushed.
@@ -41,7 +41,8 @@ def truncate_to(log: Log, offset: int) -> int:
         was_active, removed_bytes = segment is log.active, segment.truncate(offset)
         if was_active:  # others are counted by `replace_segments`
             log.removed_bytes += removed_bytes
-        segment.sync()
+        for earlier in kept:  # in their order: a loss of power must not leave this one without those before it
+            earlier.sync()
         with log.lock:
             log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
         if not _take_back(log, removed):

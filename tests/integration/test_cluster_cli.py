@@ -87,8 +87,9 @@ def up(tmp_path: Path) -> Iterator[Up]:
         made.stop()
 
 
-def check_while_registered(up: Up, left: str) -> None:
-    """Check what commands tell about broker 3, which was killed and has a session still. left: the other brokers."""
+def check_while_registered(up: Up) -> str:
+    """Check what commands tell about broker 3, which was killed and is still registered. Return the others."""
+    left = up.bootstrap.rpartition(",")[0]
     health = json.loads(up.run("cluster", "health", "--json", code=3, bootstrap=left))
     assert [one["text"] for one in health["reasons"] if one["code"] == "silent-brokers"] == [
         "brokers that are there and do not answer: 1 (broker 3)"
@@ -98,6 +99,7 @@ def check_while_registered(up: Up, left: str) -> None:
     up.run("cluster", bootstrap=left)
     known = json.loads(up.run("logdirs", "--by", "broker", "--json", code=1, bootstrap=left))
     assert [one["broker"] for one in known] == [1, 2]
+    return left
 
 
 def gone(pid: int) -> bool:
@@ -141,8 +143,7 @@ def test_partitions_move_and_brokers_fail_in_a_local_cluster(up: Up, tmp_path: P
     # Kill a broker: its end is reported and the others continue. Its replicas are still known.
     up.run("topics", "create", "v", "-p", "1", "-r", "3")
     os.kill(up.pids[3], signal.SIGKILL)
-    left = up.bootstrap.rpartition(",")[0]
-    check_while_registered(up, left)
+    left = check_while_registered(up)
     found = up.until(lambda found: [one["state"] for one in found["brokers"]] == ["up", "up", "down"], bootstrap=left)
     assert (found["brokers"][2]["broker"], found["brokers"][2]["replicas"]) == (3, 1)
     # If it was the controller, there is no controller until its session has ended.

@@ -144,3 +144,18 @@ def test_a_read_in_a_thread_ends_where_the_log_ended_when_it_began() -> None:
     assert [header.base_offset for header, _ in iter_batches(found.read())] == [0]
     assert values(log) == [b"committed", b"not committed"]
     storage.check()
+
+
+def test_a_loss_of_power_leaves_no_segment_without_those_before_it() -> None:
+    storage = MemoryStorage(segment_bytes=350)
+    log = storage.create()
+    while len(log.segments) < 3:
+        append(log, *[b"value"] * 3)
+    append(log, b"more")
+    assert not log.recovery_point  # nothing was flushed
+    kept = storage.manager.truncate_to("t", 0, log.active.base_offset + 1)
+    storage.lose_power()
+    log = storage.manager.logs["t", 0]
+    assert (log.log_start_offset, log.log_end_offset) == (0, kept)
+    assert len(values(log)) == kept
+    storage.check()
