@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls alerts console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-partitions bench-tls bench-transactions bench-kuaishou freeze held races panels scale spark-sql site docs-check stores strangers clean
+.PHONY: acls alerts compose console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-partitions bench-tls bench-transactions bench-kuaishou freeze held races panels scale spark-sql site docs-check stores strangers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -247,6 +247,9 @@ bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and di
 
 container: install ## as root: build the container image from Debian's packages, measure and run it; writes tests/packages/CONTAINER.md (5 minutes)
 	$(BIN)/python -m tests.packages.container --results tests/packages/CONTAINER.md
+
+compose: install java ## as root: run the services of the compose file in namespaces, without a container engine; writes tests/packages/COMPOSE.md (2 minutes)
+	$(BIN)/python -m tests.packages.compose --results tests/packages/COMPOSE.md
 
 debian: install ## as root: build the Debian package twice, use it in a booted Debian; writes tests/packages/DEBIAN.md (8 minutes)
 	$(BIN)/python -m tests.packages.debian --results tests/packages/DEBIAN.md
