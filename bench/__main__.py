@@ -25,13 +25,14 @@ import confluent_kafka
 
 from bench import schedule, summary
 from bench.experiments import Experiment
-from bench.kinds import KINDS, Rounds, Setup
+from bench.kinds import KINDS
 from bench.loads import load
 from bench.loads.kafka import CLIENT
 from bench.machine import machine
 from bench.peers import PEERS
 from bench.peers.base import Peer, unwind_on_sigterm
 from bench.results import GroupResults, Results
+from bench.rounds import Rounds, Setup
 
 HERE = Path(__file__).parent
 _QUICK = HERE.parent / ".cache" / "bench" / "quick"

@@ -4,7 +4,9 @@
  *   client consume HOST:PORT TOPIC COUNT [NAME=VALUE ...]
  *   client latency HOST:PORT TOPIC COUNT SIZE RATE [NAME=VALUE ...]
  *
- * One topic, partition 0; `produce` with bench.partitions=N uses N partitions in turn. `latency` sends RATE messages a
+ * One topic, partition 0; with bench.partitions=N `produce` uses N partitions in turn, and `consume` reads all of them.
+ * With bench.values=FILE the values are the file's lines, in turn. With bench.offset=N `consume` begins at that offset,
+ * and waits for messages that are not there yet. `latency` sends RATE messages a
  * second (0: all are due at once), reads them with a second client, and prints percentiles, in seconds, of the time from
  * when a message was due to when it was read. So a message that had to wait in the client counts with its wait, and a
  * broker that stalls delays all that were due meanwhile, not one (no coordinated omission). `consume` uses the
@@ -22,7 +24,10 @@
 #include <unistd.h>
 
 static long long failed, messages, bytes, wanted;
+static double began;
 static int partitions = 1;
+static const char *values;
+static long long offset = -1;
 
 static double now(void) {
     struct timespec t;
@@ -70,14 +75,44 @@ static void wait_for_topic(rd_kafka_t *rk, rd_kafka_topic_t *topic) {
     }
 }
 
+typedef struct Value {
+    char *data;
+    size_t size;
+} Value;
+
+/* Return the lines of a file, and how many they are. */
+static Value *lines(const char *path, size_t *count) {
+    FILE *file = fopen(path, "r");
+    Value *found = NULL;
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t size;
+    if (!file)
+        die(path, "can't be opened");
+    for (*count = 0; (size = getline(&line, &capacity, file)) > 0; line = NULL, capacity = 0) {
+        if (!(*count & (*count + 1)) && (found = realloc(found, 2 * (*count + 1) * sizeof *found)) == NULL)
+            die(path, "there is not enough memory");
+        found[(*count)++] = (Value){line, (size_t)size - (line[size - 1] == '\n')};
+    }
+    if (!*count)
+        die(path, "has no lines");
+    return found;
+}
+
 static void produce(rd_kafka_t *rk, rd_kafka_topic_t *topic, size_t size) {
-    char *value = malloc(size ? size : 1);
+    Value one = {malloc(size ? size : 1), size}, *all = &one;
+    size_t count = 1;
     for (size_t i = 0; i < size; i++)
-        value[i] = (char)('a' + i % 26);
+        one.data[i] = (char)('a' + i % 26);
+    if (values)
+        all = lines(values, &count);
+    double start = now();
     while (messages < wanted) {
-        if (rd_kafka_produce(topic, (int32_t)(messages % partitions), 0, value, size, NULL, 0, NULL) == 0) {
+        Value *value = &all[(size_t)messages % count];
+        int32_t partition = (int32_t)(messages % partitions);
+        if (rd_kafka_produce(topic, partition, 0, value->data, value->size, NULL, 0, NULL) == 0) {
             messages++;
-            bytes += (long long)size;
+            bytes += (long long)value->size;
         } else if (rd_kafka_last_error() == RD_KAFKA_RESP_ERR__QUEUE_FULL)
             rd_kafka_poll(rk, 5);
         else
@@ -85,23 +120,43 @@ static void produce(rd_kafka_t *rk, rd_kafka_topic_t *topic, size_t size) {
     }
     if (rd_kafka_flush(rk, 300000) || failed)
         die("produce", failed ? "deliveries failed" : "not all was acknowledged within 300 s");
-    free(value);
+    began = start;
 }
 
 /* Ends by count: the end-of-partition event comes with an empty fetch, for which the broker would wait. */
 static void consume(rd_kafka_t *rk, rd_kafka_topic_t *topic) {
     int64_t low, high;
     rd_kafka_resp_err_t error = rd_kafka_query_watermark_offsets(rk, rd_kafka_topic_name(topic), 0, &low, &high, 10000);
-    if (error || high == low)
+    if (error || (high == low && offset < 0))
         die("consume", error ? rd_kafka_err2str(error) : "the log is empty");
+    began = now();
     while (messages < wanted) {
         long long end = messages + (high - low) < wanted ? messages + (high - low) : wanted;
-        if (rd_kafka_consume_start(topic, 0, low))
+        if (rd_kafka_consume_start(topic, 0, offset < 0 ? low : offset))
             die("consume", rd_kafka_err2str(rd_kafka_last_error()));
-        while (messages < end)
+        while (messages < (offset < 0 ? end : wanted))
             if (rd_kafka_consume_callback(topic, 0, 30000, consumed, NULL) <= 0)
                 die("consume", "nothing came for 30 s");
         rd_kafka_consume_stop(topic, 0);
+    }
+}
+
+/* Read all partitions from their begin by one queue, more than once if they have not enough. */
+static void consume_all(rd_kafka_t *rk, rd_kafka_topic_t *topic) {
+    began = now();
+    while (messages < wanted) {
+        rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
+        long long before = messages;
+        for (int32_t i = 0; i < partitions; i++)
+            if (rd_kafka_consume_start_queue(topic, i, RD_KAFKA_OFFSET_BEGINNING, queue))
+                die("consume", rd_kafka_err2str(rd_kafka_last_error()));
+        while (messages < wanted && rd_kafka_consume_callback_queue(queue, messages > before ? 500 : 30000, consumed, NULL) > 0)
+            ;
+        if (messages == before)
+            die("consume", "nothing came for 30 s");
+        for (int32_t i = 0; i < partitions && messages < wanted; i++)
+            rd_kafka_consume_stop(topic, i);
+        rd_kafka_queue_destroy(queue);
     }
 }
 
@@ -120,6 +175,10 @@ static rd_kafka_t *client(rd_kafka_type_t type, char **settings, const char *ser
         snprintf(name, sizeof name, "%.*s", (int)(equals - *settings), *settings);
         if (!strcmp(name, "bench.partitions"))
             partitions = atoi(equals + 1);
+        else if (!strcmp(name, "bench.values"))
+            values = equals + 1;
+        else if (!strcmp(name, "bench.offset"))
+            offset = atoll(equals + 1);
         else if (rd_kafka_conf_set(conf, name, equals + 1, why, sizeof why) != RD_KAFKA_CONF_OK)
             die("setting", why);
     }
@@ -219,13 +278,14 @@ int main(int argc, char **argv) {
         _Exit(0);
     }
 
-    double start = now();
     if (producing)
         produce(rk, topic, (size_t)atoll(argv[5]));
+    else if (partitions > 1)
+        consume_all(rk, topic);
     else
         consume(rk, topic);
     printf("{\"messages\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"began\": %.6f, \"librdkafka\": \"%s\"}\n", messages,
-           bytes, now() - start, start, rd_kafka_version_str());
+           bytes, now() - began, began, rd_kafka_version_str());
     fflush(stdout);
     /* The process ends here, since destroying the client would only wait. */
     _Exit(0);

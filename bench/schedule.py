@@ -1,7 +1,7 @@
 """The order of a run: groups by importance and age, and the brokers of a row by turns.
 
 Strategy: all brokers of a row are started and warmed up. The quickest one's rate gives the number of messages of a
-round, the same for all. A first round is a rehearsal: if one broker's was short, the number grows. Then each has one
+round, the same for all. The quick ones have a rehearsal: if a round was short, the number grows. Then each has one
 round, in an order that is rotated by one for each round, until all have had theirs; the others are idle meanwhile.
 Round N of one is compared with round N of another (`bench/pairs.py`).
 
@@ -15,16 +15,17 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from bench.experiments import COMPARED, EXPERIMENTS, Experiment
-from bench.kinds import Ready, Rounds
+from bench.experiments import EXPERIMENTS, Experiment
 from bench.loads import Unsupported
 from bench.results import Measurement, Results
+from bench.rounds import Ready, Rounds
 from conformance.checks import Missing, last_line
 
-#: A broker that is so many times slower than the quickest has no result, unless it is one of those with targets.
-_TOO_SLOW = 8.0
+#: A broker that is so many times slower than the quickest has no result, unless it has a target.
+_TOO_SLOW = 4.0
 #: Seconds of the shortest round in the rehearsal; below it the number of messages grows.
 _SHORTEST = 1.5
+_REHEARSED = 2.0  # brokers with rounds that are longer by this factor, or more, need no rehearsal
 _FAILURES = (Missing, Unsupported, RuntimeError, OSError, subprocess.SubprocessError)
 
 
@@ -36,10 +37,18 @@ def groups() -> dict[str, list[Experiment]]:
 def due(results: Results, words: Sequence[str] = ()) -> list[str]:
     """Return the groups to measure: those without results by importance, then the others, the oldest first.
 
-    words: only groups with one of these in their name.
+    A group whose rows or peers are others than those of its results has none. words: only groups with one of these in
+    their name.
     """
     chosen = [name for name in groups() if not words or any(word.lower() in name.lower() for word in words)]
-    return sorted(chosen, key=results.measured_at)
+    return sorted(chosen, key=lambda name: results.measured_at(name) if _is_current(results, name) else "")
+
+
+def _is_current(results: Results, name: str) -> bool:
+    """Return whether the results of a group are of the rows and peers that it has now."""
+    wanted = {(one.name, peer) for one in groups()[name] for peer in one.peers}
+    group = results.groups.get(name)
+    return group is not None and wanted == {(row, peer) for row, peers in group.rows.items() for peer in peers}
 
 
 def by_turns(
@@ -98,7 +107,7 @@ class _Row:
         """Stop the brokers for which rounds as long as the quickest broker needs would take minutes."""
         quickest = max(self.rates.values(), default=0.0)
         for peer, rate in self.rates.items():
-            if peer not in COMPARED and rate * _TOO_SLOW < quickest:
+            if peer not in self._experiment.compared and rate * _TOO_SLOW < quickest:
                 self._drop(peer, f"too slow: {rate:,.0f} messages/s in the warm-up")
 
     def turn(self, number: int) -> Iterator[str]:
@@ -108,9 +117,12 @@ class _Row:
         yield from order[start:] + order[:start]
 
     def rehearse(self, count: int) -> int:
-        """Have each broker do a round that does not count; return how many messages the rounds that do should have."""
+        """Have the quick brokers do a round that does not count; return how many messages the rounds that do should
+        have. Those whose rounds are long anyway have none, nor have those of rows that have their own count.
+        """
         for peer in self.turn(0):
-            self.round(peer, count)
+            if 0 < count / max(self.rates[peer], 1e-9) < _REHEARSED * _SHORTEST:
+                self.round(peer, count)
         samples = [found.samples.pop() for found in self.found.values() if found.samples]
         shortest = min((sample["seconds"] for sample in samples if "seconds" in sample), default=_SHORTEST)
         return count if shortest >= _SHORTEST else int(count * _SHORTEST / max(shortest, 0.01)) + 1

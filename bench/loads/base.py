@@ -22,7 +22,8 @@ class Unsupported(Exception):
 class Work:
     """The work of a client. `batch` None and `pull` 0 (bytes) stand for the client's defaults.
 
-    A client that is not done after `limit` seconds is killed, which is an error.
+    A client that is not done after `limit` seconds is killed, which is an error. values: a file with a value in each
+    line, instead of values of `size` bytes.
     """
 
     count: int
@@ -34,17 +35,22 @@ class Work:
     pull: int = 0
     rate: int = 0
     limit: float = CLIENT_SECONDS
+    values: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The result of a client: messages, bytes of their values, seconds, and the start time (CLOCK_MONOTONIC)."""
+    """The result of a client: messages, bytes of their values, seconds, and the start time (CLOCK_MONOTONIC).
+
+    whole: the seconds of the whole load, if the client has left its begin out of the others.
+    """
 
     messages: int
     bytes: int
     seconds: float
     began: float = 0.0
     percentiles: dict[str, float] = field(default_factory=dict)
+    whole: float = 0.0
 
 
 class Load(ABC):
@@ -52,6 +58,8 @@ class Load(ABC):
 
     #: whether a reader starts over at the log's end until it has read `count` messages
     starts_over = False
+    #: the messages of the first run of a warm-up: enough that the client's start does not determine the rate
+    first_run = 2000
 
     @abstractmethod
     def client(self) -> str:
@@ -68,6 +76,10 @@ class Load(ABC):
     @abstractmethod
     def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
         """Read `work.count` messages with each of `readers` readers at once."""
+
+    def through(self, peer: Peer, work: Work, offset: int) -> Said:
+        """Send `work.count` messages and read them, from `offset` on, at the same time. Return when all were read."""
+        raise Unsupported("this client does not start to read at an offset")
 
     @abstractmethod
     def latency(self, peer: Peer, work: Work) -> Said:
@@ -100,4 +112,5 @@ def parse(output: str) -> Said:
     said = json.loads(output.strip().splitlines()[-1])
     percentiles = {name: float(said[name]) for name in ("p50", "p99", "p999", "highest") if name in said}
     began = float(said.get("began", 0))
-    return Said(int(said["messages"]), int(said["bytes"]), float(said["seconds"]), began, percentiles)
+    whole = float(said.get("whole", 0))
+    return Said(int(said["messages"]), int(said["bytes"]), float(said["seconds"]), began, percentiles, whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka
@@ -14,6 +15,8 @@ from conformance import checks, java_tools
 
 SOURCE = Path(__file__).parents[1] / "client.c"
 CLIENT = compiling.PROGRAMS / "client"
+_IN_TURN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
+_REQUEST = 1_000_000  # bytes, about the default of max.request.size
 
 
 def build() -> None:
@@ -36,6 +39,7 @@ def compiled(source: Path) -> Path:
 def _producing(work: Work) -> list[str]:
     settings = [f"acks={work.acks}", f"compression.codec={work.compression}", f"bench.partitions={work.partitions}"]
     settings += [f"batch.num.messages={work.batch}"] if work.batch else []
+    settings += [f"bench.values={work.values}"] if work.values else []
     # enough for one message of the size, and for a batch of large ones
     return [*settings, f"message.max.bytes={max(1_000_000, 2 * work.size)}"]
 
@@ -54,14 +58,25 @@ class Librdkafka(Load):
     def check(self, work: Work) -> None:
         """Accept every experiment."""
 
+    @staticmethod
+    def _produce_command(peer: Peer, work: Work) -> list[str]:
+        return [str(CLIENT), "produce", peer.address, TOPIC, str(work.count), str(work.size), *_producing(work)]
+
+    @staticmethod
+    def _consume_command(peer: Peer, work: Work) -> list[str]:
+        command = [str(CLIENT), "consume", peer.address, TOPIC, str(work.count), f"bench.partitions={work.partitions}"]
+        return [*command, *([f"fetch.message.max.bytes={work.pull}"] if work.pull else [])]
+
     def produce(self, peer: Peer, work: Work) -> Said:
-        command = [str(CLIENT), "produce", peer.address, TOPIC, str(work.count), str(work.size), *_producing(work)]
-        return run_all([command], work.limit)[0]
+        return run_all([self._produce_command(peer, work)], work.limit)[0]
 
     def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
-        command = [str(CLIENT), "consume", peer.address, TOPIC, str(work.count)]
-        command += [f"fetch.message.max.bytes={work.pull}"] if work.pull else []
-        return run_all([command] * readers, work.limit)
+        return run_all([self._consume_command(peer, work)] * readers, work.limit)
+
+    def through(self, peer: Peer, work: Work, offset: int) -> Said:
+        reading = [*self._consume_command(peer, work), f"bench.offset={offset}"]
+        sent, read = run_all([self._produce_command(peer, work), reading], work.limit)
+        return replace(read, seconds=read.began + read.seconds - sent.began, began=sent.began)
 
     def latency(self, peer: Peer, work: Work) -> Said:
         return run_all([self.latency_command(peer.address, work)], work.limit)[0]
@@ -75,6 +90,8 @@ class Librdkafka(Load):
 
 class JavaTools(Load):
     """Java's ProducerPerformance and ConsumerPerformance, whose figures are used."""
+
+    first_run = 100_000  # a JVM that has not compiled what it runs sends a thousand in a second
 
     def client(self) -> str:
         return f"Apache Kafka's {java_tools.version()} ProducerPerformance and ConsumerPerformance"
@@ -94,6 +111,8 @@ class JavaTools(Load):
         options = ["--topic", TOPIC, "--num-records", str(work.count), "--record-size", str(work.size)]
         settings = [f"bootstrap.servers={peer.address}", f"acks={work.acks}", f"compression.type={work.compression}"]
         settings += ["batch.size=1"] if work.batch == 1 else []
+        if work.partitions > 1:  # a batch of each partition in each request, which has a MB
+            settings += [f"partitioner.class={_IN_TURN}", f"batch.size={_REQUEST // work.partitions}"]
         options += ["--throughput", "-1", "--producer-props", *settings]
         said = self._run("ProducerPerformance", work.limit, *options)
         found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec", said, re.M)

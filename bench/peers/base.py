@@ -214,6 +214,12 @@ def process_faults(pid: int) -> int:
     return 0
 
 
+def read_from_disk(pids: Sequence[int]) -> int:
+    """Return how many bytes these processes have caused to be read from disks, by read or sendfile (proc_pid_io(5))."""
+    found = (re.search(r"^read_bytes: (\d+)$", Path(f"/proc/{pid}/io").read_text(), re.M) for pid in pids)
+    return sum(int(one[1]) for one in found if one is not None)
+
+
 def process_tree(roots: Sequence[int]) -> list[int]:
     """Return the ids of these processes and of all below them."""
     children: dict[int, list[int]] = {}

@@ -10,7 +10,7 @@ import java.util.concurrent.atomic.AtomicReference;
  *
  * BATCH is how many messages go in one request, and 0 what the client does of itself.
  * Prints one JSON object as bench/client.c does. Sends at most WINDOW messages that are not confirmed. The first
- * half of a run is not measured: the compiler of the JVM warms up.
+ * half of a run is not in the rate: the compiler of the JVM warms up. "whole" is how long all of it took.
  */
 abstract class Load {
     static final int WINDOW = 10_000;
@@ -67,9 +67,10 @@ abstract class Load {
         window.release(WINDOW);
     }
 
-    static void report(long messages, long bytes, long begun) {
-        System.out.printf("{\"messages\": %d, \"bytes\": %d, \"seconds\": %.6f, \"began\": %.6f}%n", messages, bytes,
-                (System.nanoTime() - begun) / 1e9, begun / 1e9);
+    static void report(long messages, long bytes, long first, long begun) {
+        long ended = System.nanoTime();
+        System.out.printf("{\"messages\": %d, \"bytes\": %d, \"seconds\": %.6f, \"began\": %.6f, \"whole\": %.6f}%n",
+                messages, bytes, (ended - begun) / 1e9, begun / 1e9, (ended - first) / 1e9);
     }
 
     void latency(long count, int size, long rate) throws Exception {
@@ -148,19 +149,21 @@ abstract class Load {
         if (a[0].equals("produce")) {
             byte[] value = new byte[Integer.parseInt(a[5])];
             Arrays.fill(value, (byte) 'a');
+            long first = System.nanoTime();
             produce(warm, value);
             long begun = System.nanoTime();
             produce(count - warm, value);
-            report(count - warm, (count - warm) * value.length, begun);
+            report(count - warm, (count - warm) * value.length, first, begun);
         } else if (a[0].equals("consume")) {
             long[] seen = {0, 0, 0};
+            long first = System.nanoTime();
             receive(count, false, value -> {
                 if (seen[0]++ == warm)
                     seen[2] = System.nanoTime();
                 else if (seen[0] > warm)
                     seen[1] += value.length;
             });
-            report(count - warm - 1, seen[1], seen[2]);
+            report(count - warm - 1, seen[1], first, seen[2]);
         } else
             latency(count, Integer.parseInt(a[5]), Long.parseLong(a[6]));
         System.out.flush();
