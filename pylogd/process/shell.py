@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from pylogd.clock import use_monotonic_time
 from pylogd.errors import PylogdError
 from pylogd.process.logs import TEXT, LogOutput, bridge_logging
+from pylogd.process.polling import poll_without_log_context
 from pylogd.process.printable import printable
 from pylogd.process.tuning import NEW_OBJECTS, tune_interpreter
 
@@ -42,10 +43,14 @@ class Service(Protocol):
 
 
 def process_reactor() -> Any:
-    """Return the process's reactor, which is installed at the first call. Its timers use the monotonic clock."""
+    """Return the process's reactor, which is installed at the first call.
+
+    Its timers use the monotonic clock, and no log context is entered for what sockets have ready.
+    """
     from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
 
     use_monotonic_time(reactor)
+    poll_without_log_context(reactor)
     return reactor
 
 

@@ -1,0 +1,49 @@
+"""Have Twisted's epoll reactor handle what sockets have ready without a log context for each of them.
+
+Strategy: Twisted enters a context for each ready socket, from which its older log functions take the name of the
+protocol. pylogd's own lines name their connection themselves. The context costs 2 us a request on a machine that
+answers one in 10 to 30. So the reactor of a pylogd process gets a step that does the rest of what Twisted's does.
+
+Rules: only a reactor of exactly Twisted's class is changed; any other keeps its own step.
+"""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from typing import Any
+
+from twisted.logger import Logger
+
+log = Logger()
+
+
+def poll_without_log_context(reactor: Any) -> None:
+    """Replace the step in which a reactor waits for sockets and handles them, if it is Twisted's epoll reactor."""
+    try:
+        from twisted.internet.epollreactor import EPollReactor  # noqa: PLC0415 - other systems have no epoll
+    except ImportError:
+        return
+    kind: type = type(reactor)
+    if kind is EPollReactor:
+        reactor.doIteration = partial(_poll, reactor)
+
+
+def _poll(reactor: Any, timeout: float | None) -> None:
+    """Wait at most `timeout` seconds, None for no limit, for sockets that are ready, and handle them."""
+    selectables = reactor._selectables
+    try:
+        ready = reactor._poller.poll(-1 if timeout is None else timeout, len(selectables))
+    except OSError as error:
+        if error.errno == errno.EINTR:
+            return
+        raise
+    handle = reactor._doReadOrWrite
+    for fd, event in ready:
+        selectable = selectables.get(fd)
+        if selectable is None:  # one before has closed it
+            continue
+        try:
+            handle(selectable, fd, event)
+        except Exception:
+            log.failure("Unexpected error while handling a socket")
