@@ -36,7 +36,7 @@ from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.log.producers import Producers
 from pylogd.log.quick_append import append_one, append_own
-from pylogd.log.reading import BELOW_ZEROS, ZEROS, SegmentsView
+from pylogd.log.reading import BELOW_ZEROS, ZEROS, Range, SegmentsView
 from pylogd.log.segment import Segment, Storage
 from pylogd.log.transactions import AbortedTransaction, TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
@@ -355,17 +355,36 @@ class Log:
             found = view.look_up(
                 offset, bound, end, size, max_bytes, min_one=min_one, allow_cold=allow_cold, empty=empty
             )
-            return None if found is None else self._slice(*found, allow_cold)
+            return None if found is None else self._found(offset, found, view, allow_cold)
         except StorageFailure:
             if offset < self.log_start_offset:  # retention has just removed it
                 raise OffsetOutOfRange(offset, self.log_start_offset, end) from None
             raise
+
+    def read_again(self, offset: int, max_bytes: int, end_offset: int) -> FileSlice | None:
+        """Return what `read` has returned before for the same limit, None if that is not known or ends differently."""
+        found = self._view.slices.get(offset)
+        if (
+            found is None
+            or found[0] != max_bytes
+            or found[1] > end_offset
+            or offset < self.log_start_offset
+            or self.closed
+        ):
+            return None
+        return found[2]
 
     def _locked_end(self) -> tuple[int, SegmentsView, Segment, int]:
         """Return log end offset, segments, last segment and its size, all of one moment, while others may append."""
         with self.lock:
             last = self._view.segments[-1]
             return self.log_end_offset, self._view, last, last.size
+
+    def _found(self, offset: int, found: Range, view: SegmentsView, allow_cold: bool) -> FileSlice:
+        """Return the slice of a range that `view` has found for `offset`."""
+        records = self._slice(*found, allow_cold)
+        view.keep(offset, found, records)
+        return records
 
     def _slice(self, segment: Segment, position: int, length: int, next_offset: int, allow_cold: bool) -> FileSlice:
         if segment is self._active and position + length == segment.size:
@@ -471,5 +490,6 @@ class Log:
 
     def forget(self) -> None:
         """Close files and drop indexes. Slices that are still being sent keep their file open."""
+        self._view.slices.clear()
         for segment in self.segments:
             segment.forget()

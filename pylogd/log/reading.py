@@ -35,7 +35,7 @@ Range = tuple[Segment, int, int, int]
 class SegmentsView:
     """The segments of a log, oldest first, at least one. The list must not be changed."""
 
-    __slots__ = ("_aborted", "_bases", "_next", "_ranges", "segments")
+    __slots__ = ("_aborted", "_bases", "_next", "_ranges", "segments", "slices")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
@@ -45,6 +45,8 @@ class SegmentsView:
         self._next: dict[int, tuple[int, Located]] = {}  # by a batch's base offset: index of its segment, batch
         #: By the base offset of its first batch: the limit by which a range ended, and the range.
         self._ranges: dict[int, tuple[int, Range]] = {}
+        #: Of those in the last segment, whose file is open: the limit, the offset behind the range, and its slice.
+        self.slices: dict[int, tuple[int, int, FileSlice]] = {}
 
     def look_up(
         self, offset: int, bound: int, end: int, size: int, max_bytes: int, *,
@@ -112,8 +114,15 @@ class SegmentsView:
         if first.base_offset == offset and most == max_bytes:
             if len(self._ranges) >= _MAX_REMEMBERED:
                 self._ranges.clear()
+                self.slices.clear()
             self._ranges[offset] = max_bytes, found
         return found
+
+    def keep(self, offset: int, found: Range, records: FileSlice) -> None:
+        """Keep the slice that was made of what `look_up` found, if the range is remembered and its file is open."""
+        known, segment = self._ranges.get(offset), found[0]
+        if known is not None and known[1] is found and segment is self.segments[-1] and segment.cached is None:
+            self.slices[offset] = known[0], found[3], records
 
     def offset_for_timestamp(self, timestamp_ms: int, start: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, epoch) of the first record from `start` on with at least `timestamp_ms`."""

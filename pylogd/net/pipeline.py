@@ -47,6 +47,7 @@ from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.net.receiving import RECEIVE_BYTES, Receiver
 from pylogd.net.request_handler import Connection, Event, RequestHandler
 from pylogd.net.sender import Sender
+from pylogd.net.slot import Slot
 from pylogd.net.turns import Turns
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.framing import TlsReceived
@@ -57,33 +58,14 @@ log = Logger()
 _limited = LimitedLog(log)
 
 #: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
-_GATHERED_REPLIES = 64
-_LARGE_REPLY_BYTES = 4096
+_GATHERED_REPLIES, _LARGE_REPLY_BYTES = 64, 4096
 #: The answer to a client that begins with TLS: text, by which its TLS library sees at once that there is no TLS here.
 _NO_TLS = b"This listener does not use TLS.\n"
 _MAX_BATCH = 256  # requests that are answered together
-
 _READING, _PAUSED, _WAITING, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
 _OPEN = (_READING, _PAUSED, _WAITING, _MUTED)
 _ENDING = (_FINISHING, _DRAINING)
 _ENDED = (_DRAINING, _CLOSED)
-
-
-class _Slot:
-    """A request whose reply is not made yet, or waits for one before it.
-
-    close_reason: why the connection has to be closed instead of a reply, if it has to be.
-    """
-
-    __slots__ = ("close_reason", "deferred", "event", "ready", "response")
-
-    def __init__(self, event: Event | None) -> None:
-        """`event` is None for a frame that is no request, and for requests in a batch."""
-        self.event: Any = event
-        self.deferred: Deferred[Any] | None = None
-        self.ready = False
-        self.response: Any = None
-        self.close_reason: str | None = None
 
 
 class Pipeline:
@@ -114,7 +96,7 @@ class Pipeline:
         self._hangups = hangups
         self._turns = turns
         self._held: Event | None = None  # starts when all slots are cleared
-        self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
+        self._slots: list[Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
         self._state = PIPELINE.initial
         self._muted: IDelayedCall | None = None  # which ends it
@@ -280,8 +262,7 @@ class Pipeline:
                 else:
                     frame = next_frame()
                     if frame is None:
-                        if state is _PAUSED:
-                            self._resume()
+                        self._read_on(state)
                         break
                     if self._batching and not slots and self._answer_batch(frame):
                         frame = None  # its memory can be used again
@@ -299,6 +280,13 @@ class Pipeline:
         finally:
             self._running = False
         self._flush()
+
+    def _read_on(self, state: PipelineState) -> None:
+        """Wait for bytes: all requests received have been started. state: READING or PAUSED."""
+        if self._repeats and self._session.pending:  # the rest of a request comes next
+            self._repeats = False
+        if state is _PAUSED:
+            self._resume()
 
     def _offer_next(self, kind: int) -> None:
         """Offer the next request to what may answer it after one of that `API key << 16 | version`."""
@@ -339,11 +327,11 @@ class Pipeline:
         """Take no further request, and close the connection once all requests before `event` are answered."""
         if self._state in _ENDED:
             return  # another request has ended it meanwhile
-        slot = _Slot(event)
+        slot = Slot(event)
         self._slots.append(slot)
         self._end_at(slot, reason)
 
-    def _end_at(self, slot: _Slot, reason: str) -> None:
+    def _end_at(self, slot: Slot, reason: str) -> None:
         slot.close_reason = reason
         state = self._state
         self._follow(PipelineEvent.FINISH)
@@ -383,13 +371,13 @@ class Pipeline:
             event = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
         event.request = None  # its record bytes can go
         if isinstance(result, Deferred):
-            slot = _Slot(event)
+            slot = Slot(event)
             self._slots.append(slot)
             slot.deferred = result
             result.addCallback(self._ready, slot)
             result.addErrback(self._failed, slot)
         elif self._slots:
-            slot = _Slot(event)
+            slot = Slot(event)
             slot.response = result
             slot.ready = True
             self._slots.append(slot)
@@ -419,7 +407,7 @@ class Pipeline:
 
     def _answer_repeated(self, data: bytes) -> bool:
         """Offer a request that may repeat the last one to be answered now. Return whether it was."""
-        if self._state is not _READING or self._slots or not self._sender.idle or self._session.pending:
+        if self._state is not _READING or self._slots or not self._sender.idle:
             return False
         try:
             reply = self._handler.handle_repeated(self._connection, data)
@@ -432,7 +420,7 @@ class Pipeline:
         self._sender.send_records(*reply)
         return True
 
-    def _ready(self, response: Any, slot: _Slot) -> None:
+    def _ready(self, response: Any, slot: Slot) -> None:
         slot.response = response
         slot.ready = True
         if self._state in _ENDED or self._slots[0] is not slot:
@@ -476,7 +464,7 @@ class Pipeline:
             if self._state is not _READING:
                 self._close_if_done()
 
-    def _failed(self, failure: Failure, slot: _Slot) -> None:
+    def _failed(self, failure: Failure, slot: Slot) -> None:
         if self._state in _ENDED:
             return  # cancelled, or nobody is left to tell
         reason = _explain(failure, slot.event)

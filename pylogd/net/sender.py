@@ -145,8 +145,15 @@ class Sender:
 
     def send_records(self, head: bytes, records: Slice, tail: bytes) -> None:
         """Send a reply that has records, as `send` does. tail: zero bytes."""
-        length = len(records) + len(tail)
-        if self._parts is not None or self._unsent or not self._is_sent_directly(records, length, tail):
+        size = len(tail)
+        length = records.length + size
+        if (
+            self._parts is not None
+            or self._unsent
+            or size > records.zeros
+            or not COPIED_BYTES < length <= self._max_chunk
+            or records.in_blocks
+        ):
             self.send([head, records, tail])
             return
         sent = records.send_resident(self._socket.fileno(), head, length)
@@ -161,10 +168,6 @@ class Sender:
         self._end = records.position + length
         self._at = self._warm_to = self._end - left
         self._transport.startWriting()
-
-    def _is_sent_directly(self, records: Slice, length: int, tail: bytes) -> bool:
-        """Return whether records with the zero bytes behind them can be sent from a file at once."""
-        return len(tail) <= records.zeros and COPIED_BYTES < length <= self._max_chunk and not records.in_blocks
 
     def resumeProducing(self) -> None:
         """Send more, or report that all is sent: the transport has nothing left to send."""
@@ -338,8 +341,9 @@ class CopyingSender(Sender):
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
         super().__init__(transport, warm, feeder, max_chunk=min(max_chunk, ENCRYPTED_BYTES), max_unsent=max_unsent)
 
-    def _is_sent_directly(self, records: Slice, length: int, tail: bytes) -> bool:
-        return False
+    def send_records(self, head: bytes, records: Slice, tail: bytes) -> None:
+        """See `Sender`."""
+        self.send([head, records, tail])
 
     def _write(self, data: bytes | memoryview, flags: int = 0) -> None:
         if not self._transport.send_now(data):

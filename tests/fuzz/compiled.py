@@ -92,7 +92,7 @@ def agree_on_fetch(number: int, module: Any) -> bool:
         data = _damaged(chance, data)
     if chance.random() < 0.2:
         data = chance.choice((data[: chance.randrange(len(data))], data + bytes(chance.randint(1, 9))))
-    found = module.fetch_offset(bytes(data), known, at)
+    found = module.fetch_offset(known, at, bytes(data))
     repeats = (
         len(data) == len(known)
         and data[:8] + data[12:at] + data[at + 8 :] == known[:8] + known[12:at] + known[at + 8 :]
@@ -102,7 +102,7 @@ def agree_on_fetch(number: int, module: Any) -> bool:
     numbers = [chance.choice((0, 1, 1 << 33, _INT64, -1)) for _ in range(3)]
     size = chance.choice((0, 1, 126, 127, 128, 16_382, 16_383, 200_000, _INT32_MAX - 100))
     if len(data) >= 12:
-        head = module.fetch_head(bytes(data), response_body(bytes(16), index, committed), *numbers, size)
+        head = module.fetch_head(response_body(bytes(16), index, committed), bytes(data), *numbers, size)
         assert head == _fetch_head(data[8:12], index, committed, numbers, size), f"input {number}: {head!r}"
     return repeats
 

@@ -136,7 +136,10 @@ def answer_repeated(broker: BrokerParts, connection: FetchingConnection, data: b
         log = partition.log
         if log.producers.unstable.active:
             stable = partition.last_stable_offset
-        records = log.read(offset, limit, end_offset=stable if known.committed else end)
+        visible = stable if known.committed else end
+        records = log.read_again(offset, limit, visible)
+        if records is None:
+            records = log.read(offset, limit, end_offset=visible)
         if records is None or (size := records.length) < least:
             return None
         if known.committed and log.aborted_in(offset, records, stable):

@@ -489,27 +489,27 @@ matches(PyObject *self, PyObject *const *args, Py_ssize_t number)
 
 /* Fetch requests --------------------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(fetch_offset_doc, "fetch_offset(data, known, at, /)\n--\n\n"
+PyDoc_STRVAR(fetch_offset_doc, "fetch_offset(known, at, data, /)\n--\n\n"
 "Return the fetch offset, at position `at`, of a request that repeats the bytes of a known one but for that and the\n"
 "correlation id; -1 if it does not, or if its offset is negative. Both have their lengths in front.");
 
 static PyObject *
 fetch_offset(PyObject *self, PyObject *const *args, Py_ssize_t number)
 {
-    if (number != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "fetch_offset takes two requests, as bytes, and a position");
+    if (number != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "fetch_offset takes a request, a position and another request");
         return NULL;
     }
-    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[0]);
-    const uint8_t *known = (const uint8_t *)PyBytes_AS_STRING(args[1]);
-    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), at = PyLong_AsSsize_t(args[2]);
+    const uint8_t *known = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[2]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), at = PyLong_AsSsize_t(args[1]);
     if (at == -1 && PyErr_Occurred())
         return NULL;
-    if (at < FETCH_COMMON_AT || at > PyBytes_GET_SIZE(args[1]) - 8) {
+    if (at < FETCH_COMMON_AT || at > size - 8) {
         PyErr_SetString(PyExc_ValueError, "the position is out of range");
         return NULL;
     }
-    if (size != PyBytes_GET_SIZE(args[1]) || memcmp(data, known, FETCH_ID_AT) != 0
+    if (size != PyBytes_GET_SIZE(args[2]) || memcmp(data, known, FETCH_ID_AT) != 0
         || memcmp(data + FETCH_COMMON_AT, known + FETCH_COMMON_AT, (size_t)(at - FETCH_COMMON_AT)) != 0
         || memcmp(data + at + 8, known + at + 8, (size_t)(size - at - 8)) != 0)
         return PyLong_FromLong(-1);
@@ -517,16 +517,16 @@ fetch_offset(PyObject *self, PyObject *const *args, Py_ssize_t number)
     return PyLong_FromLongLong(offset < 0 ? -1 : offset);
 }
 
-PyDoc_STRVAR(fetch_head_doc, "fetch_head(data, body, high_watermark, last_stable_offset, log_start, size, /)\n--\n\n"
+PyDoc_STRVAR(fetch_head_doc, "fetch_head(body, data, high_watermark, last_stable_offset, log_start, size, /)\n--\n\n"
 "Return what is in front of the records, `size` bytes, in the response to a request; `FETCH_END` follows them.\n\n"
 "body: from behind the header up to the records, with any numbers in place of those that are passed.");
 
 static PyObject *
 fetch_head(PyObject *self, PyObject *const *args, Py_ssize_t number)
 {
-    if (number != 6 || !PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) < FETCH_COMMON_AT
-        || !PyBytes_Check(args[1]) || PyBytes_GET_SIZE(args[1]) != FETCH_BODY) {
-        PyErr_SetString(PyExc_TypeError, "fetch_head takes a request, the body of a response, and four numbers");
+    if (number != 6 || !PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) != FETCH_BODY
+        || !PyBytes_Check(args[1]) || PyBytes_GET_SIZE(args[1]) < FETCH_COMMON_AT) {
+        PyErr_SetString(PyExc_TypeError, "fetch_head takes the body of a response, a request, and four numbers");
         return NULL;
     }
     int64_t numbers[4];
@@ -541,7 +541,7 @@ fetch_head(PyObject *self, PyObject *const *args, Py_ssize_t number)
         return NULL;
     }
     uint8_t head[FETCH_MOST], *at = head + RESPONSE_HEAD;
-    memcpy(at, PyBytes_AS_STRING(args[1]), FETCH_BODY);
+    memcpy(at, PyBytes_AS_STRING(args[0]), FETCH_BODY);
     for (int i = 0; i < 3; i++)
         put(at + FETCH_OFFSETS + 8 * i, (uint64_t)numbers[i], 8);
     at += FETCH_BODY;
@@ -550,7 +550,7 @@ fetch_head(PyObject *self, PyObject *const *args, Py_ssize_t number)
         *at++ = (uint8_t)(left | 128);
     *at++ = (uint8_t)left;
     put(head, (uint64_t)(at - head - LENGTH + size + FETCH_END), LENGTH);
-    memcpy(head + LENGTH, PyBytes_AS_STRING(args[0]) + FETCH_ID_AT, 4);
+    memcpy(head + LENGTH, PyBytes_AS_STRING(args[1]) + FETCH_ID_AT, 4);
     head[RESPONSE_HEAD - 1] = 0;
     return PyBytes_FromStringAndSize((char *)head, at - head);
 }

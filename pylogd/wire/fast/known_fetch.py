@@ -10,7 +10,8 @@ client can't tell the difference.
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from pylogd.wire.exceptions import RemoteProtocolError
@@ -60,34 +61,27 @@ class KnownFetch:
 
     key: the partition's topic id and index. leader_epoch: as the client knows it. committed: whether it reads committed
     records only. limit: the most bytes of records. least: the fewest that are answered at once.
+
+    offset_in: returns the fetch offset of the request in `data` if it repeats this one; else -1.
+    response_head: returns the response to the request in `data` up to the records, whose size is the last argument;
+        behind them comes `END`. Before it are high watermark, last stable offset and log start offset.
     """
 
-    __slots__ = ("_at", "_body", "_data", "_module", "committed", "key", "leader_epoch", "least", "limit")
+    __slots__ = ("committed", "key", "leader_epoch", "least", "limit", "offset_in", "response_head")
+
+    offset_in: Callable[[bytes], int]
+    response_head: Callable[[bytes, int, int, int, int], bytes]
 
     def __init__(self, data: bytes, request: FetchRequest, *, committed: bool) -> None:
         """`data`: that `request` was decoded from, by `decode_fetch`."""
         ((topic,), module) = request.topics, compiled.fast
         (wanted,) = topic.partitions
         assert module is not None
-        self._module: ModuleType = module
-        self._data = data
-        self._at = len(data) - END_SIZE - PARTITION_SIZE + _OFFSET_AT
-        self.committed = committed
-        self._body = response_body(topic.topic_id, wanted.partition, committed)
+        offset_at = len(data) - END_SIZE - PARTITION_SIZE + _OFFSET_AT
+        self.offset_in = partial(module.fetch_offset, data, offset_at)
+        self.response_head = partial(module.fetch_head, response_body(topic.topic_id, wanted.partition, committed))
         self.key = topic.topic_id, wanted.partition
         self.leader_epoch = wanted.current_leader_epoch
+        self.committed = committed
         self.limit = min(request.max_bytes, wanted.partition_max_bytes)
         self.least = min(request.min_bytes, request.max_bytes)
-
-    def offset_in(self, data: bytes) -> int:
-        """Return the fetch offset of the request in `data` if it repeats this one; else -1."""
-        offset: int = self._module.fetch_offset(data, self._data, self._at)
-        return offset
-
-    def response_head(self, data: bytes, high_watermark: int, stable: int, log_start: int, size: int) -> bytes:
-        """Return the response to the request in `data` up to its `size` bytes of records, behind which comes `END`.
-
-        stable: the last stable offset.
-        """
-        head: bytes = self._module.fetch_head(data, self._body, high_watermark, stable, log_start, size)
-        return head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from unittest.mock import patch
 
@@ -127,10 +128,45 @@ def test_what_one_reader_got_another_gets_without_a_look_up() -> None:
         assert found is not None
         assert [header.base_offset for header, _ in iter_batches(found.read())] == [3 * n + 3 for n in range(batches)]
     assert log.read(3, 1, min_one=False) is None
+    assert log.read(3, 4 * size) is not None
+    for max_bytes, end, there in ((4 * size, 15, True), (4 * size, 14, False), (4 * size - 1, 27, False)):
+        found = log.read_again(3, max_bytes, end)
+        assert (found is not None) is there
+        assert found is None or found.read() == first.read()
+    assert log.read_again(4, 4 * size, 27) is None
+    log.delete_records_before(4)
+    assert log.read_again(3, 4 * size, 27) is None
     truncate_to(log, 12)
-    found = log.read(3, 4 * size)
+    found = log.read(4, 4 * size)
     assert found is not None
     assert len(found) == 3 * size
+    storage.check()
+
+
+def test_a_closed_log_keeps_no_file_for_readers_to_come() -> None:
+    storage = MemoryStorage(LogConfig(index_interval_bytes=100))
+    log = filled(storage, 9)
+    size = log.size // 9
+    assert log.read(3, 4 * size) is not None
+    assert log.read_again(3, 4 * size, 27) is not None
+    log.close()
+    gc.collect()
+    assert [path for path, _ in storage.fs._fds.values() if not path.endswith(".lock")] == []
+    assert log.read_again(3, 4 * size, 27) is None
+    storage.check(records=False)
+
+
+def test_a_sealed_segment_is_left_to_the_cache_of_files() -> None:
+    storage = MemoryStorage(LogConfig(index_interval_bytes=100, segment_bytes=900))
+    log = filled(storage, 9)
+    size = log.segments[0].size // 9
+    assert log.read(3, 4 * size) is not None
+    for _ in range(9):
+        append(log, b"1", b"x" * 10, b"y")
+    assert len(log.segments) > 1
+    for _ in range(2):
+        assert log.read(3, 4 * size) is not None
+        assert log.read_again(3, 4 * size, 27) is None
     storage.check()
 
 
