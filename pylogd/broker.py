@@ -484,8 +484,8 @@ def _nothing() -> None:
 
 def _labels_not_written(failure: Failure) -> None:
     failure.trap(StoreError)
-    log.warn("Could not register this broker's new labels (broker.labels), which is tried again when the connection to "
-             "the metadata store is restored: {error}", error=failure.getErrorMessage())  # fmt: skip
+    log.warn("Could not register this broker's new labels (broker.labels); it is retried when the connection to the "
+             "metadata store is restored: {error}", error=failure.getErrorMessage())  # fmt: skip
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:

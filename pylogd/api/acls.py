@@ -26,7 +26,7 @@ def acls_for(context: RequestContext, operation: AclOperation) -> AclStore:
     if acls is None:
         raise KafkaError(
             ErrorCode.SECURITY_DISABLED,
-            "Nothing is decided by ACLs here; set authorizer.class.name on all brokers.",
+            "This broker has no authorizer, so it has no ACLs; set authorizer.class.name on all brokers.",
         )
     return acls
 

@@ -30,7 +30,7 @@ async def wait_for(context: RequestContext, timeout_ms: int, change: Coroutine[A
         if not waiting.called:
             waiting.callback(result)  # a Failure makes it fail
         elif isinstance(result, Failure) and not result.check(PylogdError):
-            log.failure("Unexpected error in a change that its client no longer waits for", result)
+            log.failure("Unexpected error in a change whose client no longer waits", result)
 
     running = change if isinstance(change, Deferred) else Deferred.fromCoroutine(change)
     running.addBoth(ended)

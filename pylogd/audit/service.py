@@ -150,7 +150,10 @@ class AuditService:
             try:
                 await last
             except (PylogdError, OSError, defer.TimeoutError) as error:
-                log.warn("Can't store the last verdicts, they will be found again: {error}", error=str(error))
+                log.warn(
+                    "Can't store the last verdicts; the audit computes them again after its next start: {error}",
+                    error=str(error),
+                )
                 self._producer.abandon()
         for stage in self._stages:
             await stage.stop()
@@ -322,7 +325,7 @@ class AuditService:
 
     def _ended(self, failure: Failure) -> None:
         if not (self._stopping and failure.check(CancelledError)):
-            log.failure("Unexpected error in the audit: no window is judged any more. Restart it", failure)
+            log.failure("Unexpected error in the audit: it judges no more windows. Restart it", failure)
 
 
 def _keep(found: dict[bytes, bytes], record: Record) -> None:

@@ -142,8 +142,9 @@ class TopicReader:
 
     def _missed(self, partition: TopicPartition, position: int, begin: int, end: int) -> None:
         log.warn(
-            "{partition} on {address} has the offsets {begin} to {end}, and was read up to {position}: going on at its "
-            "beginning. Messages that were deleted before they were counted make their windows unknown",
+            "{partition} on {address} has the offsets {begin} to {end}, and was read up to {position}: continuing at "
+            "its beginning. If messages were deleted before they were counted, the verdict of their windows is "
+            "unknown",
             partition=str(partition), address=self._bootstrap, begin=begin, end=end, position=position,
         )  # fmt: skip
         self._sink.deleted(partition.topic, rewound=position > end)

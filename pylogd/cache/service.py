@@ -46,8 +46,8 @@ class BlockCacheService:
         """Begin to log at intervals what is read from where."""
         if self._dropper is None:
             log.warn(
-                "This system can't drop written pages from its page cache (sync_file_range, posix_fadvise): "
-                "what the block cache holds (log.block.cache.bytes) is in memory twice"
+                "This system can't drop written pages from its page cache (sync_file_range, posix_fadvise): the "
+                "contents of the block cache (log.block.cache.bytes) are in memory twice"
             )
         self._report = self._clock.callLater(_REPORT_SECONDS, self._report_again)
 

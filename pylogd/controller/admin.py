@@ -199,7 +199,7 @@ class PartitionAdmin:
                 if isinstance(error, NodeError) and error.path in guards:
                     raise
                 await self._topics.catch_up()
-        late = InvalidChange("the topic is being changed by others, try again")
+        late = InvalidChange("the topic is being changed by another request, try again")
         return {**outcomes, **dict.fromkeys(left, late)}
 
     async def _compute(

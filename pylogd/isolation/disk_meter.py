@@ -283,8 +283,8 @@ class DiskMeter:
         for path, disk in disks.items():
             if disk is None:
                 log.info(
-                    "The use of the disk below {path} is unknown: its file system has no block device that the kernel "
-                    "names. Nothing that depends on a busy disk is done for it.", path=path,
+                    "The use of the disk below {path} is unknown: the kernel names no block device for its file "
+                    "system. The broker never treats this disk as busy.", path=path,
                 )  # fmt: skip
 
     def usage(self, path: str) -> DiskUsage | None:

@@ -304,13 +304,14 @@ class LaggardThrottle:
         after = throttle.rate.limit
         if before is None and after is not None:
             log.info(
-                "The disk {disk} below {directory} is {used:.0%} busy: consumers that lag by {lag} bytes or more wait "
-                "for it and read at most {rate:.1f} MB/s together",
+                "The disk {disk} below {directory} is {used:.0%} busy: consumers that lag by {lag} bytes or more "
+                "wait, and read at most {rate:.1f} MB/s from it together",
                 disk=throttle.disk.name, directory=throttle.directory, used=usage.utilisation, lag=self.lag_bytes,
                 rate=after / 1e6,
             )  # fmt: skip
         elif before is not None and after is None:
-            log.info("The disk {disk} below {directory} is no longer busy: consumers that lag read from it freely",
+            log.info("The disk {disk} below {directory} is no longer busy: lagging consumers read from it without a "
+                     "limit",
                      disk=throttle.disk.name, directory=throttle.directory)  # fmt: skip
         return before is not None and after is None
 

@@ -173,7 +173,7 @@ class _Loader:
             segment.load_indexes()
         start = max(found.log_start_offset, segments[0].base_offset)
         if start > end:
-            _log.warning("%s ends at offset %d, before its log start offset %d, where it continues now",
+            _log.warning("%s ends at offset %d, before its log start offset %d; it continues at the log start offset",
                          self.directory, end, start)  # fmt: skip
             segments.append(Segment.create(self.storage, self.directory, start, created_ms=self.now_ms()))
             end, clean = start, False

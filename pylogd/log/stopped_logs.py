@@ -92,7 +92,7 @@ def read_stopped_logs(fs: FileSystem, directory: str) -> dict[str, StoppedLog]:
         return {}
     head, _, body = read_file(fs, path).partition(b"\n")
     if head != b"%d %08x" % (_VERSION, crc32c(body)):
-        _log.warning("%s is damaged or of another version: the logs are opened one by one instead", path)
+        _log.warning("%s is damaged or has another version: the broker opens the logs one by one instead", path)
         return {}
     rows: dict[str, list[Any]] = json.loads(body)
     return {name: _parsed(row) for name, row in rows.items()}

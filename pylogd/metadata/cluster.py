@@ -251,7 +251,9 @@ class Cluster:
             except NoNode:
                 self.acknowledged = {}
             except CorruptMetadata as error:
-                log.error("{error}. What it said before stays; the controller writes it anew", error=str(error))
+                log.error(
+                    "{error}. Its earlier content stays in use; the controller writes the node again", error=str(error)
+                )
         if BROKERS in paths:
             await self._reload()
         elif named := [path.removeprefix(f"{BROKERS}/") for path in paths if path.startswith(f"{BROKERS}/")]:

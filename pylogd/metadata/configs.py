@@ -135,7 +135,7 @@ class BrokerConfigs:
         try:
             self._settings.set_dynamic(self._all, self._mine)
         except ConfigError as error:  # the broker has to start all the same
-            log.error("The settings stay as they were, those set at run time contradict each other: {error}",
+            log.error("The settings set at run time contradict each other and are not applied: {error}",
                       error=str(error))  # fmt: skip
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
@@ -151,13 +151,13 @@ class BrokerConfigs:
         except NoNode:
             return {}
         except CorruptMetadata as error:
-            log.error("{error}. The settings stay as they were; delete the node and set them again", error=str(error))
+            log.error("{error}. The settings are unchanged; delete the node and set them again", error=str(error))
             return before
         decoded, failed = self._passwords.decode(stored)
         for name in failed:
             log.error(
-                "Ignoring {name} in {path}: password.encoder.secret is not the one that it was encrypted with. Set it "
-                "again, or set password.encoder.old.secret",
+                "Ignoring {name} in {path}: it was encrypted with another password.encoder.secret. Set {name} again, "
+                "or set password.encoder.old.secret",
                 name=name, path=path,
             )  # fmt: skip
         usable = {}
@@ -224,7 +224,7 @@ async def change_configs(
         except (BadVersion, NodeExists, NoNode):
             continue
         return
-    raise InvalidChange("the settings are being changed by others, try again")
+    raise InvalidChange("the settings are being changed by another request, try again")
 
 
 async def read_configs(

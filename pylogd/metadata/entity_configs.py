@@ -183,7 +183,7 @@ class EntityConfigs:
         try:
             found: Mapping[str, str] = _decode(path, data)
         except CorruptMetadata as error:
-            log.error("{error}. Its settings stay as they were; delete the node and set them again", error=str(error))
+            log.error("{error}. Its settings are unchanged; delete the node and set them again", error=str(error))
             found = self._configs.get(entity, {})
         if found:
             configs[entity] = found

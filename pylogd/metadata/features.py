@@ -86,7 +86,7 @@ class Features:
             try:
                 self._chosen = decode_features(node.data)
             except CorruptMetadata as error:
-                log.error("{error}. The features stay as they were", error=str(error))
+                log.error("{error}. The features are unchanged", error=str(error))
         self._limit()
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:

@@ -98,7 +98,9 @@ class IsrWriter:
         self._busy = False
 
     async def _write(self, changes: list[IsrChange]) -> list[Outcome]:
-        outcomes: list[Outcome] = [StalePartition("the topic is being changed by others, try again")] * len(changes)
+        outcomes: list[Outcome] = [StalePartition("the topic is being changed by another request, try again")] * len(
+            changes
+        )
         left = list(range(len(changes)))
         for _ in range(ATTEMPTS):
             left, updates, guards = self._check_all(changes, left, outcomes)

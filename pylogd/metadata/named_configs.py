@@ -109,7 +109,7 @@ class NamedConfigs:
                 name: value for name, value in decode_configs(path, data).items() if self._is_usable(path, name, value)
             }
         except CorruptMetadata as error:
-            log.error("{error}. Its settings stay as they were; delete the node and set them again", error=str(error))
+            log.error("{error}. Its settings are unchanged; delete the node and set them again", error=str(error))
             found = before.get(name, NO_SETTINGS)
         if found:
             self._configs[name] = MappingProxyType(dict(found))

@@ -269,7 +269,7 @@ class RemoteStore:
             try:
                 await connection.call("end", {})
             except ConnectionLost:
-                log.debug("The metadata store was gone before the session's end")
+                log.debug("The metadata store ended before the session")
             connection.abort()
         self._tell(SessionState.CLOSED)
 

@@ -248,7 +248,7 @@ class TopicAdmin:
                 await self._feed.catch_up()
                 continue
             return
-        raise InvalidChange("the topic is being changed by others, try again")
+        raise InvalidChange("the topic is being changed by another request, try again")
 
     async def _delete_unreadable(self, name: str) -> None:
         """Delete all nodes of a topic, whatever they hold."""
@@ -275,7 +275,7 @@ class TopicAdmin:
             except InvalidNode as error:
                 raise InvalidPartitions("the topic has too many partitions for one node") from error
             return self._current(name)
-        raise InvalidChange("the topic is being changed by others, try again")
+        raise InvalidChange("the topic is being changed by another request, try again")
 
     def _assign_more(self, topic: Topic, total: int, assignment: Sequence[Sequence[int]] | None) -> list[Replicas]:
         name, label = topic.name, label_of(topic.configs)
@@ -323,7 +323,7 @@ class TopicAdmin:
                     await self._feed.catch_up()  # the topic's replicas may have changed
                 continue
             return self._current(name)
-        raise InvalidChange("the topic is being changed by others, try again")
+        raise InvalidChange("the topic is being changed by another request, try again")
 
     def _check_label(self, topic: Topic, label: str) -> None:
         """Raise `OutsideLabel` if the topic has replicas on brokers that do not carry its new label."""

@@ -376,7 +376,7 @@ class ZooKeeperStore:
         elif state is SessionState.SUSPENDED:
             log.warn("the connection to ZooKeeper is lost; connecting again")
         else:
-            log.warn("the ZooKeeper session has ended; beginning another")
+            log.warn("the ZooKeeper session has ended; starting a new one")
         self._tell(state)
 
     def _tell(self, state: SessionState) -> None:

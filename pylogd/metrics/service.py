@@ -60,12 +60,12 @@ class MetricsService:
         """Open the port. Raises CannotListenError."""
         if self._listener.exposed:
             log.warn(
-                "Whoever can connect to {listener} may read this broker's metrics, without a password: let only the "
-                "monitoring reach it (metrics.listener)", listener=self._listener.endpoint,
+                "Everybody who can connect to {listener} can read this broker's metrics without a password: allow "
+                "only the monitoring system to reach it (metrics.listener)", listener=self._listener.endpoint,
             )  # fmt: skip
         if not self._takes_client_metrics:
-            log.info("Metrics of clients are not taken: that needs the package opentelemetry-proto "
-                     "(pip install 'pylogd-broker[metrics]')")  # fmt: skip
+            log.info("Metrics of clients are not accepted: this needs the package opentelemetry-proto (pip install "
+                     "'pylogd-broker[metrics]')")  # fmt: skip
         await self._http.start()
 
     def broker_started(self) -> None:

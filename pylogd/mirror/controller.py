@@ -93,7 +93,7 @@ class Controller:
             except PylogdError as error:
                 if isinstance(error, SESSION_ENDED):
                     raise
-                _log.warning("the controller tries again: %s", error)
+                _log.warning("the controller retries after an error: %s", error)
             finally:
                 self.is_elected = False
                 self._tasks.stop()
@@ -124,7 +124,7 @@ class Controller:
             try:
                 self._wanted = await self._refresh(self._reactor.seconds())
             except PylogdError as error:
-                _log.warning("the topics can't be brought up to date: %s", error)
+                _log.warning("can't update the list of topics, retrying: %s", error)
             self._sleeper.wake()
             await pauses.sleep(self._refresh_seconds)
 
@@ -162,7 +162,7 @@ class Controller:
             await self._store.create(path, data)
         else:
             await self._store.set(path, data, record.version)
-        _log.info("%s is to copy %d partitions; %d leave it", worker, len(assignment.partitions),
+        _log.info("worker %s is assigned %d partitions; %d are taken from it", worker, len(assignment.partitions),
                   len(assignment.leaving))  # fmt: skip
 
     # Workers that are gone

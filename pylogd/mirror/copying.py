@@ -149,7 +149,7 @@ class Copier:
             if isinstance(error, (NotAMember, *SESSION_ENDED)):
                 raise
             self.interruptions += 1
-            _log.warning("copying is interrupted, and begins again at the last checkpoints: %s", error)
+            _log.warning("copying was interrupted, and resumes at the last checkpoints: %s", error)
         finally:
             self._forget_all()
             await target.close()

@@ -106,7 +106,9 @@ class MirrorService:
         worker = self.worker
         if worker is not None and not self._expired:
             leaving = Deferred.fromCoroutine(worker.leave()).addTimeout(_LEAVE_SECONDS, self._reactor)
-            await leaving.addErrback(lambda failure: _log.warning("the worker could not leave: %s", failure.value))
+            await leaving.addErrback(
+                lambda failure: _log.warning("the worker could not remove its registration: %s", failure.value)
+            )
         self._sleeper.wake()
         if self._main is not None:
             await self._main
@@ -115,7 +117,7 @@ class MirrorService:
 
     def _session(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
-            _log.warning("the session in the metadata store has expired: copying stops, and begins again")
+            _log.warning("the session in the metadata store has expired: copying stops and restarts")
             self._expired = True
             self._sleeper.wake()
 
@@ -150,9 +152,9 @@ class MirrorService:
             self._running.remove(running)
             if isinstance(result, Failure) and not result.check(CancelledError):
                 if not result.check(PylogdError):
-                    _log.error("unexpected error, the process begins again:\n%s", result.getTraceback())
+                    _log.error("unexpected error, copying restarts:\n%s", result.getTraceback())
                 else:
-                    _log.warning("begins again: %s", result.value)
+                    _log.warning("copying restarts after an error: %s", result.value)
                 self._expired = True
                 self._sleeper.wake()
 
@@ -208,7 +210,7 @@ class MirrorService:
             found = await self._thread(_read_if_changed, self._path, self._stamp)
         except (OSError, InvalidMirrorFile) as error:
             if str(error) != self.file_error:
-                _log.error("the file can't be used, and the settings stay as they were: %s", error)
+                _log.error("the settings file can't be used; the settings are unchanged: %s", error)
             self.file_error = str(error)
             return
         if found is None:
@@ -223,7 +225,7 @@ class MirrorService:
             return
         self._settings = settings
         changed = self._runtime.update(settings)
-        _log.info("%s was read again; routes that are new or changed begin now", self._path)
+        _log.info("%s was read again; new and changed routes start now", self._path)
         if self.worker is not None:
             self.worker.routes_changed(changed)
 

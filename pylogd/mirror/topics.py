@@ -171,7 +171,7 @@ async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str
             try:
                 await route.refresh(now, claims)
             except PylogdError as error:
-                _log.warning("route %s can't be brought up to date: %s", route.route.name, error)
+                _log.warning("can't update route %s: %s", route.route.name, error)
 
 
 async def _refresh(name: str, cluster: ClusterTopics) -> bool:
@@ -179,6 +179,6 @@ async def _refresh(name: str, cluster: ClusterTopics) -> bool:
     try:
         await cluster.refresh()
     except PylogdError as error:
-        _log.warning("cluster %s can't be asked for its topics: %s", name, error)
+        _log.warning("can't read the topics of cluster %s: %s", name, error)
         return False
     return True

@@ -162,7 +162,7 @@ class ProxiedFactory(ServerFactory):
     def buildProtocol(self, addr: IAddress | None) -> ProxiedProtocol | None:  # type: ignore[override]
         host = getattr(addr, "host", None)
         if self._networks and host is not None and not self._is_balancer(host):
-            _limited.warn("Refused a connection from {host}, which is no load balancer of this listener "
+            _limited.warn("Refused a connection from {host}, which is not a load balancer of this listener "
                           "(proxy.protocol.networks)", event="connections refused", host=host)  # fmt: skip
             return None
         return ProxiedProtocol(self, addr)

@@ -216,12 +216,12 @@ def _report_late(key: Key, begin: int, groups: Mapping[str, int]) -> None:
     """Log that the time is over, and which groups have not read up to the begin of the new replicas."""
     name = f"{key[0]}-{key[1]}"
     if not groups:
-        log.info("Smooth expansion of {name}: its time is over; no consumer group is behind", name=name)
+        log.info("Smooth expansion of {name}: the wait has timed out; no consumer group is behind", name=name)
         return
     log.warn(
-        "Smooth expansion of {name}: its time is over, and its new replicas, which begin at offset {begin}, may join "
-        "and lead without waiting for these groups: {groups}. To keep the records that they have not read, cancel the "
-        "reassignment if it still runs, or have them read on before one of the new replicas leads",
+        "Smooth expansion of {name}: the wait has timed out. Its new replicas, which begin at offset {begin}, may "
+        "join and lead, although these groups have not read up to it: {groups}. To keep the unread records, cancel "
+        "the reassignment if it is still in progress, or let the groups read the records before a new replica leads",
         name=name, begin=begin,
         groups=", ".join(f"{group} (at offset {offset})" for group, offset in sorted(groups.items())),
     )  # fmt: skip

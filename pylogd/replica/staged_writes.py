@@ -114,7 +114,9 @@ class StagedWrites:
             return None  # the client has to hear that first
         queue = self._queue_of(partition)
         if self._refusals.refuse(partition, records):
-            return QueueFull("an earlier batch of the same producer was not appended; send both again", queue.refuse())
+            return QueueFull(
+                "an earlier batch of the same producer was refused; send both batches again", queue.refuse()
+            )
         if queue.takes(len(records)):
             return None
         self._refusals.note(partition, records)

@@ -187,5 +187,5 @@ class BoundedSite(Site):
         if self.connections < MOST_CONNECTIONS:
             return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
         if not self.refused:
-            log.warn("Refusing connections: there are {count} already", count=self.connections)
+            log.warn("Refusing new connections: {count} are open already", count=self.connections)
         return _Refusal(self) if self.refused < _MOST_REFUSED else None

@@ -141,7 +141,7 @@ class ReloadedTls:
 
     def _failed(self, failure: Failure) -> None:
         log.error(
-            "Can't read the changed certificate, going on with the old one: {error}", error=failure.getErrorMessage()
+            "Can't read the changed certificate, the old one stays in use: {error}", error=failure.getErrorMessage()
         )
 
 

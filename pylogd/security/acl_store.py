@@ -220,7 +220,7 @@ class AclStore:
             except CorruptMetadata as error:
                 return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
             return None
-        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The ACLs are being changed by others; try again.")
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The ACLs are being changed by another request; try again.")
 
     async def _operation(self, pattern: ResourcePattern, edit: _Edit) -> Operation | None:
         """Return what changes the node of a pattern, None if it is as it should be."""

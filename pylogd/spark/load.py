@@ -204,7 +204,7 @@ def follow(
             conflicts += 1
             if conflicts == _CONFLICTS:
                 raise
-            _log.warning("The load is planned anew: %s", error)
+            _log.warning("Planning the load again: %s", error)
             table.refresh()
             continue
         conflicts = 0

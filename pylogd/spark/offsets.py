@@ -236,7 +236,7 @@ def report_loss(what: str, *, fail: bool) -> None:
     """Report lost records: raise DataLoss if `fail`, else log a warning."""
     if fail:
         raise DataLoss(what)
-    _log.warning("%s; failOnDataLoss is false: the query goes on without these records", what)
+    _log.warning("%s; failOnDataLoss is false: the query continues without these records", what)
 
 
 def _check_all(given: ByPartition, partitions: Collection[PartitionId], option: str) -> None:

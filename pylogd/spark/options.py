@@ -391,7 +391,7 @@ class RawOptions:
                 hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(passed)}, and those of security"
                 raise OptionError(f"this client does not have Kafka's setting '{name}'; {hint}")
             else:
-                _log.warning("Kafka option '%s' is ignored: this client does not have it", name)
+                _log.warning("Kafka option '%s' is ignored: pylogd's client does not have it", name)
         if security and security != {"security.protocol": "PLAINTEXT"}:
             try:
                 arguments["security"] = security_from(security)

@@ -349,7 +349,7 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             error = _recreated(topic, until, topic_ids)
             if not self._options.restart_recreated:
                 raise error
-            _log.warning("%s This batch goes on without the records of the old topic.", error)
+            _log.warning("%s This batch continues without the records of the old topic.", error)
         return {partition: offset for partition, offset in until.offsets.items() if partition[0] not in gone}
 
     def _fresh(self, partitions: Set[PartitionId]) -> ByPartition:

@@ -52,7 +52,7 @@ class BrokerLinks:
     def ask(self, node_id: int, message: Any) -> Deferred[Any]:
         """Return a Deferred of a broker's response. Fails with PylogdError."""
         if not self._running:
-            return fail(BrokerUnavailable("this broker stops"))
+            return fail(BrokerUnavailable("this broker is stopping"))
         if node_id == self._node_id:
             return maybeDeferred(self._ask_self, message)
         return Deferred.fromCoroutine(self._ask(node_id, message))
@@ -63,7 +63,7 @@ class BrokerLinks:
             link = await self._connect(node_id)
             if not self._running:
                 link.close()
-                raise BrokerUnavailable("this broker stops")
+                raise BrokerUnavailable("this broker is stopping")
             other = self._links.get(node_id)  # two requests may have begun to connect
             if other is not None and not other.closed:
                 link.close()

@@ -215,7 +215,7 @@ class MarkerSender:
         for partition in partitions:
             error = errors.get((marker.producer_id, *partition), ErrorCode.UNKNOWN_SERVER_ERROR)
             if error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                log.warn("{name}: {topic}-{index} has heard of a newer coordinator, which ends the transaction",
+                log.warn("{name}: {topic}-{index} knows a newer coordinator, which ends the transaction",
                          name=marker.name, topic=partition[0], index=partition[1])  # fmt: skip
                 self._give_up(marker)
                 return
@@ -246,8 +246,9 @@ class MarkerSender:
         marker.tries += 1
         if marker.tries % _TRIES_UNTIL_LOGGED == 0:
             log.warn(
-                "{name}: {count} partitions, such as {topic}-{index}, do not have the end of the transaction after "
-                "{tries} tries: {why}. It is tried again until they have it; see that they have leaders",
+                "{name}: {count} partitions, such as {topic}-{index}, do not have the marker that ends the "
+                "transaction after {tries} attempts: {why}. The coordinator keeps trying; check that the partitions "
+                "have leaders",
                 name=marker.name, count=len(partitions), topic=partitions[0][0], index=partitions[0][1],
                 tries=marker.tries, why=why,
             )  # fmt: skip

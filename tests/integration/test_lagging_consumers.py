@@ -55,7 +55,7 @@ def broker(start_broker: StartBroker, tmp_path: Path) -> Iterator[BrokerProcess]
     writer = threading.Thread(target=_keep_busy, args=(broker.address, ended))
     writer.start()
     try:
-        wait_until(lambda: "wait for it and read at most" in broker.log(), "the disk is busy")
+        wait_until(lambda: "wait, and read at most" in broker.log(), "the disk is busy")
         forget(broker.data / f"{TOPIC}-0")
         yield broker
     finally:

@@ -184,7 +184,7 @@ def test_a_broker_whose_session_expired_registers_again(
     client.stop()
     client.close()
     until(lambda: seen_by(one) == seen_by(two) == {1, 2}, "each broker knows both")
-    assert "the ZooKeeper session has ended; beginning another" in one.log()
+    assert "the ZooKeeper session has ended; starting a new one" in one.log()
 
 
 def test_a_broker_that_can_not_reach_zookeeper_reports_it(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> None:

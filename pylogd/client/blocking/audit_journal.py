@@ -197,8 +197,9 @@ class Journal:
     def _fail(self, error: OSError) -> None:
         self._broken = True
         _log.error(
-            "can't write the audit journal %s: %s. Messages are sent and reported, but if this process ends before "
-            "its reports, its losses will not be seen. Restart it once the disk is well", self._path, error,
+            "can't write the audit journal %s: %s. Messages are still sent and reported, but if this process ends "
+            "before it reports, the audit does not detect its lost messages. Repair the disk, then restart the "
+            "process", self._path, error,
         )  # fmt: skip
 
     def _sync_often(self) -> None:
@@ -238,7 +239,9 @@ def read_journal(data: bytes, name: str) -> dict[int, JournalWindow]:
         _apply(windows, text.decode())
         position = end + 1
     if position < len(data):
-        _log.warning("the audit journal %s is not whole: ignoring its last %d bytes", name, len(data) - position)
+        _log.warning(
+            "the audit journal %s ends in an incomplete entry: ignoring its last %d bytes", name, len(data) - position
+        )
     return windows
 
 

@@ -130,7 +130,7 @@ class Transaction:
         try:
             self._producer.abort_transaction(self._timeout)
         except PylogdError as error:
-            _log.warning("a transaction could not be aborted; the coordinator does so after its time-out: %s", error)
+            _log.warning("a transaction could not be aborted; the coordinator aborts it after its timeout: %s", error)
 
     def send_offsets(self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None) -> None:
         """As `Producer.send_offsets`."""

@@ -49,7 +49,7 @@ class ZooKeeperGroup:
     def subscribe(self, topics: Topics) -> None:
         """Join. Raises ZooKeeperUnavailable, and ValueError if it is subscribed already."""
         if self._membership is not None:
-            raise ValueError("the group in ZooKeeper is subscribed to once; unsubscribe first")
+            raise ValueError("this consumer has subscribed already; unsubscribe first")
         options = self._options
         assert options.group_id is not None
         after = options.auto_commit == "after"
@@ -147,7 +147,7 @@ class ZooKeeperGroup:
 
     def metadata(self) -> GroupMetadata:
         """Raise ValueError: transactions commit offsets of groups that brokers coordinate."""
-        raise ValueError("transactions can't commit the offsets of a group that is in ZooKeeper")
+        raise ValueError("transactions can't commit the offsets of a group in ZooKeeper")
 
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
@@ -174,5 +174,5 @@ class ZooKeeperGroup:
 
     def _joined(self) -> ZooKeeperMembership:
         if self._membership is None:
-            raise Closed("the consumer is not in its group; subscribe first")
+            raise Closed("the consumer is not a member of its group; subscribe first")
         return self._membership

@@ -86,7 +86,7 @@ class UnreachableAddresses:
         if isinstance(error, AuthenticationFailed):  # it will hardly succeed the next time
             pause = max(pause, self._options.reconnect_backoff_max)
         found.until, found.error, found.failures = now + pause, error, found.failures + 1
-        _log.info("%s; trying again in %.2f s at the earliest", error, pause)
+        _log.info("%s; the next attempt is in %.2f s at the earliest", error, pause)
 
     def reached(self, address: Address) -> None:
         """Note that an attempt to connect succeeded."""

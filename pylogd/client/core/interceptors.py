@@ -31,7 +31,7 @@ def changed_by(log: logging.Logger, hooks: Sequence[Callable[[T], T]], subject: 
                 raise TypeError(f"it returned {type(changed).__name__} instead of {type(subject).__name__}")
             subject = changed
         except Exception:
-            log.exception("interceptor %s failed; what it was given is used unchanged", _name(hook))
+            log.exception("interceptor %s failed; its input is used unchanged", _name(hook))
     return subject
 
 

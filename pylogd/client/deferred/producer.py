@@ -152,7 +152,7 @@ class Producer:
         """
         taken = list(records)
         if not taken:
-            raise ValueError("a set needs a record")
+            raise ValueError("a record set needs at least one record")
         return Deferred.fromCoroutine(self._producer.send_set(topic, taken, partition, on_delivery))
 
     def send_columns(

@@ -116,7 +116,7 @@ class ZooKeeperGroup:
 
     def metadata(self) -> GroupMetadata:
         """Raise ValueError: transactions commit offsets of groups that brokers coordinate."""
-        raise ValueError("transactions can't commit the offsets of a group that is in ZooKeeper")
+        raise ValueError("transactions can't commit the offsets of a group in ZooKeeper")
 
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
@@ -137,7 +137,7 @@ class ZooKeeperGroup:
 
     async def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         if self._coordinator is None:
-            raise ClientError("in ZooKeeper a group's offsets are for its members: subscribe first")
+            raise ClientError("only members can read the offsets of a group in ZooKeeper: subscribe first")
         claimed = [partition for partition in partitions if partition in self._offsets]
         found = {partition: self._offsets.pop(partition) for partition in claimed}
         found.update(await self._coordinator.committed([p for p in partitions if p not in found]))
@@ -151,7 +151,7 @@ class ZooKeeperGroup:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
         """Commit, and wait until it is done. Raises NotOwner, ZooKeeperUnavailable, RequestTimedOut."""
         if self._coordinator is None:
-            raise ClientError("in ZooKeeper only members of a group commit: subscribe first")
+            raise ClientError("only members can commit offsets of a group in ZooKeeper: subscribe first")
         committing = self._coordinator.commit({p: committed.offset for p, committed in offsets.items()})
         await self._in_time(committing, timeout)
 
@@ -163,7 +163,7 @@ class ZooKeeperGroup:
         try:
             await self._in_time(Deferred.fromCoroutine(self._leave()), timeout)
         except PylogdError as error:
-            _log.warning("group %s: can't sign off from ZooKeeper: %s", self._group_id, error)
+            _log.warning("group %s: can't remove this member from ZooKeeper: %s", self._group_id, error)
         finally:
             self._tasks.stop()
 

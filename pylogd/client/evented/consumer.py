@@ -156,7 +156,7 @@ class EventedConsumer(OffsetMethods):
         where they were, and new ones begin at their start offsets. `until` has offsets at which to stop fetching.
         """
         if self.rebalancing is not None and self.rebalancing.assignment.subscribed:
-            raise ValueError("the group assigns, as this consumer has subscribed; unsubscribe first")
+            raise ValueError("this consumer has subscribed, so its group assigns the partitions; unsubscribe first")
         given = {TopicPartition(*p): o for p, o in partitions.items()} if isinstance(partitions, Mapping) else {}
         wanted = [TopicPartition(*partition) for partition in partitions]
         self.core.fetcher.ends = {TopicPartition(*partition): end for partition, end in until.items()}
@@ -193,7 +193,7 @@ class EventedConsumer(OffsetMethods):
         """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern."""
         assignment, group = self.in_group()
         if self.reader.positions and not assignment.subscribed:
-            raise ValueError("partitions are assigned by hand; assign none first")
+            raise ValueError("partitions are assigned by hand; call assign([]) first")
         group.subscribe([topics] if isinstance(topics, str) else topics)
         assignment.listener = listener
         assignment.subscribed = True
@@ -210,7 +210,7 @@ class EventedConsumer(OffsetMethods):
         """Return the group and its assignment. Raises ValueError without a group, and Closed."""
         self._check_open()
         if self.rebalancing is None:
-            raise ValueError("this needs a group: Consumer(..., group_id=...)")
+            raise ValueError("this call needs a consumer group: Consumer(..., group_id=...)")
         return self.rebalancing.assignment, self.rebalancing.group
 
     def seek(self, partition: tuple[str, int], offset: Offset) -> None:

@@ -101,7 +101,7 @@ class Transaction:
         try:
             await self._producer.abort_open(self._timeout)
         except PylogdError as error:
-            _log.warning("a transaction could not be aborted; the coordinator does so after its time-out: %s", error)
+            _log.warning("a transaction could not be aborted; the coordinator aborts it after its timeout: %s", error)
 
     async def send_offsets(self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None) -> None:
         """As `Producer.send_offsets`."""

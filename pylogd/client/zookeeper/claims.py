@@ -282,7 +282,7 @@ class Claims:
     def _proven(self, consumer: str, sent: float) -> None:
         """Extend the lease after an acknowledged write. Raises SessionExpired if the session has ended since."""
         if consumer != self.consumer:
-            raise SessionExpired("the session ended behind the write")
+            raise SessionExpired("the session ended after the write")
         self._lease.proven(sent)
 
     async def _mended(

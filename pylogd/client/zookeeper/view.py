@@ -127,7 +127,7 @@ class GroupView:
             else:
                 self._partitions.pop(topic, None)
         except CorruptMetadata as error:
-            log.error("a topic is passed over: %s", error)
+            log.error("ignoring a topic: %s", error)
             self._partitions[topic] = []
 
     async def _read_members(self) -> None:
@@ -144,7 +144,7 @@ class GroupView:
         except NoNode:
             return None  # gone again; the watch on the list is called
         except CorruptMetadata as error:
-            log.error("a consumer is passed over: %s", error)
+            log.error("ignoring a consumer: %s", error)
             return _NOTHING
 
     async def _missing(self, path: str) -> None:

@@ -337,7 +337,7 @@ def _read_state(body: RecordCursor) -> MemberState:
     try:
         return MemberState(body.exactly(1)[0])
     except ValueError as error:
-        raise InvalidRecord("a member is in a state that only newer brokers know") from error
+        raise InvalidRecord("a member has a state that this release does not know") from error
 
 
 def _int32(body: RecordCursor) -> int:

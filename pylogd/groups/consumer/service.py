@@ -256,7 +256,7 @@ class ConsumerGroups:
         kept = sum(len(name) for member in members for name in member.topics)
         if kept + size > self._settings.integer("group.metadata.max.bytes"):
             raise HeartbeatRefused(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this broker have no room for so many topic names."
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this broker can't store so many topic names."
             )
 
     def _answer(self, request: Heartbeat, change: Change) -> HeartbeatAnswer:

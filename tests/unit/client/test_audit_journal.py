@@ -139,7 +139,7 @@ def test_a_full_disk_ends_the_journal_and_not_the_producer(
         journal.given(window, 1)
         journal.given(window, 2)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "No space left on device" in caplog.text and "its losses will not be seen" in caplog.text
+    assert "No space left on device" in caplog.text and "the audit does not detect its lost messages" in caplog.text
     journal.close()
 
 

@@ -195,7 +195,7 @@ def logged() -> Iterator[list[str]]:
 
 def late(logged: list[str]) -> list[str]:
     """Return what was said about waits that ended by time."""
-    return [line for line in logged if "its time is over" in line]
+    return [line for line in logged if "the wait has timed out" in line]
 
 
 def test_groups_that_are_not_waited_for_are_named_when_the_time_is_over(case: Case, logged: list[str]) -> None:
@@ -205,7 +205,7 @@ def test_groups_that_are_not_waited_for_are_named_when_the_time_is_over(case: Ca
     assert case.look() == []
     case.parts.time.advance(3600)
     [line] = late(logged)
-    assert line.startswith("Smooth expansion of t-0: its time is over")
+    assert line.startswith("Smooth expansion of t-0: the wait has timed out")
     assert "begin at offset 10" in line
     assert "g (at offset 9), h (at offset 4)." in line
     case.look()
@@ -218,7 +218,7 @@ def test_a_time_out_that_no_group_notices_is_told_too(case: Case, logged: list[s
     case.look()
     case.commit(BEGIN)
     case.parts.time.advance(3600)
-    assert late(logged) == ["Smooth expansion of t-0: its time is over; no consumer group is behind"]
+    assert late(logged) == ["Smooth expansion of t-0: the wait has timed out; no consumer group is behind"]
 
 
 def test_groups_that_can_not_be_asked_at_the_time_out_are_named_later(case: Case, logged: list[str]) -> None:

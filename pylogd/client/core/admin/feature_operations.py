@@ -49,7 +49,7 @@ class FeatureOperations:
 
         def fit(version: int) -> None:
             if version < _FIRST_WITH_TYPE and validate_only:
-                raise UnsupportedByBroker("the broker can't only check whether features could be changed")
+                raise UnsupportedByBroker("the broker does not support validate_only for features")
             for update in updates:
                 if version < _FIRST_WITH_TYPE:
                     update.allow_downgrade = downgrade

@@ -44,7 +44,7 @@ class TransactionOperations:
 
         def fit(version: int) -> None:
             if (longer_than is not None and version < _DURATION_FROM) or (pattern and version < _PATTERN_FROM):
-                raise UnsupportedByBroker("the broker can't filter transactions so; list all of them")
+                raise UnsupportedByBroker("the broker does not support this filter of transactions; list all of them")
             request.duration_filter = -1 if longer_than is None else int(longer_than * 1000)
             request.transactional_id_pattern = pattern or None
 

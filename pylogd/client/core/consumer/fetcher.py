@@ -346,7 +346,7 @@ class Fetcher:
                 wanted[key] = PartitionRequest(fetch.offset, fetch.leader_epoch, most)
                 in_flight.by_answer[key] = fetch, generation
         if not wanted:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "nothing is left to fetch")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "there is nothing left to fetch")
         session = in_flight.session.request(wanted, version, by_id)
         return FetchRequest(
             replica_id=_CONSUMER,

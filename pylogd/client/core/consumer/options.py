@@ -98,7 +98,7 @@ class ConsumerOptions(ClientOptions):
         if self.coordinator == "zookeeper" and (self.group_id is None or not self.zookeeper):
             raise ValueError("the ZooKeeper coordinator needs a group_id, and zookeeper='HOST:PORT[/chroot]'")
         if self.coordinator == "zookeeper" and self.auto_commit == "transaction":
-            raise ValueError("transactions can't commit the offsets of a group that is in ZooKeeper")
+            raise ValueError("transactions can't commit the offsets of a group in ZooKeeper")
 
     def _check_protocol(self) -> None:
         if self.group_protocol == "classic":

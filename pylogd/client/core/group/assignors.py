@@ -143,7 +143,7 @@ def find_assignors(names: Iterable[str | Assignor]) -> list[Assignor]:
     if not found:
         raise ValueError("a group needs an assignor")
     if len({assignor.cooperative for assignor in found}) > 1:
-        raise ValueError("assignors that let members read on can't be mixed with those that don't")
+        raise ValueError("cooperative and eager assignors can't be mixed")
     return found
 
 

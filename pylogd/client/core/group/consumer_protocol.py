@@ -143,7 +143,7 @@ class _Reader:
     def string(self) -> str:
         found = self.nullable_string()
         if found is None:
-            raise InvalidReply("a member of the group sent null where a text is due")
+            raise InvalidReply("a member of the group sent null where a string is required")
         return found
 
     def nullable_string(self) -> str | None:

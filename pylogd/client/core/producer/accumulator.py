@@ -92,7 +92,7 @@ def as_new_records(records: Iterable[NewRecord | tuple[Any, Any]], now_ms: int) 
     """Return records, of which (key, value) pairs get the time stamp `now_ms`. Raises ValueError if there is none."""
     found = [each if isinstance(each, NewRecord) else NewRecord(each[0], each[1], now_ms) for each in records]
     if not found:
-        raise ValueError("a set needs a record")
+        raise ValueError("a record set needs at least one record")
     return found
 
 

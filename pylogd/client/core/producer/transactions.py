@@ -118,7 +118,7 @@ class Transactions:
         """Why no records are accepted at the moment; None while a transaction is open."""
         if self._machine.state is _State.OPEN:
             return None
-        return self.error or TransactionError("no transaction is open: records are sent between begin and end of one")
+        return self.error or TransactionError("no transaction is open: call begin_transaction first")
 
     @property
     def is_committing(self) -> bool:

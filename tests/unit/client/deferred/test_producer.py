@@ -98,7 +98,7 @@ def test_a_set_is_one_batch(reactor: MemoryReactor, server: MemoryBroker, make: 
     assert reactor.result(delivery.result()) == 0
     assert len(server.logs[2]) == 1
     assert [record.value for record in server.stored(2)] == [b"1", b"2"]
-    with pytest.raises(ValueError, match="needs a record"):
+    with pytest.raises(ValueError, match="needs at least one record"):
         producer.send_set("t", [])
 
 

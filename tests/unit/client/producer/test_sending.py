@@ -119,7 +119,7 @@ def test_sets(server: FakeBroker, make: Make) -> None:
     assert delivery.result() == 1
     assert [parse_header(batch).record_count for batch in server.logs[0]] == [1, 3]
     assert server.stored(0)[3].timestamp == 7
-    with pytest.raises(ValueError, match="needs a record"):
+    with pytest.raises(ValueError, match="needs at least one record"):
         producer.send_set("t", [])
 
 
