@@ -100,7 +100,7 @@ def _changes(entity: Entity, operations: Sequence[OpData]) -> dict[str, str | No
         kind = KINDS.get(operation.key)
         if kind is None or kind.of_address != (entity.ip is not None):
             known = ", ".join(name for name, one in KINDS.items() if one.of_address == (entity.ip is not None))
-            raise _invalid(f"{operation.key[:50]!r} is no quota of such an entity; use {known}.")
+            raise _invalid(f"{operation.key[:50]!r} is not a quota of such an entity; use {known}.")
         if operation.key in changes:
             raise _invalid(f"{operation.key} is changed more than once.")
         try:

@@ -76,7 +76,7 @@ def _fault(context: RequestContext, features: Features, update: FeatureUpdateKey
     if context.version >= _FIRST_WITH_TYPE:
         lowers = update.upgrade_type in (_SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE)
         if not lowers and update.upgrade_type != _UPGRADE:
-            return f"{update.upgrade_type} is no type of upgrade"
+            return f"{update.upgrade_type} is not a type of upgrade"
     if level < present and not lowers:
         return f"the level is {present}; a lower one has to be allowed by the type of upgrade"
     return None

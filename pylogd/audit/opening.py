@@ -77,7 +77,7 @@ class StageDescription:
         try:
             settle = float(self.settings.get("settle", _SETTLE_SECONDS))
         except ValueError:
-            raise InvalidStage(f"{self.name}: settle={self.settings['settle']} is no number of seconds") from None
+            raise InvalidStage(f"{self.name}: settle={self.settings['settle']} is not a number of seconds") from None
         if (via := self.settings.get("via", _MIRROR)) != _MIRROR:
             raise InvalidStage(f"{self.name}: via={via} is unknown; it may be {_MIRROR}, for `pylogd mirror`")
         is_told = {"via", "group"} & self.settings.keys()

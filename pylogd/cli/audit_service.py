@@ -177,7 +177,7 @@ def report(
     _extra("pylogd.audit.report")
     begin = parse_time(since)
     if begin is None:
-        raise click.BadParameter(f"{since!r} is no time", param_hint="--since")
+        raise click.BadParameter(f"{since!r} is not a time", param_hint="--since")
     from pylogd.audit.report import as_html, as_svg
 
     found, width_ms = _read_rows(bootstrap, state)

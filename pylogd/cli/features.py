@@ -47,7 +47,7 @@ def _levels(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[st
     for word in words:
         name, _, level = word.partition("=")
         if not name or not level.isdecimal():
-            raise click.BadParameter(f"{word!r} is no feature with a level, such as group.version=1")
+            raise click.BadParameter(f"{word!r} is not a feature with a level, such as group.version=1")
         levels[name] = int(level)
     return levels
 

@@ -90,7 +90,7 @@ def super_users(text: str) -> tuple[str, ...]:
         kind, colon, name = member.partition(":")
         if not (kind and colon and name):
             raise ConfigError(
-                f'super.users: "{member[:200]}" is no principal; write for example User:admin', "super.users"
+                f'super.users: "{member[:200]}" is not a principal; write for example User:admin', "super.users"
             )
     return found
 

@@ -179,7 +179,7 @@ def _parse_address(text: str, setting: str) -> Listener:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > _MAX_PORT:
         raise ConfigError(
-            f'{setting}: "{text}" is no address; write NAME://host:port, host:port or a Twisted endpoint', setting
+            f'{setting}: "{text}" is not an address; write NAME://host:port, host:port or a Twisted endpoint', setting
         )
     name = (match["name"] or "").upper()
     return Listener(name, match["v6"] or match["host"], int(match["port"]))
@@ -191,7 +191,7 @@ def _parse_endpoint(text: str, match: re.Match[str], setting: str) -> Listener:
     tcp = _TCP.fullmatch(match["rest"])
     if tcp is None or int(tcp["port"]) > _MAX_PORT:
         raise ConfigError(
-            f'{setting}: "{text}" is no endpoint; write for example tcp:9092:interface=127.0.0.1', setting
+            f'{setting}: "{text}" is not an endpoint; write for example tcp:9092:interface=127.0.0.1', setting
         )
     interface = _INTERFACE.search(text)
     host = re.sub(r"\\(.)", r"\1", interface["host"]) if interface else ""

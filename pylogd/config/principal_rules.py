@@ -50,7 +50,7 @@ def parse_rules(text: str, setting: str = "ssl.principal.mapping.rules") -> tupl
         match = _RULE.match(text, at)
         if match is None:
             raise ConfigError(
-                f'{setting}: "{text[at : at + 100]}" is no rule; write DEFAULT or RULE:pattern/replacement/[LU]',
+                f'{setting}: "{text[at : at + 100]}" is not a rule; write DEFAULT or RULE:pattern/replacement/[LU]',
                 setting,
             )
         at = match.end()
@@ -61,7 +61,7 @@ def parse_rules(text: str, setting: str = "ssl.principal.mapping.rules") -> tupl
             pattern = _engine.compile(match["pattern"].replace(r"\/", "/"))
         except Exception as error:
             raise ConfigError(
-                f'{setting}: "{match["pattern"][:100]}" is no regular expression: {error}', setting
+                f'{setting}: "{match["pattern"][:100]}" is not a regular expression: {error}', setting
             ) from None
         rules.append(Rule(pattern, _parts(match["replacement"], pattern.groups, setting), match["case"]))
     return tuple(rules) or (Rule(None),)

@@ -48,11 +48,11 @@ class Audited:
     """The windows that a service told. stages: in their order. topics: sorted."""
 
     def __init__(self, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Raises ValueError for what is no answer of an audit service."""
+        """Raises ValueError for what is not an answer of an audit service."""
         try:
             rows = [Row.from_document(one) for one in documents]
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no answer of an audit service: {error!r}") from None
+            raise ValueError(f"it is not an answer of an audit service: {error!r}") from None
         self.left_out = max(len(rows) - _MOST_ROWS, 0)
         self.rows = sorted(rows, key=lambda row: row.start_ms)[self.left_out :]
         self.stages = list(dict.fromkeys(row.stage for row in rows))  # a service tells them in order

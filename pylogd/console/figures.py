@@ -56,7 +56,7 @@ class Figures:
         """Return a broker's id and figures. Raises ValueError for a page of something else."""
         named = _NODE.search(text)
         if named is None:
-            raise ValueError("it is no page of a pylogd broker")
+            raise ValueError("it is not a page of a pylogd broker")
         node = int(named[1])
         figures = {"connections": sum(float(value) for value in _CONNECTIONS.findall(text))}
         parts = dict(_LAG.findall(text))

@@ -116,7 +116,7 @@ class MirrorReader:
         """Add what a page tells to the routes. Return its process. Raises ValueError for a page of something else."""
         metrics = list(_metrics(text))
         if not any(one.name == "is_controller" for one in metrics):
-            raise ValueError("it is no page of a mirror")
+            raise ValueError("it is not a page of a mirror")
         single: dict[str, float] = {}
         for one in metrics:
             if "route" in one.labels:

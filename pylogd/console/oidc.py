@@ -141,7 +141,7 @@ class Provider:
         except (OSError, ValueError) as error:
             raise ProviderFailed(f"can't ask the OpenID provider at {url.partition('?')[0]}: {error}") from error
         if not isinstance(document, dict):
-            raise ProviderFailed(f"the OpenID provider's answer at {url.partition('?')[0]} is no object")
+            raise ProviderFailed(f"the OpenID provider's answer at {url.partition('?')[0]} is not an object")
         return document
 
 

@@ -233,7 +233,8 @@ def parse_time(text: str, now_ms: int) -> int:
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise Refused(
-            400, f"{text[:40]!r} is no place to begin: write newest, oldest, an offset, a time or an age such as 15m."
+            400,
+            f"{text[:40]!r} is not a place to begin: write newest, oldest, an offset, a time or an age such as 15m.",
         ) from None
 
 

@@ -60,7 +60,7 @@ class Roles:
                 way, _, rest = name.partition(":")
                 if way not in WAYS or not rest or (way == CLAIM and not all(rest.partition("="))):
                     raise ValueError(
-                        f"{name!r} is no member of a role: write user:NAME, certificate:NAME, oidc:NAME or "
+                        f"{name!r} is not a member of a role: write user:NAME, certificate:NAME, oidc:NAME or "
                         "claim:CLAIM=VALUE"
                     )
                 self._role_of[name] = max(role, self._role_of.get(name, Role.NONE))

@@ -13,7 +13,7 @@ class GroupState(Enum):
     """What a group and its members are waiting for."""
 
     EMPTY = "The group has no members; it may have offsets."
-    PREPARING = "Members are told to join again; the joins that have arrived wait for the others."
+    PREPARING = "Members are told to join again. Requests to join wait until all members have sent one."
     COMPLETING = "The members that joined form the new generation and wait for the leader's assignment."
     STABLE = "Every member has its assignment."
     DEAD = "The group was removed from memory."
@@ -42,8 +42,8 @@ class GroupEvent(Enum):
     JOINED = "All members have joined, or the time to join is over."
     EMPTIED = "No member has joined in time."
     ASSIGNED = "The leader has sent the assignment, and it is stored."
-    UPGRADED = "A member of the newer protocol has joined: the group's members are those of a consumer group now."
-    DOWNGRADED = "The last member of the newer protocol has left its consumer group: its members are back here."
+    UPGRADED = "A member of the newer protocol has joined: the group is now a group of the newer protocol."
+    DOWNGRADED = "The last member of the newer protocol has left: the group is a classic group again."
     REMOVED = "The group was deleted or expired, or another broker coordinates it now."
 
 
@@ -51,7 +51,7 @@ _S, _E = GroupState, GroupEvent
 
 CLASSIC_GROUP = MachineTable(
     "Classic consumer group",
-    "A group whose members are assigned partitions by one of them, the leader.",
+    "A group in which one member, the leader, assigns partitions to the members.",
     _S.EMPTY,
     {
         _S.EMPTY: {

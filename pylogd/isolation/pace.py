@@ -52,14 +52,16 @@ class Pace(Enum):
 
     QUICK = "Writes return at once: appends are written on the reactor's thread."
     SLOW = "Writes may wait: appends are written by threads of the disk."
-    CALMING = "Nothing has waited in the last seconds. Threads still write, until that has lasted long enough."
+    CALMING = (
+        "No write has waited in the last seconds. Threads still write, until the disk has been calm for long enough."
+    )
 
 
 class PaceEvent(Enum):
     """What a look at a disk tells."""
 
     TROUBLED = "There is a sign that writes to the disk wait, or will soon."
-    UNDECIDED = "There is none, but the disk is not calm either."
+    UNDECIDED = "There is no sign of trouble, but the disk is not calm either."
     CALM = "There is no sign of trouble, with a margin."
     PROVEN = "It has been calm for long enough."
 

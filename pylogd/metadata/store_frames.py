@@ -144,7 +144,7 @@ class FramedConnection(Int32StringReceiver, TimeoutMixin):
         try:
             self.handle(*decode(string))
         except (KeyError, TypeError, ValueError, StopIteration) as error:
-            self._refuse(f"what it sent is no frame: {error!r}")
+            self._refuse(f"what it sent is not a frame: {error!r}")
 
     def lengthLimitExceeded(self, length: int) -> None:
         """Disconnect an end whose frame is too long."""

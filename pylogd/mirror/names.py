@@ -13,7 +13,7 @@ INTERNAL: Final = "__"
 
 
 class InvalidPattern(ValueError):
-    """A pattern that is no regular expression, or that can't be matched here."""
+    """A pattern that is not a regular expression, or that can't be matched here."""
 
 
 class TopicPatterns:

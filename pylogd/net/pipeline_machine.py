@@ -11,11 +11,13 @@ class PipelineState(Enum):
     """Whether a connection takes requests, and what is left to do before it is closed."""
 
     READING = "Requests are taken, and the connection is read from."
-    PAUSED = "The connection is not read from until a reply has left: too many requests wait, or one has to be held."
-    WAITING = "As PAUSED, until its next turn: it has sent more requests than are started at once."
-    MUTED = "As PAUSED, until a time that a handler has set, since the client is over its quota."
+    PAUSED = (
+        "The connection is not read from until a reply was sent: too many requests wait, or a request has to be held."
+    )
+    WAITING = "As PAUSED, until the connection's next turn: it has sent more requests than may be started in one turn."
+    MUTED = "As PAUSED, until a time that a handler has set, because the client is over its quota."
     FINISHING = "No further request is taken; earlier ones are still being answered."
-    DRAINING = "No further reply is made; those made are being sent."
+    DRAINING = "No further reply is made; the existing replies are being sent."
     CLOSED = "Nothing is received or sent any more."
 
 
@@ -23,14 +25,14 @@ class PipelineEvent(Enum):
     """What happens to a connection."""
 
     PAUSE = "No further request may be started for now."
-    RESUME = "Everything received has been taken."
+    RESUME = "All received requests have been taken."
     WAIT = "Other connections have their turn."
-    TURN = "It is the turn of this one."
+    TURN = "It is this connection's turn."
     MUTE = "A client has used more than its quota."
     UNMUTE = "The client has waited long enough."
-    FINISH = "The broker stops, or a request can't be answered: no request behind it is taken."
+    FINISH = "The broker stops, or a request can't be answered: no later request is taken."
     CLOSE = "The replies that may still be sent have been made."
-    SENT = "The last reply has left."
+    SENT = "The last reply was sent."
     LOST = "The peer has closed the connection, or the connection failed."
 
 

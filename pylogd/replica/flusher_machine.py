@@ -24,7 +24,7 @@ class FlusherEvent(Enum):
     FLUSH = "A flush is due now."
     DONE = "The thread has finished."
     FAILED = "The disk was full; the flush is tried again."
-    GIVE_UP = "The log was closed, or nobody knows what is on the disk."
+    GIVE_UP = "The log was closed, or a flush failed, so that it is unknown what is on the disk."
     CLOSE = "The partition is removed, or the broker stops and flushes all logs itself."
 
 

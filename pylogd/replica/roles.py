@@ -27,7 +27,7 @@ class RoleEvent(Enum):
 
 ROLES = MachineTable(
     "Partition: role",
-    "What a broker is to one partition. A partition whose log can't be opened begins offline.",
+    "The role of a broker for a partition. A partition whose log can't be opened begins offline.",
     Role.FOLLOWING,
     {
         Role.LEADING: {RoleEvent.FOLLOW: Role.FOLLOWING, RoleEvent.FAIL: Role.OFFLINE, RoleEvent.REMOVE: Role.DELETED},

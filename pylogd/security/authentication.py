@@ -60,13 +60,13 @@ class AuthenticationEvent(Enum):
     """What happens to an authentication."""
 
     CHOSEN = "The client chose a mechanism that the listener offers."
-    SUCCEEDED = "The mechanism says who the client is."
-    FAILED = "The mechanism refuses the client, or the client did what is not allowed."
+    SUCCEEDED = "The mechanism has determined who the client is."
+    FAILED = "The mechanism refuses the client, or the client violated the protocol."
 
 
 AUTHENTICATION = MachineTable(
     "Authentication",
-    "Finds out who the client of a connection is, by SASL. Authentication may begin again while the session lasts.",
+    "Determines by SASL who the client of a connection is. Authentication may begin again while the session lasts.",
     AuthenticationState.WAITING,
     {
         AuthenticationState.WAITING: {

@@ -26,5 +26,5 @@ def parse_principal(text: str) -> Principal:
     """Return the principal that `text` names as `Type:name`. Raises ValueError for other texts."""
     kind, colon, name = text.partition(":")
     if not (kind and colon and name):
-        raise ValueError(f'"{text[:100]}" is no principal; write its type and its name, for example User:alice')
+        raise ValueError(f'"{text[:100]}" is not a principal; write its type and its name, for example User:alice')
     return Principal(kind, name)

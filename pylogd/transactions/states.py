@@ -72,7 +72,8 @@ _RESTING = {
 
 TRANSACTION = MachineTable(
     "Transactional id",
-    "A producer's transactional id at its coordinator. A state is taken when its record is in the in-sync set.",
+    "A producer's transactional id at its coordinator. A state takes effect when every in-sync replica has its "
+    "record.",
     _S.EMPTY,
     {
         _S.EMPTY: _RESTING,

@@ -120,7 +120,7 @@ def test_the_command_says_what_is_missing(broker: Address, arguments: Sequence[s
 
 def test_the_broker_refuses_what_makes_no_sense(broker: Address) -> None:
     line = refused(broker, "quotas", "set", "--user", "ann", "--connection-creation-rate", "5")
-    assert "'connection_creation_rate' is no quota of such an entity" in line
+    assert "'connection_creation_rate' is not a quota of such an entity" in line
 
 
 def test_a_producer_and_a_consumer_have_their_quotas(start_broker: StartBroker) -> None:

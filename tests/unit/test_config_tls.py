@@ -53,7 +53,7 @@ def test_values_of_listeners_change_at_run_time() -> None:
         ({"ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.2"),
         ({"ssl.enabled.protocols": ""}, "is empty"),
         ({"ssl.principal.mapping.rules": "RULE:(/x/"}, "regular expression"),
-        ({"listener.name.ssl.ssl.principal.mapping.rules": "RULE"}, "is no rule"),
+        ({"listener.name.ssl.ssl.principal.mapping.rules": "RULE"}, "is not a rule"),
         ({"max.connections": "0"}, "max.connections"),
         ({"max.connections.per.ip": "0"}, "refuses everybody"),
         ({"max.connections.per.ip.overrides": "here:1"}, "address:connections"),

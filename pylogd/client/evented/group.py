@@ -181,7 +181,9 @@ class BrokerGroup:
         """
         found = self._part.member.identity
         if self._part.subscribed and found.generation == NO_GENERATION:
-            raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, f"group {found.group_id}: this consumer is no member of it")
+            raise CommitFailed(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"group {found.group_id}: this consumer is not a member of it"
+            )
         return found
 
     def commit_soon(self, offsets: Offsets) -> None:

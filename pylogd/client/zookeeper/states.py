@@ -15,11 +15,14 @@ class CoordinatorState(Enum):
 
     JOINING = "Registers itself."
     READING = "Reads the registries, and computes its share."
-    RELEASING = "Releases partitions that left its share, once the caller has stopped reading them and committed."
+    RELEASING = (
+        "Releases partitions that are no longer in its share, when the caller has stopped reading them and "
+        "has committed."
+    )
     CLAIMING = "Claims partitions that are new in its share, and reads where to start."
-    WAITING = "Found a partition with another owner, and waits until that one releases it or the back-off is over."
+    WAITING = "Found a partition with another owner, and waits until the owner releases it or the back-off is over."
     OWNING = "Has its share, and waits for changes."
-    INTERRUPTED = "Lost the connection, and waits for it to find out what its last write did."
+    INTERRUPTED = "Lost the connection. When it is restored, the member finds out whether its last write took effect."
     SURRENDERING = "Lost its session, and waits until the caller has stopped reading."
     LEAVING = "Releases all partitions and its registration."
     CLOSED = "Is not a member."
@@ -29,10 +32,10 @@ class Event(Enum):
     """The outcome of what is done in a state, or something that ends it."""
 
     STARTED = "The caller joins the group."
-    REGISTERED = "It is registered."
-    TOO_MUCH = "It holds partitions that are not in its share."
-    TOO_LITTLE = "It does not hold all of its share."
-    SETTLED = "It holds its share."
+    REGISTERED = "The member is registered."
+    TOO_MUCH = "The member holds partitions that are not in its share."
+    TOO_LITTLE = "The member does not hold all partitions of its share."
+    SETTLED = "The member holds exactly its share."
     RELEASED = "The partitions are released."
     CLAIMED = "The partitions are claimed."
     COLLIDED = "A partition has another owner."
@@ -43,7 +46,7 @@ class Event(Enum):
     EXPIRED = "The session has expired."
     SURRENDERED = "The caller has stopped reading."
     CLOSE = "The caller leaves the group."
-    LEFT = "It has left, or could not."
+    LEFT = "The member has left the group, or could not."
     CRASHED = "An error of the program."
 
 

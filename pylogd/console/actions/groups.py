@@ -110,7 +110,7 @@ def _places(cluster: WatchedCluster, group_id: str, topic: str, partitions: str)
     found = []
     for word in partitions.split(","):
         if not word.strip().isdecimal() or len(word) > 9 or int(word) >= len(known):
-            raise Refused(422, f"{word.strip()[:20]!r} is no partition of {topic}.")
+            raise Refused(422, f"{word.strip()[:20]!r} is not a partition of {topic}.")
         found.append(TopicPartition(topic, int(word)))
     return found
 

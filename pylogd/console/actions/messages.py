@@ -92,7 +92,7 @@ class Replay(OnTopic):
         place = TopicPartition(source.name, number(asked.form, "partition", 0, len(source) - 1))
         offset = number(asked.form, "offset", 0, 2**62)
         if target not in cluster.sampler.last.topics:
-            raise Refused(422, "The target is no topic of the last sample.")
+            raise Refused(422, "The target is not a topic of the last sample.")
         if self._masking.concerns(source.name) and target != source.name:
             raise Refused(422, "Values of this topic are masked, so its messages can't be copied to another one.")
         record = await self._read(cluster, place, offset)

@@ -246,7 +246,7 @@ def _parse_keys(data: bytes) -> Any:
     document = json.loads(data)
     found = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(found, list):
-        raise ValueError("it is no key set")
+        raise ValueError("it is not a key set")
     keys, failure = [], "none is for signatures"
     for key in found:
         if isinstance(key, dict) and key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig":
@@ -268,13 +268,13 @@ def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and the claims of a token, unverified. Raises AuthenticationFailed."""
     parts = token.split(".")
     if len(parts) != 3 or len(token) > _MOST_TOKEN:
-        raise AuthenticationFailed("the token is no JSON web token")
+        raise AuthenticationFailed("the token is not a JSON web token")
     try:
         header, claims = (json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4))) for part in parts[:2])
     except (ValueError, RecursionError):
-        raise AuthenticationFailed("the token is no JSON web token") from None
+        raise AuthenticationFailed("the token is not a JSON web token") from None
     if not isinstance(header, dict) or not isinstance(claims, dict):
-        raise AuthenticationFailed("the token is no JSON web token")
+        raise AuthenticationFailed("the token is not a JSON web token")
     return header, claims
 
 
@@ -284,7 +284,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST:
-        raise AuthenticationFailed(f"the token's {name} is no time")
+        raise AuthenticationFailed(f"the token's {name} is not a time")
     return value
 
 

@@ -56,7 +56,7 @@ class LocalNames:
         """Return the name of the user behind a Kerberos principal. Raises AuthenticationFailed if no rule fits."""
         match = _PRINCIPAL.fullmatch(principal)
         if match is None:
-            raise AuthenticationFailed(f"{principal!r:.200} is no Kerberos principal")
+            raise AuthenticationFailed(f"{principal!r:.200} is not a Kerberos principal")
         realm = match["realm"]
         if realm is None:
             return principal
@@ -73,7 +73,7 @@ class LocalNames:
 def _parse(rule: str) -> _Rule:
     found = _RULE.fullmatch(rule.strip())
     if found is None:
-        raise ValueError(f'"{rule}" is no rule; write DEFAULT or RULE:[n:format](match)s/pattern/replacement/g')
+        raise ValueError(f'"{rule}" is not a rule; write DEFAULT or RULE:[n:format](match)s/pattern/replacement/g')
     try:
         match = re.compile(found["match"]) if found["match"] else None
         pattern = re.compile(found["pattern"]) if found["pattern"] is not None else None

@@ -11,29 +11,35 @@ class MemberState(Enum):
     """Where a member stands."""
 
     OUT = "Not in the group, and does not want to be."
-    PREPARING = "Wants to join; the application gives up its partitions first, unless the assignor is cooperative."
-    SURRENDERING = "Wants to join as a new member; the application gives up its partitions, which are lost."
+    PREPARING = "Wants to join. Unless the assignor is cooperative, the application gives up its partitions first."
+    SURRENDERING = "Wants to join as a new member. The application gives up its partitions, which are lost."
     JOINING = "Sends JoinGroup, and waits until the other members have joined."
-    ASSIGNING = "Is the leader, and assigns partitions to the members once it knows the topics' partitions."
+    ASSIGNING = "Is the leader. It assigns partitions to the members when it knows the partitions of the topics."
     SYNCING = "Sends SyncGroup, and waits for its assignment."
-    ASSIGNED = "Is a member; the application has not been told of its assignment."
-    RELEASED = "As ASSIGNED, and has given up partitions that others wait for: it joins again once it has told."
+    ASSIGNED = "Is a member. The application does not know its assignment yet."
+    RELEASED = (
+        "As ASSIGNED, and has given up partitions that other members wait for: when the application knows the "
+        "assignment, the member joins again."
+    )
     STABLE = "Is a member, and the application knows its assignment."
-    LEAVING = "Sends LeaveGroup, since the consumer unsubscribed or was closed."
-    WITHDRAWING = "Sends LeaveGroup, since the application does not poll."
+    LEAVING = "Sends LeaveGroup, because the consumer unsubscribed or was closed."
+    WITHDRAWING = "Sends LeaveGroup, because the application does not poll."
     AWAY = "Not in the group until the application polls again."
-    FAILED = "Not in the group, since of an error that the application has to know of."
+    FAILED = "Not in the group, because of an error that the application has to know of."
 
 
 class MemberInput(Enum):
     """What happens to a member."""
 
-    JOIN = "It has to join, or to join again: subscription, rebalance, new partitions."
-    UNSUBSCRIBED = "It subscribes to nothing."
-    LOST = "The coordinator no longer knows it as a member."
-    GAVE_UP = "The application has given up what it must before the member joins."
-    JOINED = "JoinGroup was answered; another member leads."
-    ELECTED = "JoinGroup was answered; this member leads, and has to assign."
+    JOIN = (
+        "The member has to join, or to join again: its subscription changed, the group rebalances, or topics have "
+        "new partitions."
+    )
+    UNSUBSCRIBED = "The consumer no longer subscribes to any topic."
+    LOST = "The coordinator no longer knows this consumer as a member."
+    GAVE_UP = "The application has given up the partitions that it must give up before the member joins."
+    JOINED = "JoinGroup was answered; another member is the leader."
+    ELECTED = "JoinGroup was answered; this member is the leader and has to assign partitions."
     ASSIGNED_ALL = "The leader has assigned partitions to the members."
     SYNCED = "SyncGroup was answered with its assignment."
     REVOKED_SOME = "The application has given up partitions that are not in the new assignment."
@@ -41,7 +47,7 @@ class MemberInput(Enum):
     LEAVE = "The consumer unsubscribes or is closed."
     NOT_POLLED = "The application has not polled for max_poll_interval."
     LEFT = "LeaveGroup was answered or failed, or is not needed."
-    FAILED = "An error that retrying does not help."
+    FAILED = "An error that a retry can't solve."
 
 
 _IN = {

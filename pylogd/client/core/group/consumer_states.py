@@ -11,30 +11,30 @@ class ConsumerState(Enum):
     """The state of a member."""
 
     OUT = "Not in the group, and does not want to be."
-    SURRENDERING = "Wants to join; the application gives up its partitions first, which are lost."
-    JOINING = "Sends heartbeats with epoch 0 and everything the coordinator has to know, until one is accepted."
-    RECONCILING = "Is a member; the application has to give up partitions, or is to be told of new ones."
-    STABLE = "Is a member, and the application has the partitions assigned so far."
-    LEAVING = "Sends its last heartbeat, since the consumer unsubscribed or was closed."
-    WITHDRAWING = "Sends its last heartbeat, since the application does not poll."
+    SURRENDERING = "Wants to join. The application first gives up its partitions, which are lost."
+    JOINING = "Sends heartbeats with epoch 0 and all fields, until the coordinator accepts one."
+    RECONCILING = "Is a member. The application has to give up partitions, or has to be told of new partitions."
+    STABLE = "Is a member, and the application has all partitions that are assigned so far."
+    LEAVING = "Sends its last heartbeat, because the consumer unsubscribed or was closed."
+    WITHDRAWING = "Sends its last heartbeat, because the application does not poll."
     AWAY = "Not in the group until the application polls again."
-    FAILED = "Not in the group, since of an error that the application has to know of."
+    FAILED = "Not in the group, because of an error that the application has to know of."
 
 
 class ConsumerInput(Enum):
     """An event that changes the state of a member."""
 
-    JOIN = "It has to join."
-    GAVE_UP = "The application has no partitions any more that were lost."
-    ACCEPTED = "The coordinator has accepted it, and gave it an epoch."
-    DIFFERS = "The application's partitions are not those assigned."
-    FOLLOWED = "The application's partitions are those assigned."
-    LOST = "The coordinator no longer knows it as a member of this epoch."
-    UNSUBSCRIBED = "It subscribes to nothing."
+    JOIN = "The consumer has to join."
+    GAVE_UP = "The application has given up all lost partitions."
+    ACCEPTED = "The coordinator has accepted the member and given it an epoch."
+    DIFFERS = "The application's partitions differ from the assigned ones."
+    FOLLOWED = "The application's partitions are the assigned ones."
+    LOST = "The coordinator no longer knows this consumer as a member of this epoch."
+    UNSUBSCRIBED = "The consumer no longer subscribes to any topic."
     LEAVE = "The consumer unsubscribes or is closed."
     NOT_POLLED = "The application has not polled for max_poll_interval."
     LEFT = "The last heartbeat was answered or failed, or is not needed."
-    FAILED = "An error that retrying does not help."
+    FAILED = "An error that a retry can't solve."
 
 
 _IN = {

@@ -14,17 +14,19 @@ class TransactionState(Enum):
     INITIALIZING = "Asks for a producer id, which fences earlier producers and ends their transactions."
     READY = "Has a producer id, and no transaction is open."
     OPEN = "A transaction is open: records and offsets are accepted."
-    COMMITTING = "Sends what waits, then asks the coordinator to commit."
-    BROKEN = "Something of the transaction failed: it can only be aborted."
-    ABORTING = "Has dropped what waits; asks the coordinator to abort once nothing is in flight."
-    RENEWING = "The transaction has ended; asks for another epoch, in which sequence numbers begin anew."
-    FAILED = "Fenced, not authorized, or in a state that the coordinator denies: it can only be closed."
+    COMMITTING = "Sends the queued records, then asks the coordinator to commit."
+    BROKEN = "A part of the transaction failed: it can only be aborted."
+    ABORTING = "Has dropped the queued records. When no request is in flight, it asks the coordinator to abort."
+    RENEWING = (
+        "The transaction has ended. The producer asks for another epoch, in which sequence numbers start at 0 again."
+    )
+    FAILED = "Fenced, not authorized, or in a state that the coordinator does not accept: it can only be closed."
 
 
 class TransactionInput(Enum):
     """What happens to a transactional producer."""
 
-    INITIALIZE = "The application wants to use it."
+    INITIALIZE = "The application uses the producer for the first time."
     ID_GIVEN = "InitProducerId was answered with a producer id and an epoch."
     BEGIN = "The application begins a transaction."
     COMMIT = "The application commits."
@@ -32,14 +34,14 @@ class TransactionInput(Enum):
     BROKE = "A record or an offset can't be written, or the coordinator asks for an abort."
     ENDED = "EndTxn was answered, or there was nothing to end."
     ENDED_WITH_OLD_EPOCH = "As ENDED, and another epoch is needed before the next transaction."
-    FAILED = "An error after which this producer can do nothing more."
+    FAILED = "An error after which this producer can't be used any more."
 
 
 _State, _Input = TransactionState, TransactionInput
 
 TRANSACTION = MachineTable(
     "Transactional producer",
-    "A producer with a transactional id, and its present transaction.",
+    "A producer with a transactional id, and its current transaction.",
     _State.NEW,
     {
         _State.NEW: {_Input.INITIALIZE: _State.INITIALIZING},
