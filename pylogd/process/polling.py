@@ -4,7 +4,8 @@ Strategy: Twisted enters a context for each ready socket, from which its older l
 protocol. pylogd's own lines name their connection themselves. The context costs 2 us a request on a machine that
 answers one in 10 to 30. So the reactor of a pylogd process gets a step that does the rest of what Twisted's does.
 
-Rules: only a reactor of exactly Twisted's class is changed; any other keeps its own step.
+Rules: only a reactor of exactly Twisted's class that has the parts used here is changed; any other, such as that of a
+later Twisted, keeps its own step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from twisted.logger import Logger
 
 log = Logger()
 
+#: What Twisted's reactor keeps to itself, and its step uses.
+_PARTS = ("_poller", "_selectables", "_doReadOrWrite")
+
 
 def poll_without_log_context(reactor: Any) -> None:
     """Replace the step in which a reactor waits for sockets and handles them, if it is Twisted's epoll reactor."""
@@ -25,7 +29,7 @@ def poll_without_log_context(reactor: Any) -> None:
     except ImportError:
         return
     kind: type = type(reactor)
-    if kind is EPollReactor:
+    if kind is EPollReactor and all(hasattr(reactor, part) for part in _PARTS):
         reactor.doIteration = partial(_poll, reactor)
 
 

@@ -110,3 +110,16 @@ def test_other_reactors_keep_their_step() -> None:
     other = selectreactor.SelectReactor()
     poll_without_log_context(other)
     assert "doIteration" not in vars(other)
+
+
+def test_a_reactor_without_the_parts_keeps_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    other: Any = epollreactor.EPollReactor()
+    poller = other._poller
+    del other._poller
+    try:
+        poll_without_log_context(other)
+        assert "doIteration" not in vars(other)
+    finally:
+        other._poller = poller
+        other.removeAll()
+        poller.close()
