@@ -11,9 +11,11 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from bench import active_connections, frames
 from pylogd.local.broker import BrokerProcess
 from pylogd.net.request_memory import LEAST_BYTES
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
@@ -146,6 +148,29 @@ def test_thousands_wait_for_their_turn_in_their_order(start_broker: StartBroker)
         many.until(COUNT + 3, 3)
         assert many.closed - {gone} <= set(few), "an address over its own limit is refused at once"
     assert "New connections to listener CLIENTS wait until others end: max.connections=500 is reached" in broker.log()
+
+
+def test_two_thousand_active_connections_are_all_served(start_broker: StartBroker) -> None:
+    """They come at once, as after a restart; each produces and fetches, all at the same time."""
+    count, rounds = 2000, 3
+    broker = start_broker()
+    now_ms = int(time.time() * 1000)
+    produce = frames.produce(1, "t", encode_batch([(None, bytes(200), now_ms, ())]))
+    with RawClient(broker.address) as client:
+        create_topic(client, "t")
+        before = memory(broker.pid)
+        many = active_connections.Crowd((broker.host, broker.port), count)
+        try:
+            many.connected(frames.request(frames.API_VERSIONS, 0, 0))
+            many.ask(produce, rounds * count)
+            many.ask(frames.fetch(2, "t", 4096), rounds * count)
+            grown = memory(broker.pid) - before
+        finally:
+            many.close()
+        asked = [ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])]
+        answer = client.request(ListOffsetsRequest(-1, 0, asked), 5)
+        assert answer.topics[0].partitions[0].offset == rounds * count
+    assert grown < 40, "MB: 2.5 KB of objects for each connection, its part of what requests take while they are many"
 
 
 def test_changes_hold_at_once_for_those_that_wait_and_those_that_are_served(start_broker: StartBroker) -> None:
