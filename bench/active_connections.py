@@ -45,6 +45,7 @@ MEASURES = {
     "a fetch": "us",
     "memory, after all": "bytes",
 }
+_DIGITS = {"s": 2, "us": 1, "bytes": 0}
 Measured = dict[str, float]
 
 
@@ -151,8 +152,9 @@ def table(counts: Sequence[int], rounds: Sequence[Sequence[Measured]]) -> list[s
     lines = [f"| connections | unit | {head} |", f"| --- | --- |{' ---: |' * len(counts)}"]
     for name, unit in MEASURES.items():
         middle = [statistics.median(row[at][name] for row in rounds) for at in range(len(counts))]
+        digits = _DIGITS[unit]
         cells = [
-            "" if unit == "bytes" and count < _WARM_UP else f"{value:,.{2 if unit == 's' else 1 if unit == 'us' else 0}f}"
+            "" if unit == "bytes" and count < _WARM_UP else f"{value:,.{digits}f}"
             for count, value in zip(counts, middle, strict=True)
         ]
         lines.append(f"| {name} | {unit} | {' | '.join(cells)} |")

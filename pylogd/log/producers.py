@@ -14,7 +14,7 @@ Transactions: a producer's first transactional batch opens a transaction, and a 
 is never removed, and its batches have to be transactional. A marker may bring a new epoch, which starts with sequence
 number 0. What may be appended to a transaction, and end it, is in `transaction_checks`.
 
-Memory: about 400 bytes for each producer. Its batches are numbers in one array, not objects.
+Memory: 330 bytes for a producer of one batch, 500 for one of many. Its batches are numbers in one array, not objects.
 
 Format of a snapshot, as in Kafka: int16 version (1), uint32 CRC-32C of what follows, int32 count, then entries as in
 `_ENTRY`; big-endian. An entry has only the last batch of its producer, so earlier duplicates are not detected after a
