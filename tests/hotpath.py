@@ -36,7 +36,7 @@ PRODUCE_VERSION, FETCH_VERSION = 10, 16  # as librdkafka 2.16 requests it
 #: Cases with other counts if the compiled functions are missing.
 COMPILED = (
     "codec: make a batch of 50", "codec: read a batch of 50", "produce, a batch of 1",
-    "produce, 40 batches of 1 in one read", "produce, a batch of 50",
+    "produce, 40 batches of 1 in one read", "produce, a batch of 50", "fetch, 64 KB", "fetch, 1 MB",
 )  # fmt: skip
 _BUFFER_BYTES = 4 << 20
 _MARK = 0x0102030405060708  # an offset that is found again in a frame
@@ -125,8 +125,15 @@ class HotPath:
     def ask_in_python(self, frames: bytes, replies: int) -> None:
         """Do as `ask_at_once`, as where the function for requests of one shape could not be compiled."""
         with patch.object(compiled, "fast", None):
-            self._protocol.produce_shape = None
+            self._protocol.produce_shape = self._protocol.known_fetch = None
             self.ask_at_once(frames, replies)
+
+    def read_anew(self, offset: int, max_bytes: int) -> Any:
+        """Read from the log what it does not remember."""
+        view = self.parts.partitions.by_name[TOPIC, 0].log._view
+        for remembered in (view._next, view._ranges, view.slices):
+            remembered.clear()
+        return self.parts.partitions.by_name[TOPIC, 0].log.read(offset, max_bytes)
 
     def take(self, size: int | None) -> int:
         """Receive so many bytes from the broker, or as many as the first four say."""
@@ -174,6 +181,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     path.ask(path.fetch_frame(0, 1 << 16))  # six batches; the following fetches continue after it, as readers do
     forty, replies = one * 40, path.ask(one) * 40
     small, large = path.fetch_frame(300, 1 << 16), path.fetch_frame(300, 1 << 20)
+    answered = path.ask(small)
     waiting = bytearray(path.fetch_frame(_MARK, 1 << 20))
     offset_at = waiting.index(struct.pack(">q", _MARK))
     decode_produce = partial(schema.request_codec(ProduceRequest.API_KEY, PRODUCE_VERSION).decode, _body(fifty))
@@ -191,8 +199,9 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
         COMPILED[3]: lambda: path.ask_at_once(forty, replies),
         "produce, 40 batches of 1 in one read, in Python": lambda: path.ask_in_python(forty, replies),
         COMPILED[4]: lambda: path.ask(fifty),
-        "fetch, 64 KB": lambda: path.ask(small),
-        "fetch, 1 MB": lambda: path.ask(large),
+        COMPILED[5]: lambda: path.ask(small),
+        "fetch, 64 KB, in Python": lambda: path.ask_in_python(small, answered),
+        COMPILED[6]: lambda: path.ask(large),
         "fetch that waits, and a produce that ends it": lambda: path.end_wait(waiting, offset_at, one),
         "codec: decode a Produce request": decode_produce,
         "codec: decode a Fetch request": decode_fetch,
@@ -200,6 +209,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
         COMPILED[1]: lambda: list(decode_batch(records)),
         "log: append a batch of 50": lambda: replicas.append(partition, records, False),
         "log: read 64 KB": lambda: partition.log.read(0, 1 << 16),
+        "log: read 64 KB, where nobody has": lambda: path.read_anew(0, 1 << 16),
         "sender: 100 bytes": lambda: (sender.send([b"x" * 100]), path.take(100)),
         "sender: 100 bytes and 64 KB of a file": lambda: (
             sender.send([b"x" * 100, slices]),

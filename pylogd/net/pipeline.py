@@ -262,7 +262,8 @@ class Pipeline:
                 else:
                     frame = next_frame()
                     if frame is None:
-                        self._read_on(state)
+                        if self._repeats or state is _PAUSED:
+                            self._read_on(state)
                         break
                     if self._batching and not slots and self._answer_batch(frame):
                         frame = None  # its memory can be used again
