@@ -36,7 +36,7 @@ from pylogd.log.files import (
 )
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex, TransactionIndex
 from pylogd.log.index_files import read_transaction_index, write_index_files
-from pylogd.log.located import PROBE, Located
+from pylogd.log.located import PROBE, Located, skip_batches
 from pylogd.log.lru_cache import LruCache
 from pylogd.log.scan import BadBatch, scan
 from pylogd.log.transactions import AbortedTransaction
@@ -332,7 +332,7 @@ class Segment:
         file = self.reader(allow_cold=allow_cold)
         while position < limit:
             window = self.read_at(file, position, min(_WINDOW, limit - position), allow_cold)
-            at, last = 0, len(window) - PROBE.size
+            at, last = skip_batches(window, offset, beyond - position), len(window) - PROBE.size
             while at <= last:
                 base, length, delta, count = PROBE.unpack_from(window, at)
                 if base + delta >= offset and position + at + length + LENGTH_OVERHEAD > beyond:

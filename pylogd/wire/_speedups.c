@@ -626,6 +626,36 @@ batch_is_valid(PyObject *self, PyObject *const *args, Py_ssize_t number)
     return PyBool_FromLong(valid);
 }
 
+PyDoc_STRVAR(skip_batches_doc,
+"skip_batches(window, offset, beyond, /)\n--\n\n"
+"Return the position of the first batch that ends at or after `offset` and behind byte `beyond`; the window begins\n"
+"with a batch. Or that of the first whose length is invalid, or whose header is not whole.");
+
+static PyObject *
+skip_batches(PyObject *self, PyObject *const *args, Py_ssize_t number)
+{
+    Py_buffer view;
+    if (number != 3) {
+        PyErr_SetString(PyExc_TypeError, "skip_batches takes a window, an offset and a position");
+        return NULL;
+    }
+    long long offset = PyLong_AsLongLong(args[1]), beyond = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *window = view.buf;
+    int64_t at = 0;
+    while (at <= view.len - BATCH_HEADER) {
+        int64_t length = (int32_t)big_endian(window + at + 8, 4), last;
+        if (length <= 0 || __builtin_add_overflow((int64_t)big_endian(window + at, 8),
+                                                  (int64_t)(int32_t)big_endian(window + at + 23, 4), &last)
+            || (last >= offset && at + length + 12 > beyond))
+            break;
+        at += length + 12;
+    }
+    PyBuffer_Release(&view);
+    return PyLong_FromLongLong(at);
+}
+
 /* Encoding --------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -1208,6 +1238,7 @@ static PyMethodDef methods[] = {
     {"inspect_records", inspect_records, METH_VARARGS, inspect_records_doc},
     {"search_timestamps", search_timestamps, METH_VARARGS, search_timestamps_doc},
     {"batch_is_valid", (PyCFunction)(void (*)(void))batch_is_valid, METH_FASTCALL, batch_is_valid_doc},
+    {"skip_batches", (PyCFunction)(void (*)(void))skip_batches, METH_FASTCALL, skip_batches_doc},
     {"murmur2", murmur2, METH_O, murmur2_doc},
     {"group_rows", group_rows, METH_VARARGS, group_rows_doc},
     {"encode_rows", encode_rows, METH_VARARGS, encode_rows_doc},
