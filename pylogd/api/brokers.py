@@ -17,18 +17,21 @@ def reachable_brokers(context: RequestContext) -> Iterator[tuple[int, str, int, 
 
     This broker is always among them.
     """
-    broker = context.broker
-    listener = context.connection.listener
-    live = broker.cluster.brokers
-    for node_id in sorted({*live, broker.node_id}):
-        found = live.get(node_id)
-        rack = None if found is None else found.rack
-        if node_id == broker.node_id:
-            yield (node_id, *broker.advertised(listener), rack)
-        elif found is not None:
-            endpoint = found.endpoint(listener)
-            if endpoint is not None:
-                yield node_id, endpoint.host, endpoint.port, rack
+    for node_id in sorted({*context.broker.cluster.brokers, context.broker.node_id}):
+        found = reachable_broker(context, node_id)
+        if found is not None:
+            yield found
+
+
+def reachable_broker(context: RequestContext, node_id: int) -> tuple[int, str, int, str | None] | None:
+    """Return (id, host, port, rack) of a live broker; None if it does not have the client's listener."""
+    broker, listener = context.broker, context.connection.listener
+    found = broker.cluster.brokers.get(node_id)
+    rack = None if found is None else found.rack
+    if node_id == broker.node_id:
+        return (node_id, *broker.advertised(listener), rack)
+    endpoint = None if found is None else found.endpoint(listener)
+    return None if endpoint is None else (node_id, endpoint.host, endpoint.port, rack)
 
 
 def offline_replicas(live: Mapping[int, Broker], topic_id: bytes, state: PartitionState) -> list[int]:

@@ -12,6 +12,7 @@ The lists of eligible leader replicas are empty, never null, since the Java clie
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,13 +59,12 @@ def _fill(
     """Add topics to the response until the page is full, or there are no more."""
     registry, cursor, answers = context.broker.topics, request.cursor, response.topics
     asked = sorted({topic.name for topic in request.topics})
-    names = asked or [topic.name for topic in registry.all()]
+    names = asked or registry.ordered()
+    names = names[0 if cursor is None else bisect_left(names, cursor.topic_name) :]
     reachable = frozenset(found[0] for found in reachable_brokers(context))
     left = max(1, min(request.response_partition_limit, _MOST))
     for name in names:
         yield _TOPIC_WORK
-        if cursor is not None and name < cursor.topic_name:
-            continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if not context.may_use_topic(AclOperation.DESCRIBE, name, audited=bool(asked)):
             if asked:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.brokers import offline_replicas, reachable_brokers
+from pylogd.api.brokers import offline_replicas, reachable_broker, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
 from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _FIRST_WITH_LISTENER_NOT_FOUND = 6
 _MAX_KEPT = 8  # versions and listeners; and answers of each
+_UNKNOWN: Final[tuple[object, bytes]] = (object(), b"")
 #: Partitions in a block.
 BLOCK: Final = 64
 # What takes as long as adding so many bytes to an answer that is not encoded yet:
@@ -78,6 +79,7 @@ class MetadataPieces:
         self.topics = response_array(MetadataRequest.API_KEY, version, "topics")
         self.answers: dict[Hashable, bytes] = {}
         self.building: dict[Hashable, list[Deferred[bytes]]] = {}
+        self._broker_codec = response_array(MetadataRequest.API_KEY, version, "brokers")
         self._partitions = response_array(MetadataRequest.API_KEY, version, "topics", "partitions")
         self._version = version
         self._listener = listener
@@ -85,8 +87,9 @@ class MetadataPieces:
         self._generation = -1  # of the topics
         self._brokers: Mapping[int, Broker] = {}
         self._brokers_generation = -1
+        self._encoded_brokers: dict[int, tuple[object, bytes]] = {}  # with its `Broker`; empty if out of reach
         self._reachable: frozenset[int] = frozenset()
-        self._head: tuple[Hashable, Around] | None = None
+        self._head: tuple[int, Around] | None = None  # and the controller in it
         self._listing: _Listing | None = None
         self._filling: list[_Listing] = []  # listings that are being made
 
@@ -122,13 +125,14 @@ class MetadataPieces:
     def _brokers_changed(self, context: RequestContext) -> None:
         before, now = self._brokers, context.broker.cluster.brokers
         for node_id in before.keys() | now.keys():
-            if self._tells(before.get(node_id)) != self._tells(now.get(node_id)):
+            was, is_now = before.get(node_id), now.get(node_id)
+            if was is not is_now and self._tells(was) != self._tells(is_now):
                 affected = context.broker.topics.on_broker(node_id)
                 self._note(affected)
                 for name in affected:
                     self._pieces.pop(name, None)
         self._brokers, self._brokers_generation = now, context.broker.cluster.generation
-        self._reachable = frozenset(found[0] for found in reachable_brokers(context))
+        self._encode_brokers(context)
         self._head = None
 
     def _note(self, changed: AbstractSet[str]) -> None:
@@ -143,10 +147,24 @@ class MetadataPieces:
 
     def around(self, context: RequestContext) -> Around:
         """Return an answer without topics, for a client that does not ask for its operations on the cluster."""
-        key = context.broker.cluster.controller_id, context.broker.advertised(self._listener)
+        key = context.broker.cluster.controller_id
         if self._head is None or self._head[0] != key:
-            self._head = key, self.topics.around(head(context))
+            empty = self._broker_codec.around(head(context, ()))
+            encoded = [one for _, one in self._encoded_brokers.values() if one]
+            self._head = key, self.topics.split(self._broker_codec.join(empty, encoded))
         return self._head[1]
+
+    def _encode_brokers(self, context: RequestContext) -> None:
+        """Encode the brokers that have changed, in order of the ids."""
+        known, own, live = self._encoded_brokers, context.broker.node_id, self._brokers
+        self._encoded_brokers = {}
+        for node_id in sorted({*live, own}):
+            broker, (was, encoded) = live.get(node_id), known.get(node_id, _UNKNOWN)
+            if was is not broker and was != broker:
+                found = reachable_broker(context, node_id)
+                encoded = b"" if found is None else self._broker_codec.encode(MetadataResponseBroker(*found))
+            self._encoded_brokers[node_id] = broker, encoded
+        self._reachable = frozenset(node_id for node_id, (_, encoded) in self._encoded_brokers.items() if encoded)
 
     # -- topics
 
@@ -251,11 +269,15 @@ def pieces_for(context: RequestContext) -> MetadataPieces:
     return found
 
 
-def head(context: RequestContext) -> MetadataResponse:
-    """Return an answer without topics."""
+def head(
+    context: RequestContext, brokers: Iterable[tuple[int, str, int, str | None]] | None = None
+) -> MetadataResponse:
+    """Return an answer without topics. brokers: None for all that the client can reach."""
     broker = context.broker
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(*found) for found in reachable_brokers(context)],
+        brokers=[
+            MetadataResponseBroker(*found) for found in (reachable_brokers(context) if brokers is None else brokers)
+        ],
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.controller_id,
     )

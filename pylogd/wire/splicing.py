@@ -3,7 +3,7 @@
 Strategy: the struct is encoded with an empty array. What is before the array's length, and what is after it, are the
 same for any elements. `ArrayCodec` puts a length and the encoded elements in between.
 
-Rules: the array is not nullable, and all fields after it have a fixed size.
+Rules: the array is not nullable. All fields after it have a fixed size, or all before it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pylogd.wire import schema
 from pylogd.wire.schema import Codec
 from pylogd.wire.stream import unsigned_varint
 from pylogd.wire.structs import MessageStruct
-from pylogd.wire.types import Array
+from pylogd.wire.types import Array, Fixed
 
 _LENGTH = struct.Struct(">i")
 
@@ -37,19 +37,28 @@ class ArrayCodec:
         kinds = {field.name: kind for field, kind in construct.regular}
         array = kinds[name]
         assert isinstance(array, Array) and isinstance(array.element, MessageStruct)
-        names = list(kinds)
+        at = list(kinds).index(name)
+        before, after = list(kinds.values())[:at], list(kinds.values())[at + 1 :]
         self._compact = construct.flexible
-        self._after = sum(kinds[one].minimum for one in names[names.index(name) + 1 :]) + construct.flexible
         self._empty = len(self._length(0))
+        #: Where the length of the array is: from the start, or from the end if that is negative.
+        self._at = sum(kind.minimum for kind in before)
+        if all(isinstance(kind, Fixed) for kind in after):
+            self._at = -sum(kind.minimum for kind in after) - construct.flexible - self._empty
+        else:
+            assert all(isinstance(kind, Fixed) for kind in before)
         self._whole = Codec(construct.where, version, construct)
         self.element = array.element
         self.elements = Codec(construct.where, version, array.element)
 
     def around(self, value: Any) -> Around:
         """Return what is around the elements of a struct, whose array is empty. Raises as `Codec.encode`."""
-        encoded = _encode(self._whole, value)
-        end = len(encoded) - self._after
-        return Around(encoded[: end - self._empty], encoded[end:])
+        return self.split(_encode(self._whole, value))
+
+    def split(self, encoded: bytes) -> Around:
+        """Return what is around the elements of an encoded struct, whose array is empty."""
+        begin = self._at if self._at >= 0 else len(encoded) + self._at
+        return Around(encoded[:begin], encoded[begin + self._empty :])
 
     def encode(self, element: Any) -> bytes:
         """Return an encoded element. Raises as `Codec.encode`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.metadata_costs import FIRST, Fleet
 
 SMALL, LARGE = (40, 3), (600, 24)  # topics, brokers
 SLACK = 1.1
+LOOK = 90  # instructions
 
 Fleets = Callable[..., Fleet]
 
@@ -46,7 +49,7 @@ CHANGES: dict[str, Callable[[Fleet], object]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_answers_after_a_change(fleets: Fleets, what: str) -> None:
-    """Only the brokers of an answer are as many as there are; they are encoded again when one of them has changed."""
+    """A change of the brokers takes a look at each of them; only the new one is encoded."""
 
     def measure(fleet: Fleet) -> tuple[int, int]:
         fleet.ask(), fleet.ask(fleet.names[1])
@@ -55,11 +58,39 @@ def test_answers_after_a_change(fleets: Fleets, what: str) -> None:
         CHANGES[what](fleet)
         return fleet.spend(fleet.ask).instructions, fleet.spend(lambda: fleet.ask(fleet.names[1])).instructions
 
-    small, large = measure(fleets(*SMALL)), measure(fleets(*LARGE) if what != "a new broker" else fleets(600, 3))
-    assert large[0] <= small[0] * SLACK
+    small, large = measure(fleets(*SMALL)), measure(fleets(*LARGE))
+    looks = LOOK * (LARGE[1] - SMALL[1]) if what == "a new broker" else 0
+    assert large[0] <= small[0] * SLACK + looks
     assert large[1] <= small[1] * SLACK
     assert small[0] < 5000
     assert small[1] < 1000
+
+
+READERS: dict[str, tuple[Callable[[Fleet], object], int]] = {
+    "one behind": (lambda fleet: fleet.change_isr(), 0),
+    "three behind": (lambda fleet: deque(map(fleet.change_isr, fleet.names[3:6]), 0), 4),
+    "a new topic": (lambda fleet: fleet.create_topic("new"), 3),
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+def test_reading_changes(fleets: Fleets, what: str) -> None:
+    """Besides `/changes`: the missed entries of its log, and the nodes of topics whose content is not in them."""
+    change, reads = READERS[what]
+    small, large = (fleet.read_after(partial(change, fleet)) for fleet in (fleets(*SMALL), fleets(*LARGE)))
+    assert small.reads == large.reads == reads
+    assert large.instructions <= small.instructions * SLACK
+
+
+def test_a_broker_that_comes_or_goes(fleets: Fleets) -> None:
+    found = []
+    for size in (SMALL, LARGE):
+        fleet = fleets(*size)
+        fleet.join(500)
+        found.append((fleet.spend(lambda: fleet.join(501)), fleet.spend(lambda: fleet.leave(501))))  # noqa: B023
+    for small, large in zip(*found, strict=True):
+        assert large.reads == small.reads <= 4
+        assert large.instructions <= small.instructions * SLACK + 3 * LOOK * (LARGE[1] - SMALL[1])
 
 
 def test_one_partition_of_a_large_topic(fleets: Fleets) -> None:
