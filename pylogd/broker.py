@@ -162,7 +162,7 @@ class Broker:
     def _make_listeners(self) -> None:
         self.dispatchers: list[Dispatcher] = []
         self.expressions = Matches(self.in_thread, self.topics.names)
-        self.topics.subscribe(lambda _: self.expressions.changed())
+        self.topics.subscribe(lambda change: self.expressions.changed() if change.of_names else None)
         self._login_pool = ThreadPool(self._reactor, _LOGIN_THREADS, "pylogd-sasl")
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)

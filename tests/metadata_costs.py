@@ -100,6 +100,9 @@ class Spent:
     reads: int
     instructions: int
 
+    def __str__(self) -> str:
+        return f"{self.instructions:>10,} instructions {self.reads:>10,} nodes read"
+
 
 class Fleet:
     """Broker 1, and a fleet of which it knows."""

@@ -142,6 +142,11 @@ class TopicChange(NamedTuple):
     found_out: bool = False
 
     @property
+    def of_names(self) -> bool:
+        """Whether the topic was created or deleted."""
+        return self.before is None or self.after is None
+
+    @property
     def states(self) -> Sequence[PartitionState]:
         """The states after the change that were not there before it."""
         if self.after is None:

@@ -168,7 +168,7 @@ class Parts:
         self.replica_parts: Replicas
         self.hosting: PartitionHosting
         self.expressions = Matches(self.in_thread, self.topics.names)
-        self.topics.subscribe(lambda _: self.expressions.changed())
+        self.topics.subscribe(lambda change: self.expressions.changed() if change.of_names else None)
         self.groups: GroupCoordinator
         self.transaction_parts: Transactions
         self.transactions: TransactionCoordinator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.api import metadata_pieces, slices
+from pylogd.metadata.interfaces import SetData
+from pylogd.metadata.layout import CHANGE_LOG, CHANGES, encode_states, state_path
 from pylogd.wire import schema
 from pylogd.wire.messages.metadata import MetadataRequest
 from tests.fakes.metadata import result_of
@@ -39,7 +42,7 @@ def fleets(tmp_path: Path) -> Iterator[Fleets]:
         fleet.close()
 
 
-CHANGES: dict[str, Callable[[Fleet], object]] = {
+ANSWERED: dict[str, Callable[[Fleet], object]] = {
     "nothing": lambda fleet: None,
     "an in-sync set": lambda fleet: fleet.change_isr(),
     "a new topic": lambda fleet: fleet.create_topic(f"new-{len(fleet.parts.topics)}"),
@@ -47,15 +50,15 @@ CHANGES: dict[str, Callable[[Fleet], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", ANSWERED)
 def test_answers_after_a_change(fleets: Fleets, what: str) -> None:
     """A change of the brokers takes a look at each of them; only the new one is encoded."""
 
     def measure(fleet: Fleet) -> tuple[int, int]:
         fleet.ask(), fleet.ask(fleet.names[1])
-        CHANGES[what](fleet)
+        ANSWERED[what](fleet)
         fleet.ask(), fleet.ask(fleet.names[1])
-        CHANGES[what](fleet)
+        ANSWERED[what](fleet)
         return fleet.spend(fleet.ask).instructions, fleet.spend(lambda: fleet.ask(fleet.names[1])).instructions
 
     small, large = measure(fleets(*SMALL)), measure(fleets(*LARGE))
@@ -103,6 +106,29 @@ def test_one_partition_of_a_large_topic(fleets: Fleets) -> None:
         found.append(fleet.spend(lambda: fleet.ask(fleet.names[0])).instructions)  # noqa: B023
     small, large = found
     assert large < small * 1.3
+
+
+def test_what_brokers_are_told_of_one_partition(fleets: Fleets) -> None:
+    """Though its state is in one node with those of all partitions of the topic."""
+    fleet = fleets(1, 3, partitions=300)
+    fleet.change_isr(index=250)
+    names = result_of(fleet.store.children(CHANGE_LOG))
+    for path in (CHANGES, f"{CHANGE_LOG}/{names[-1]}"):
+        assert len(result_of(fleet.store.get(path)).data) < 250
+
+
+def test_a_write_by_an_earlier_release(fleets: Fleets) -> None:
+    """It tells of whole state nodes, and is not in the log."""
+    fleet = fleets(3, 3)
+    fleet.feed.stop()
+    topic = fleet.topics.get(fleet.names[1])
+    assert topic is not None
+    states = (replace(topic.partitions[0], isr=(2,), partition_epoch=1), *topic.partitions[1:])
+    path, data = state_path(topic.name, topic.topic_id), encode_states(0, states)
+    told = b'{"version":2,"paths":["%s"],"states":{"%s":[0,1,%s]}}' % (path.encode(), path.encode(), data)
+    write = [SetData(path, data), SetData(CHANGES, told)]
+    assert fleet.spend(lambda: result_of(fleet.store.multi(write))).reads == 1
+    assert fleet.parts.topics.get(topic.name) == replace(topic, partitions=states)
 
 
 def test_patched_answers_are_those_that_would_be_made_anew(fleets: Fleets) -> None:
