@@ -6,13 +6,13 @@
  *
  * One topic, partition 0; with bench.partitions=N `produce` uses N partitions in turn, and `consume` reads all of them.
  * With bench.values=FILE the values are the file's lines, in turn. With bench.offset=N `consume` begins at that offset,
- * and waits for messages that are not there yet. `latency` sends RATE messages a
- * second (0: all are due at once), reads them with a second client, and prints percentiles, in seconds, of the time from
- * when a message was due to when it was read. So a message that had to wait in the client counts with its wait, and a
- * broker that stalls delays all that were due meanwhile, not one (no coordinated omission). `consume` uses the
- * simple consumer, which needs no group, and starts over at the end of the log until it has COUNT messages. NAME=VALUE
- * are librdkafka's settings. Prints one JSON object: messages, bytes of their values, seconds from the first message to
- * the last one (connecting not included), and when they began.
+ * and waits for messages that are not there yet. `latency` sends RATE messages a second (0: all are due at once), reads
+ * them with a second client, and prints percentiles, in seconds, of the time from when a message was due to when it was
+ * read. So a message that had to wait in the client counts with its wait, and a broker that stalls delays all that were
+ * due meanwhile, not one (no coordinated omission). Messages of other clients are skipped. `consume` uses the simple
+ * consumer, which needs no group, and starts over at the end of the log until it has COUNT messages. NAME=VALUE are
+ * librdkafka's settings. Prints one JSON object: messages, bytes of their values, seconds from the first message to the
+ * last one (connecting not included), and when they began.
  */
 #include <librdkafka/rdkafka.h>
 #include <pthread.h>
@@ -126,7 +126,11 @@ static void produce(rd_kafka_t *rk, rd_kafka_topic_t *topic, size_t size) {
 /* Ends by count: the end-of-partition event comes with an empty fetch, for which the broker would wait. */
 static void consume(rd_kafka_t *rk, rd_kafka_topic_t *topic) {
     int64_t low, high;
-    rd_kafka_resp_err_t error = rd_kafka_query_watermark_offsets(rk, rd_kafka_topic_name(topic), 0, &low, &high, 10000);
+    rd_kafka_resp_err_t error;
+    double deadline = now() + 60; /* a broker that has just started may not lead the partition yet */
+    while ((error = rd_kafka_query_watermark_offsets(rk, rd_kafka_topic_name(topic), 0, &low, &high, 10000)) != 0
+           && now() < deadline)
+        usleep(10000);
     if (error || (high == low && offset < 0))
         die("consume", error ? rd_kafka_err2str(error) : "the log is empty");
     began = now();
@@ -189,6 +193,7 @@ static rd_kafka_t *client(rd_kafka_type_t type, char **settings, const char *ser
 }
 
 /* Latency: the value begins with the time at which it was due. 0 is a probe, repeated until the reader receives one. */
+enum { LONGEST = 3600 };
 static double *taken;
 static atomic_llong seen;
 static atomic_int ready;
@@ -199,10 +204,11 @@ static void stamped(rd_kafka_message_t *message, void *opaque) {
     if (message->err)
         die("consume", rd_kafka_message_errstr(message));
     memcpy(&stamp, message->payload, sizeof stamp);
+    double delay = now() - stamp;
     if (stamp == 0)
         ready = 1;
-    else if (seen < wanted)
-        taken[seen++] = now() - stamp;
+    else if (delay >= 0 && delay < LONGEST && seen < wanted) /* else it is another client's message */
+        taken[seen++] = delay;
 }
 
 static void *read_stamped(void *opaque) {

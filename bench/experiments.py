@@ -56,6 +56,17 @@ METRICS: dict[str, tuple[str, str, bool]] = {
 }
 
 
+#: Where work is not the same: mark, peers, and what the footnote says of them.
+NOTES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("¹", YARDSTICKS, "no broker. The ceiling checks the CRC-32C of each batch, the floor nothing. pylogd and Kafka "
+     "check the checksum, the header and the records of each batch that is not compressed."),
+    ("²", (*STREAMS, *QUEUES), "another protocol, without checksums, and the vendor's client in Java. RabbitMQ "
+     "and NATS calculate checksums of their own, Redis and ActiveMQ none."),
+    ("³", ("rabbitmq classic", "rabbitmq quorum"), "confirms a message after a sync; the others sync later."),
+    ("⁴", (MESH,), "keeps everything in memory."),
+)  # fmt: skip
+
+
 #: What is shown where the client is the bound: the broker's processor time is the headline.
 SHOWS = ("cpu", "rate", "faults", "resident")
 _BYTES = ("cpu", "megabytes", "faults", "resident")
@@ -106,7 +117,9 @@ class Experiment:
 
     @property
     def compared(self) -> frozenset[str]:
-        """Return the peers that have results however slow they are: those of targets, and pylogd."""
+        """Return the peers that have results however slow they are: pylogd, those of targets, the other one of two."""
+        if len(self.peers) == 2:
+            return frozenset(self.peers)
         own = (peer for peer in self.peers if peer.startswith(PYLOGD))
         return frozenset((*own, *(target.beside for target in self.targets if target.beside)))
 

@@ -9,6 +9,8 @@ While the work is done, messages go to a reader at the tail of the log. The dela
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +18,11 @@ from functools import partial
 from typing import Final
 
 from bench.kuaishou.cgroups import ControlGroup
-from bench.kuaishou.lab import QUEUE, Laboratory, Unavailable, laboratory
+from bench.kuaishou.lab import IMAGES, QUEUE, Laboratory, Unavailable, laboratory
 from bench.loads import Said
 from bench.peers import Peer, running
 from bench.peers.base import read_from_disk
+from bench.results import slug
 from bench.rounds import Ready, Rounds, Sample, Setup, measured, prepare, produced, warm
 from conformance.checks import Missing
 
@@ -27,25 +30,31 @@ from conformance.checks import Missing
 MEMORY: Final = 1 << 30
 _TIMES: Final = 2
 #: The slow disk: its size, and how many bytes of it may be dirty.
-_DISK: Final = 10 << 30
+_DISK: Final = 8 << 30
 _DIRTY: Final = 64 << 20
+_SPEED: Final = 100e6  # about so many bytes a second it takes
 
 
 @contextmanager
-def _laboratory() -> Iterator[Laboratory]:
-    """Yield a laboratory. Raises Missing if there can't be one here."""
+def _laboratory(peer: str) -> Iterator[Laboratory]:
+    """Yield a laboratory for a broker, beside those of others. Raises Missing if there can't be one here."""
+    images = IMAGES / f"pylogd-bench-{slug(peer)}"
+    images.mkdir(exist_ok=True)
     try:
-        with laboratory() as lab:
+        with laboratory(images) as lab:
             yield lab
     except Unavailable as error:
         raise Missing(str(error)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            images.rmdir()
 
 
 def cold(setup: Setup) -> Rounds:
     """Read a log of twice the memory from its start, again and again, while messages go to a reader at the tail."""
     count = int(_TIMES * MEMORY * setup.scale) // setup.experiment.size
-    with _laboratory() as lab, running(setup.peer, setup.folder) as peer:
-        group = lab.group(setup.peer)
+    with _laboratory(setup.peer) as lab, running(setup.peer, setup.folder) as peer:
+        group = lab.group(slug(setup.peer))
         group.limit_memory(int(MEMORY * setup.scale))
         join(group, peer)
         prepare(setup, peer)
@@ -61,17 +70,18 @@ def cold(setup: Setup) -> Rounds:
 
 def overrun(setup: Setup) -> Rounds:
     """Write more than the disk takes, while messages go to a reader at the tail."""
-    with _laboratory() as lab:
-        disk = lab.disk(setup.peer, _DISK)
+    with _laboratory(setup.peer) as lab:
+        disk = lab.disk(slug(setup.peer), _DISK)
         disk.limit_queue(*QUEUE)
         with running(setup.peer, disk.mount) as peer:
             prepare(setup, peer)
-            rate = warm(setup, peer)[1]
+            warm(setup, peer)
+            os.sync()
             disk.limit_dirty(_DIRTY)
-            said = setup.load.produce(peer, setup.work(max(int(rate * setup.seconds / 4), 1)))
-            count = yield Ready(said.messages / said.seconds)
+            count = int(_SPEED * setup.seconds) // setup.experiment.size
+            yield Ready()
             while True:
-                count = yield _beside_tail(setup, peer, count, partial(produced, setup, peer))
+                yield _beside_tail(setup, peer, count, partial(produced, setup, peer))
 
 
 def join(group: ControlGroup, peer: Peer) -> None:

@@ -1,9 +1,9 @@
-"""Charts as SVG, without a library, so that the files have readable diffs: bars, and values over time."""
+"""Charts as SVG, without a library, so that the files have readable diffs: bars, percentiles, values over time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def _bar(bar: Bar, y: int, scale: float, colour: str) -> list[str]:
 
 
 #: Colours of lines, told apart by people who are colour-blind too.
-COLOURS = ("#2b6cb0", "#dd6b20", "#38a169", "#805ad5", "#718096")
+COLOURS = ("#2b6cb0", "#dd6b20", "#38a169", "#805ad5", "#718096", "#b83280")
 _PLOT_HEIGHT, _PLOT_LEFT, _PLOT_TOP, _TICKS = 190, 70, 58, 4
 _MOST_POINTS = 400
 
@@ -111,3 +111,75 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
     """Return at most `_MOST_POINTS` points: of each stretch its highest, so that peaks stay."""
     stride = -(-len(points) // _MOST_POINTS) or 1
     return [max(points[at : at + stride], key=lambda point: point[1]) for at in range(0, len(points), stride)]
+
+
+class Percentiles(NamedTuple):
+    """A peer's line: for each percentile its value, and the ends of the value's interval, if it has one."""
+
+    peer: str
+    values: Sequence[tuple[float, float | None, float | None]]
+
+
+_ROW_HEIGHT, _ROW_TOP = 170, 34
+_SHIFT = 3.0  # pixels between the points of neighbouring peers, so that intervals can be told apart
+
+
+def percentiles(title: str, unit: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[Percentiles]]]) -> str:
+    """Return a chart for each row: percentiles from left to right, values upwards on a logarithmic scale.
+
+    names: of the percentiles. Each peer has a line through its values, and a vertical one for each interval.
+    """
+    peers = list(dict.fromkeys(line.peer for _, lines in rows for line in lines))
+    colours = dict(zip(peers, COLOURS * (1 + len(peers) // len(COLOURS)), strict=False))
+    drawn, left = [f'<text x="8" y="22" font-size="15">{escape(title)}</text>'], 8
+    for peer in peers:
+        drawn += [
+            f'<rect x="{left}" y="36" width="12" height="4" fill="{colours[peer]}"/>',
+            f'<text x="{left + 16}" y="43">{escape(peer)}</text>',
+        ]
+        left += 36 + 7 * len(peer)
+    for number, (name, lines) in enumerate(rows):
+        top = _PLOT_TOP + number * (_ROW_HEIGHT + _ROW_TOP + 24)
+        drawn += _percentile_row(name, unit, names, lines, top, colours)
+    height = _PLOT_TOP + len(rows) * (_ROW_HEIGHT + _ROW_TOP + 24)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
+    background = f'font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>'
+    return "\n".join([head + background, *drawn, "</svg>", ""])
+
+
+def _percentile_row(
+    name: str, unit: str, names: Sequence[str], lines: Sequence[Percentiles], top: int, colours: Mapping[str, str]
+) -> list[str]:
+    every = [end for line in lines for ends in line.values for end in ends if end] or [1.0]
+    low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+    high += high == low
+    step = (WIDTH - _PLOT_LEFT - 60) / max(len(names) - 1, 1)
+    top += _ROW_TOP
+
+    def y(value: float) -> float:
+        share = (math.log10(max(value, 10.0**low)) - low) / (high - low)
+        return round(top + _ROW_HEIGHT * (1 - share), 1)
+
+    drawn = [f'<text x="8" y="{top - 12}" font-weight="bold">{escape(name)}</text>',
+             f'<text x="{WIDTH - 8}" y="{top - 12}" text-anchor="end">{escape(unit)}</text>']  # fmt: skip
+    for power in range(low, high + 1):
+        drawn += [
+            f'<path d="M{_PLOT_LEFT} {y(10.0**power)}H{WIDTH - 20}" stroke="#e2e8f0"/>',
+            f'<text x="{_PLOT_LEFT - 6}" y="{y(10.0**power) + 4}" text-anchor="end">{10.0**power:,g}</text>',
+        ]
+    for at, percentile in enumerate(names):
+        x = round(_PLOT_LEFT + 20 + at * step, 1)
+        drawn.append(f'<text x="{x}" y="{top + _ROW_HEIGHT + 16}" text-anchor="middle">{escape(percentile)}</text>')
+    for number, line in enumerate(lines):
+        shift = (number - (len(lines) - 1) / 2) * _SHIFT
+        points = [(round(_PLOT_LEFT + 20 + at * step + shift, 1), ends) for at, ends in enumerate(line.values)]
+        path = " ".join(f"{x},{y(value)}" for x, (value, _, _) in points)
+        colour = colours[line.peer]
+        drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        drawn += [f'<circle cx="{x}" cy="{y(value)}" r="2.5" fill="{colour}"/>' for x, (value, _, _) in points]
+        drawn += [
+            f'<path d="M{x} {y(least)}V{y(most)}" stroke="{colour}" stroke-width="1.5"/>'
+            for x, (_, least, most) in points
+            if least and most
+        ]
+    return drawn

@@ -29,6 +29,7 @@ WARM_LONGEST: Final = 8.0
 #: About so many bytes a broker may have.
 MOST_BYTES: Final = 2_000 * MILLION
 _WARM_BYTES: Final = 16 * MILLION  # at most so many in the first warm-up run
+_EACH_PARTITION: Final = 8  # messages of the first run for each partition
 _GROWTH, _FASTER = 4, 1.2
 _LIMIT = 120.0  # seconds after which a client is killed
 _CREATE_SECONDS = 300
@@ -104,7 +105,8 @@ def warm(setup: Setup, peer: Peer, send: Callable[[int], Said] | None = None) ->
     A broker is warm if it has been loaded for a while and its last run was not faster by a fifth. send: sends so many
     messages; the peer's client by default.
     """
-    count = max(min(setup.load.first_run, _WARM_BYTES // setup.experiment.size), 1)
+    first = max(setup.load.first_run, _EACH_PARTITION * setup.experiment.partitions)
+    count = max(min(first, _WARM_BYTES // setup.experiment.size), 1)
     enough = min(WARM_SECONDS, 2 * setup.seconds)
     sent, spent, rate, before = 0, 0.0, 0.0, 0.0
     while spent < enough or (rate > _FASTER * before and spent < enough / WARM_SECONDS * WARM_LONGEST):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 from bench import frames
@@ -49,10 +50,10 @@ def lives(setup: Setup) -> Rounds:
 
 
 def _served(setup: Setup, peer: Peer) -> float:
-    """Start a broker; return the seconds until the first message was read."""
+    """Start a broker; return the seconds until the first message of a partition was read."""
     begun = time.monotonic()
     peer.start()
-    setup.load.consume(peer, setup.work(1))
+    setup.load.consume(peer, replace(setup.work(1), partitions=1))
     return time.monotonic() - begun
 
 

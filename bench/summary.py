@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from bench import pairs, plots
-from bench.experiments import EXPERIMENTS, METRICS, PYLOGD, YARDSTICKS, Experiment, Target
+from bench.experiments import EXPERIMENTS, METRICS, NOTES, PAPER, PYLOGD, YARDSTICKS, Experiment, Target
 from bench.results import Results, slug
 from tests.pages import write_page
 
@@ -88,7 +88,7 @@ def _tables(group: str, experiments: list[Experiment], results: Results) -> Iter
         rows = [one for one in experiments if metric in one.shows]
         if not any(_median(results, one, peer, metric) is not None for one in rows for peer in one.peers):
             continue
-        yield from _head(METRICS[metric][0], *peers)
+        yield from _head(METRICS[metric][0], *(f"{peer}{_mark(peer)}" for peer in peers))
         for one in rows:
             yield _row((one.name, *(_cell(one, results, peer, metric) for peer in peers)))
         yield ""
@@ -97,9 +97,20 @@ def _tables(group: str, experiments: list[Experiment], results: Results) -> Iter
         void = [f"{peer}: {why}" for peer in one.peers if (why := _void(results, one, peer))]
         yield _row((one.name, *_rounds(one, results), "; ".join(void)))
     yield ""
-    reasons = _reasons(experiments, results)
+    reasons = [*_notes(peers), *_reasons(experiments, results)]
     if reasons:
         yield from (*reasons, "")
+
+
+def _mark(peer: str) -> str:
+    """Return the mark of the footnote that says what a peer does not do, or does besides; "" if it has none."""
+    marks = [mark for (mark, peers, _) in NOTES if peer in peers]
+    return f" {','.join(marks)}" if marks else ""
+
+
+def _notes(peers: Sequence[str]) -> list[str]:
+    """Return the footnotes of a table with these peers."""
+    return [f"- {mark} {text}" for mark, those, text in NOTES if set(those) & set(peers)]
 
 
 def _reasons(experiments: list[Experiment], results: Results) -> list[str]:
@@ -147,7 +158,7 @@ def _targets(results: Results) -> Iterator[str]:
                 for value in [_median(results, one, peer, target.metric)]
             ]
             own, its = values if target.beside else (values[0], f"{target.ratio:,.0f}")
-            beside = target.beside or "the paper's figure"
+            beside = target.beside or ("the paper's figure" if one.group == PAPER else "1 connection")
             cells = (METRICS[target.metric][0], own, beside, its, *_verdict(results, one, target))
             yield _row((one.name, *cells))
     yield ""
@@ -190,7 +201,34 @@ def _standing(results: Results, experiment: Experiment, peer: str, metric: str, 
     return "too few rounds" if found is None else pairs.compared(found, METRICS[metric][2])
 
 
+#: The metrics of a plot of percentiles, and their names in it.
+_PERCENTILES = {"p50": "p50", "p99": "p99", "p999": "p99.9", "highest": "highest"}
+
+
+def _with_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Return the median of values, and the ends of its interval, if they are enough for one."""
+    found = pairs.interval(values)
+    return (statistics.median(values), *((None, None) if found is None else (found.low, found.high)))
+
+
+def _percentiles(group: str, experiments: list[Experiment], results: Results) -> str | None:
+    """Return the plot of a group about latency."""
+    rows = []
+    for one in experiments:
+        values = {peer: [_values(results, one, peer, metric) for metric in _PERCENTILES] for peer in one.peers}
+        lines = [
+            plots.Percentiles(peer, [_with_interval(samples) for samples in found])
+            for peer, found in values.items()
+            if all(found)
+        ]
+        if lines:
+            rows.append((one.name, lines))
+    return plots.percentiles(group, "ms", list(_PERCENTILES.values()), rows) if rows else None
+
+
 def _plot(group: str, experiments: list[Experiment], results: Results) -> str | None:
+    if set(_PERCENTILES) <= set(experiments[0].shows):
+        return _percentiles(group, experiments, results)
     metric = experiments[0].headline
     heading, form, more = METRICS[metric]
     blocks = []
@@ -199,9 +237,8 @@ def _plot(group: str, experiments: list[Experiment], results: Results) -> str | 
         for peer in one.peers:
             values = _values(results, one, peer, metric)
             if metric in one.shows and values:
-                middle, found = statistics.median(values), pairs.interval(values)
-                ends = (None, None) if found is None else (found.low, found.high)
-                block.append(plots.Bar(peer, middle, format(middle, form), *ends))
+                middle, low, high = _with_interval(values)
+                block.append(plots.Bar(peer, middle, format(middle, form), low, high))
         if block:
             blocks.append((one.name, block))
     unit = f"{heading} ({'more' if more else 'less'} is better)"
@@ -222,6 +259,25 @@ def _about(results: Results) -> Iterator[str]:
         machine = ", ".join(f"{key} {value}" for key, value in group.about.items() if key != "commit")
         yield _row((name, group.measured, str(group.about.get("commit", "")), machine))
     yield ""
+
+
+def _not_measured(results: Results) -> list[str]:
+    """Return the rows that have no results, by group."""
+    groups = [(name, [one.name for one in rows]) for name, rows in groupby(EXPERIMENTS, key=lambda one: one.group)]
+    missing = [f"- {name}: {'; '.join(rows)}" for name, rows in groups if name not in results.groups]
+    return ["## Not measured", "", *(missing or ["Every group has results."]), ""]
+
+
+_ELSEWHERE = (
+    "## Measured elsewhere", "",
+    "- TLS, beside Apache Kafka and beside the cipher alone: [TLS.md](TLS.md)",
+    "- One request's processor time beside the floor's, by requests in a read: [FLOOR.md](FLOOR.md)",
+    "- Failover, a follower's copying, changes of the controller: [CLUSTER.md](CLUSTER.md)",
+    "- What idle partitions cost: [PARTITIONS.md](PARTITIONS.md), [IDLE_PARTITIONS.md](IDLE_PARTITIONS.md)",
+    "- Memory and disk limits on two brokers, and disks that hang: [KUAISHOU.md](KUAISHOU.md), "
+    "[ISOLATION.md](ISOLATION.md)",
+    "",
+)  # fmt: skip
 
 
 def write(results: Results, folder: Path, *, quick: bool) -> None:
@@ -251,4 +307,4 @@ def write(results: Results, folder: Path, *, quick: bool) -> None:
             name = f"{slug(group)}.svg"
             (folder / "plots" / name).write_text(picture)
             lines += [f"![{group}](plots/{name})", ""]
-    write_page(folder / "RESULTS.md", [*lines, *_about(results)])
+    write_page(folder / "RESULTS.md", [*lines, *_not_measured(results), *_ELSEWHERE, *_about(results)])

@@ -263,7 +263,7 @@ def test_cells_have_ratios_and_reasons(tmp_path: Path) -> None:
     found = {PYLOGD: rounds_of("rate", *[100.0] * 6), "redis": rounds_of("rate", *[50.0] * 6)}
     found["nats"] = Measurement(why_not="can't: no such thing")
     text = report(saved(tmp_path, name, found))
-    columns = row(text, "messages/s")
+    columns = [cell.partition(" ¹")[0].partition(" ²")[0] for cell in row(text, "messages/s")]
     cells = dict(zip(columns, row(text[text.index("## The paper's") :], name), strict=True))
     assert cells[PYLOGD] == "100" and cells["redis"] == "50; 2.00 (2.00 to 2.00)"
     assert (cells["nats"], cells[KAFKA]) == ("can't", "not run")
@@ -280,6 +280,41 @@ def test_plots_are_well_formed_and_the_longest_bar_fits() -> None:
     widths = [float(bar.attrib["width"]) for bar in bars]
     assert (widths[0], widths[2]) == (2 * widths[1], 1)
     assert all(float(bar.attrib["x"]) + width < plots.WIDTH for bar, width in zip(bars, widths, strict=True))
+
+
+def test_latency_is_drawn_as_percentiles_with_intervals(tmp_path: Path) -> None:
+    name, percentiles = "10,000 messages/s", {"p50": 1.0, "p99": 2.0, "p999": 8.0, "highest": 20.0}
+    samples = [
+        {metric: value * (1 + step / 100) for metric, value in percentiles.items()} | {"messages": 9.0, "seconds": 2.0}
+        for step in range(10)
+    ]
+    report(saved(tmp_path, name, {PYLOGD: Measurement(samples), KAFKA: Measurement(samples[:2])}))
+    root = ElementTree.parse(tmp_path / "plots" / "end-to-end-latency.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    heights = [[float(point.split(",")[1]) for point in line.attrib["points"].split()]
+               for line in root.iter(f"{space}polyline")]  # fmt: skip
+    assert len(heights) == 2 and all(line == sorted(line, reverse=True) for line in heights)
+    assert len(list(root.iter(f"{space}circle"))) == 8
+    intervals = [path for path in root.iter(f"{space}path") if "V" in path.attrib["d"]]
+    assert len(intervals) == 4, "Kafka has too few rounds for intervals"
+
+
+def test_growth_is_compared_with_its_bound_alone(tmp_path: Path) -> None:
+    name = "5,000 active connections"
+    text = report(saved(tmp_path, name, {PYLOGD: rounds_of("growth", *[1.9] * 9, 2.2)}))
+    cells = row(text, name, "broker's CPU seconds by those with 1 connection")
+    assert cells[2:] == ["1.90", "1 connection", "2", "", "≤ 2", "met"]
+
+
+def test_what_is_not_measured_and_where_work_differs_is_said(tmp_path: Path) -> None:
+    name = "produce, batches of 1"
+    text = report(saved(tmp_path, name, {PYLOGD: rounds_of("rate", 1.0), "redis": rounds_of("rate", 1.0)}))
+    missing = text[text.index("## Not measured") :]
+    assert (
+        "- End-to-end latency: 10,000 messages/s; half" in missing
+        and "- The paper's experiments: messages" not in missing
+    )
+    assert "redis ²" in text and "- ² another protocol" in text and "- ⁴" not in text
 
 
 def test_sigterm_runs_what_stops_brokers() -> None:
