@@ -77,7 +77,7 @@ class Run:
 
     def group(self, name: str) -> GroupResults:
         """Measure all rows of a group, and return the results."""
-        rows = {}
+        rows, begun = {}, time.monotonic()
         for experiment in schedule.groups()[name]:
             say(f"  {experiment.name}")
             rows[experiment.name] = schedule.by_turns(
@@ -89,7 +89,8 @@ class Run:
             )
         present = {peer for columns in rows.values() for peer, found in columns.items() if found.samples}
         peers = {peer: about for peer, about in self._peers.items() if peer in present}
-        return GroupResults(name, time.strftime("%Y-%m-%d %H:%M", time.gmtime()), self._about, peers, rows)
+        minutes = round((time.monotonic() - begun) / 60, 1)
+        return GroupResults(name, time.strftime("%Y-%m-%d %H:%M", time.gmtime()), self._about, peers, rows, minutes)
 
     def _setup(self, experiment: Experiment, peer: str) -> Setup:
         seconds = self._size.seconds or experiment.seconds
@@ -165,10 +166,12 @@ def _write_at_end(work: Callable[[], None], results: Results, place: Path, quick
 
 def _listed(names: Sequence[str], results: Results) -> list[str]:
     rows = schedule.groups()
-    return [
-        f"{name} ({results.measured_at(name) or 'not measured'}): " + "; ".join(one.name for one in rows[name])
-        for name in names
-    ]
+    found = []
+    for name in names:
+        group = results.groups.get(name)
+        when = f"{group.measured}, in {group.minutes:g} minutes" if group is not None else "not measured"
+        found.append(f"{name} ({when}): " + "; ".join(one.name for one in rows[name]))
+    return found
 
 
 if __name__ == "__main__":

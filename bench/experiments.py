@@ -62,7 +62,7 @@ NOTES: tuple[tuple[str, tuple[str, ...], str], ...] = (
      "check the checksum, the header and the records of each batch that is not compressed."),
     ("²", (*STREAMS, *QUEUES), "another protocol, without checksums, and the vendor's client in Java. RabbitMQ "
      "and NATS calculate checksums of their own, Redis and ActiveMQ none."),
-    ("³", ("rabbitmq classic", "rabbitmq quorum"), "confirms a message after a sync; the others sync later."),
+    ("³", ("rabbitmq quorum",), "confirms a message after a sync; the others sync later."),
     ("⁴", (MESH,), "keeps everything in memory."),
 )  # fmt: skip
 

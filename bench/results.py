@@ -30,8 +30,8 @@ class Measurement:
 
 @dataclass(slots=True)
 class GroupResults:
-    """The results of one group. measured: when it was done (UTC). about: the machine, pylogd's commit. peers: each
-    one's version, command and client. rows: measurements by row and peer.
+    """The results of one group. measured: when it was done (UTC), after so many minutes. about: the machine, pylogd's
+    commit. peers: each one's version, command and client. rows: measurements by row and peer.
     """
 
     name: str
@@ -39,6 +39,7 @@ class GroupResults:
     about: dict[str, object] = field(default_factory=dict)
     peers: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    minutes: float = 0.0
 
 
 @dataclass(slots=True)
