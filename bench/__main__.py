@@ -169,7 +169,7 @@ def _listed(names: Sequence[str], results: Results) -> list[str]:
     found = []
     for name in names:
         group = results.groups.get(name)
-        when = f"{group.measured}, in {group.minutes:g} minutes" if group is not None else "not measured"
+        when = f"{group.measured}, {group.minutes:g} minutes" if group is not None else "not measured"
         found.append(f"{name} ({when}): " + "; ".join(one.name for one in rows[name]))
     return found
 

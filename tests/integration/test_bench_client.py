@@ -1,4 +1,4 @@
-"""The client of the benchmarks against the floor, the C broker: its figures are what they claim to be."""
+"""The clients of the benchmarks against the floor, the C broker: their figures are what they claim to be."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.loads.active import TOGETHER, active_connections
 from bench.loads.base import Work, parse
 from bench.loads.kafka import Librdkafka
 from bench.peers import running
@@ -59,3 +60,48 @@ def test_at_rate_0_the_last_message_has_waited_for_all(floor: Peer) -> None:
     assert said.messages == 2000
     assert said.percentiles["highest"] > said.seconds / 2
     assert said.percentiles["p50"] > said.percentiles["highest"] / 4
+
+
+def test_values_are_the_lines_of_a_file_in_turn(floor: Peer, tmp_path: Path) -> None:
+    lines = [b"first", b"", b"the third line"]
+    (tmp_path / "values").write_bytes(b"\n".join(lines))
+    load, sent = Librdkafka(), 10
+    said = load.produce(floor, Work(sent, values=str(tmp_path / "values")))
+    [read] = load.consume(floor, Work(sent))
+    assert said.bytes == read.bytes == sum(len(lines[number % 3]) for number in range(sent))
+
+
+def test_a_reader_follows_a_producer_from_an_offset(floor: Peer) -> None:
+    load = Librdkafka()
+    load.produce(floor, Work(1000, size=10))
+    said = load.through(floor, Work(3000, size=200), 1000)
+    assert (said.messages, said.bytes) == (3000, 600_000), "the first thousand is not read"
+    assert said.seconds > 0
+
+
+def test_messages_of_others_do_not_count_as_latency(floor: Peer) -> None:
+    load = Librdkafka()
+    sending = threading.Thread(target=load.produce, args=(floor, Work(200_000)))
+    sending.start()
+    said = load.latency(floor, Work(300, rate=1000))
+    sending.join()
+    assert said.messages == 300
+    assert 0 < said.percentiles["p50"] <= said.percentiles["highest"] < _LIMIT
+
+
+def test_each_active_connection_sends_and_what_is_sent_is_stored(floor: Peer) -> None:
+    with active_connections(floor, 16, 100) as many:
+        for expected in (800, 1600):
+            said = many.produce(800)
+            assert 800 <= said.messages < 800 + 16 * TOGETHER
+            assert said.bytes == 100 * said.messages
+            assert sum(one.messages for one in Librdkafka().consume(floor, Work(expected))) == expected
+
+
+def test_an_error_in_an_answer_ends_the_client_with_connections(tmp_path: Path) -> None:
+    with (
+        running("pylogd", tmp_path) as peer,
+        active_connections(peer, 2, 100) as two,
+        pytest.raises(RuntimeError, match="an answer has error 3"),  # there is no topic
+    ):
+        two.produce(10)
