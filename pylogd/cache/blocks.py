@@ -41,7 +41,7 @@ Later = Callable[[Callable[[], None]], object]
 
 
 class BlockOwner(Protocol):
-    """What takes blocks."""
+    """Interface of the objects that hold blocks."""
 
     def lose_first(self) -> None:
         """Let go of the oldest block, which is being evicted."""
@@ -80,7 +80,7 @@ class BlockPool:
 
     @property
     def used(self) -> int:
-        """How many blocks hold bytes, also those of ranges that were dropped and not yet given back."""
+        """The number of blocks that hold bytes, including blocks of dropped ranges that were not given back yet."""
         return len(self._queue)
 
     def take(self, owner: BlockOwner) -> int:
@@ -123,7 +123,7 @@ class BlockPool:
         return count
 
     def _eliminate(self) -> None:
-        """Free blocks until enough are free, so many in one turn of the reactor."""
+        """Free blocks until enough are free, a limited number in each turn of the reactor."""
         self._eliminating = False
         missing = min(self._kept_free - len(self._free), _EVICTED_AT_ONCE)
         missing -= self._reclaim(missing)

@@ -1,4 +1,4 @@
-"""Read what the block cache does not hold: past the kernel's page cache, into buffers that are used again.
+"""Read bytes that the block cache does not hold, past the kernel's page cache, into reused buffers.
 
 Strategy: the file is opened a second time with O_DIRECT, so that the disk writes into the buffer itself: no pages are
 found, filled, copied and given up again, which costs the processor several times as much as the read. What is all in
@@ -36,7 +36,10 @@ class LoadedBytes:
     __slots__ = ("_free", "_memory", "_start", "end", "position")
 
     def __init__(self, free: list[memoryview], memory: memoryview, position: int, start: int, count: int) -> None:
-        """free: where the buffer goes at the end. start, count: where in the buffer the bytes are."""
+        """free: the list that gets the buffer back at the end.
+
+        start, count: the position of the bytes in the buffer.
+        """
         self._free = free
         self._memory = memory
         self._start = start
@@ -83,7 +86,7 @@ class ReadBuffers:
         return LoadedBytes(free, memory, position, start, min(max(found - start, 0), count))
 
     def _take(self, length: int) -> tuple[list[memoryview], memoryview, int]:
-        """Return a free buffer, with the list to which it is to go back, and how much it holds."""
+        """Return a free buffer, the list to which it is given back, and its size."""
         if length > SMALL_BYTES:
             try:
                 return self._large, self._large.pop(), LARGE_BYTES

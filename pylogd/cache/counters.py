@@ -1,4 +1,4 @@
-"""What is read from where: counters of the block cache, for the log and for metrics."""
+"""Count the bytes that are read from blocks and from files, for the log and for metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep out of the kernel's page cache what is in blocks, what followers write, and what is read only once.
+"""Drop pages from the kernel's page cache that are in blocks, that followers wrote, or that are read only once.
 
 Strategy: what was written is collected by file, and each data directory has a thread that takes it all every so often.
 It first has the kernel start writing (`sync_file_range`), then waits for each chunk and gives up its clean pages
@@ -52,7 +52,7 @@ class PageDropper:
         self._stopped = False
 
     def written(self, file: SegmentFile, position: int, end: int) -> None:
-        """Have what was written from `position` to `end` written back, and removed from the page cache, soon."""
+        """Write back the bytes from `position` to `end` soon, and remove them from the page cache."""
         name = os.path.dirname(os.path.dirname(file.path))
         directory = self._directories.get(name)
         if directory is None:
@@ -62,13 +62,13 @@ class PageDropper:
         directory.add(file, position, end)
 
     def drop_now(self, fd: int, position: int, length: int) -> None:
-        """Remove pages that were read from the page cache, but for those that are not written back yet."""
+        """Remove read pages from the page cache, except pages that are not written back yet."""
         start, end = position & -mmap.PAGESIZE, (position + length) & -mmap.PAGESIZE
         if end > start:  # a length of 0 would mean the rest of the file
             os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def stop(self, seconds: float) -> None:
-        """End the threads; wait so long for each to finish what it has. One whose disk hangs is left to the process."""
+        """End the threads. Wait `seconds` for each to finish its work; a thread whose disk hangs is abandoned."""
         self._stopped = True
         for directory in self._directories.values():
             directory.stop(seconds)
@@ -106,7 +106,7 @@ def _as_sync_failure(error: OSError, path: str) -> SyncFailed:
 
 
 class _Directory:
-    """The thread of one data directory, and what it has to do."""
+    """The thread of one data directory, and its queue of work."""
 
     def __init__(self, work: Callable[[list[Written]], None], name: str) -> None:
         self._work = work

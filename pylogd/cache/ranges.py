@@ -1,4 +1,4 @@
-"""What the block cache holds of one segment: a range of consecutive bytes of its file, and slices that use it.
+"""The part of a segment that the block cache holds: a range of consecutive bytes, and slices that use it.
 
 Strategy: a range begins where its oldest block does and ends with the last byte that a producer appended. So whether
 bytes are held takes two comparisons, and their block one division. Bytes that do not follow the last ones, because a
@@ -41,7 +41,7 @@ class BlockRange:
     # Filling (reactor thread) --------------------------------------------------------------------------------------
 
     def wrote(self, file: SegmentFile, position: int, buffers: Sequence[Buffer], size: int, keep: bool) -> None:
-        """Hold what was written at `position` of the file, if it is to be kept; have its pages dropped."""
+        """Hold the bytes written at `position` of the file, if they are to be kept; have their pages dropped."""
         if keep and position == self.high and size <= self._room:
             memory, at = self._cache.memory, self._at
             for buffer in buffers:
@@ -78,7 +78,7 @@ class BlockRange:
             rest = rest[count:]
 
     def _begin(self, position: int) -> None:
-        """Give back what is held, and begin at `position`."""
+        """Free all blocks of the range, and begin at `position`."""
         self._generation += 1
         for block in self._blocks.values():
             self._cache.give_back(block)
@@ -87,7 +87,7 @@ class BlockRange:
         self.low = self.high = self._origin = position
 
     def _hand_over(self, file: SegmentFile, position: int, end: int) -> None:
-        """Have what was written up to `end` removed from the page cache, if it is much."""
+        """Have the bytes up to `end` removed from the page cache, if they are many."""
         dropper = self._cache.dropper
         if dropper is None:
             return
@@ -163,7 +163,7 @@ class BlockRange:
         return data
 
     def slice(self, file: SegmentFile, position: int, length: int, *, sealed: bool) -> BlockSlice:
-        """Return a slice of the file that is sent from memory as far as it is held when it is sent.
+        """Return a slice of the file. The part that the cache holds when it is sent is sent from memory.
 
         sealed: whether the file is not written to any more.
         """
@@ -227,7 +227,7 @@ class BlockSlice(FileSlice):
         return self._range.views(position, min(length, _MOST_VIEWS * self._range.cache.block_bytes))
 
     def sent(self, position: int, length: int) -> None:
-        """Count so many bytes of what `views` has just returned as sent."""
+        """Count `size` bytes of the views that `views` has just returned as sent."""
         if self._loaded is None:
             counters = self._range.cache.counters
             counters.hit_bytes += length

@@ -28,7 +28,7 @@ class BlockCacheService:
     """
 
     def __init__(self, size: int, clock: IReactorTime, on_failure: Callable[[StorageFailure], object]) -> None:
-        """Map `size` bytes. on_failure: as of `PageDropper`. Raises ConfigError if there is not so much memory."""
+        """Map `size` bytes. on_failure: see `PageDropper`. Raises ConfigError if there is not enough memory."""
         self.counters = CacheCounters()
         self._clock = clock
         self._dropper = PageDropper(self.counters, on_failure) if page_dropper.AVAILABLE else None
@@ -43,7 +43,7 @@ class BlockCacheService:
         self._report: IDelayedCall | None = None
 
     def start(self) -> None:
-        """Begin to log at intervals what is read from where."""
+        """Log at intervals how many bytes are read from blocks and from files."""
         if self._dropper is None:
             log.warn(
                 "This system can't drop written pages from its page cache (sync_file_range, posix_fadvise): the "

@@ -49,7 +49,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Return the lines without comments; a line that ends with a backslash goes on in the next one."""
+    """Return the lines without comments; a line that ends with a backslash continues on the next one."""
     lines: list[str] = []
     unfinished = ""
     for line in text.splitlines():

@@ -112,7 +112,7 @@ class GroupCoordinator(LedGroups):
     def _upgrade(
         self, group: ClassicGroup, request: Heartbeat, match: Match
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Have a classic group, which may be empty, become one of the newer protocol, whose first member joins."""
+        """Convert a classic group, which may be empty, into a group of the newer protocol, whose first member joins."""
         try:
             records = upgraded(group, self._settings, self._topics.get) if group.members else ()
         except HeartbeatRefused as refused:
@@ -120,7 +120,7 @@ class GroupCoordinator(LedGroups):
         return self._consumers.upgrade(group.group_id, self._takeover(group, records), request, match)
 
     def _with_consumers(self, group_id: str) -> bool:
-        """Return whether a group is one of the newer protocol, with members."""
+        """Return whether a group is of the newer protocol and has members."""
         consumers = self._consumers.get(group_id)
         return consumers is not None and bool(consumers.members)
 
@@ -134,7 +134,7 @@ class GroupCoordinator(LedGroups):
         protocol: str | None,
         assignments: dict[str, bytes],
     ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """Handle a SyncGroup request. `assignments`: what the leader assigns, by member id."""
+        """Handle a SyncGroup request. assignments: the leader's assignment, by member id."""
         group = self._groups.get(group_id)
         if group is None:
             error = self._error_for(group_id)
@@ -321,7 +321,7 @@ class GroupCoordinator(LedGroups):
         return group or self._error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
 
     def describe_consumers(self, group_id: str) -> ConsumerGroup | ErrorCode:
-        """Return a group of the newer protocol, or an error code: GROUP_ID_NOT_FOUND if there is none."""
+        """Return a group of the newer protocol, or the error code GROUP_ID_NOT_FOUND."""
         return self._consumers.get(group_id) or self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
 
     def delete(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:

@@ -136,7 +136,7 @@ class ClassicGroup:
 
     @property
     def has_offsets(self) -> bool:
-        """Whether there are offsets, committed or in an open transaction."""
+        """Whether the group has offsets, committed or in an open transaction."""
         return bool(self.offsets or self.transactions)
 
     # -- members
@@ -161,7 +161,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old_id: str, new_id: str) -> Member:
-        """Give a static member that restarted its new id, and return it. Order and leadership stay as they were."""
+        """Give a restarted static member its new id, and return the member. Order and leadership are unchanged."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {new_id if key == old_id else key: value for key, value in self.members.items()}
@@ -192,7 +192,7 @@ class ClassicGroup:
     # -- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols, member: Member | None = None) -> bool:
-        """Return whether a client with these protocols can be in the group: one of them must be supported by all.
+        """Return whether a client with these protocols can join: all members must support one of them.
 
         `member`: the client, if it is in the group already.
         """
@@ -207,7 +207,7 @@ class ClassicGroup:
         return any(self.votes[name] - (name in own) == others for name, _ in protocols)
 
     def choose_protocol(self) -> str:
-        """Return the protocol that most members prefer, of those that all members support."""
+        """Return the protocol that most members prefer among those that all members support."""
         everybody = len(self.members)
         ballots: Counter[str] = Counter()
         for member in self.members.values():
@@ -247,7 +247,7 @@ class ClassicGroup:
     # -- time
 
     def is_expired(self, member: Member, now: float) -> bool:
-        """Return whether a member's session has ended: never while one of its requests waits."""
+        """Return whether a member's session has expired: never while one of its requests waits."""
         waits = member.member_id in self.waiting_joins or member.member_id in self.waiting_syncs
         return member.deadline <= now and not waits
 

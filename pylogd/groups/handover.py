@@ -1,4 +1,4 @@
-"""Classic groups whose members come from the newer protocol, or go to it: an extension of `membership`.
+"""Move members of classic groups to the newer protocol and back: an extension of `membership`.
 
 Rules: while a group is handed over its timer does not run, and nobody waits for it. See `migration`.
 """
@@ -38,7 +38,10 @@ class HandoverMembership(Membership):
             self._set_timer(group, at)
 
     def release(self, group: ClassicGroup) -> None:
-        """Take all members out of a group: they are in one of the newer protocol now. Its offsets stay."""
+        """Remove all members from a group: they belong to a group of the newer protocol now.
+
+        The group's offsets stay.
+        """
         self._stop_timer(group)
         group.handle(GroupEvent.UPGRADED, self._now_ms())
         group.members, group.instances, group.pending, group.pending_syncs = {}, {}, {}, set()
@@ -48,7 +51,7 @@ class HandoverMembership(Membership):
         group.first_wait = group.newcomers = group.storing = group.stored = False
 
     def take_back(self, group: ClassicGroup, found: Downgrade) -> None:
-        """Put members that come back from the newer protocol into a group without any, and have them rebalance."""
+        """Put members that return from the newer protocol into a group without members, and start a rebalance."""
         group.stored = True
         group.generation, group.protocol_type = found.generation, CONSUMER
         if not found.members:
@@ -60,7 +63,7 @@ class HandoverMembership(Membership):
         self._rebalance(group)
 
     def loaded(self, group: ClassicGroup) -> None:
-        """Start the sessions of a group that was read from the offsets topic; have it rebalance if it has to."""
+        """Start the sessions of a group that was read from the offsets topic; start a rebalance if it is needed."""
         super().loaded(group)
         if needs_rebalance(group):
             self._rebalance(group)

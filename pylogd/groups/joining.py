@@ -1,4 +1,4 @@
-"""Which requests to join a classic group are refused, whatever its members do."""
+"""Decide which requests to join a classic group are refused, independent of its members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGE_METADATA: Final = 1 << 14
 
 
 def why_not_join(request: JoinRequest, settings: Settings, kept: Callable[[], int]) -> ErrorCode:
-    """Return the error code that a request to join is answered with; NONE if it is to be handled.
+    """Return the error code of the answer to a request to join; NONE if the request must be handled.
 
     kept: returns how many bytes of metadata the broker keeps for all members.
     """

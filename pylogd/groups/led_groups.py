@@ -317,14 +317,14 @@ class LedGroups:
         return {} if group is None else group.offsets
 
     def _offsets_of(self, group: ClassicGroup) -> dict[PartitionId, Committed]:
-        """Return the committed offsets of a group, those included whose commit was answered too early."""
+        """Return the committed offsets of a group, including offsets whose commit was answered too early."""
         self._shards[group.partition_index].apply_committed()
         return group.offsets
 
     # -- moving groups between the protocols
 
     def _takeover(self, group: ClassicGroup, records: Sequence[Record]) -> Takeover:
-        """Return how a classic group becomes one of the newer protocol, which is these records."""
+        """Return the conversion of a classic group into a group of the newer protocol, which these records describe."""
 
         def end(moved: bool) -> None:
             if moved:

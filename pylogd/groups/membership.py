@@ -211,7 +211,7 @@ class Membership:
     # -- rebalancing
 
     def _prepare(self, group: ClassicGroup) -> None:
-        """Begin a rebalance. Syncs that wait for the last one's assignment are answered at once."""
+        """Begin a rebalance. SyncGroup requests that wait for the last generation's assignment are answered at once."""
         was_empty = group.state is GroupState.EMPTY
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         if group.state is _COMPLETING:
@@ -252,7 +252,7 @@ class Membership:
             self._complete(group)
 
     def _complete(self, group: ClassicGroup) -> None:
-        """Begin a new generation of the members that have joined. Static members that have not joined stay in it."""
+        """Begin a new generation of the members that have joined. Static members that have not joined stay."""
         for member in list(group.members.values()):
             if member.instance_id is None and member.member_id not in group.waiting_joins:
                 group.remove(member)
@@ -347,7 +347,7 @@ class Membership:
             self._renew_session(group, member)
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-        """Store the leader's assignment. It takes effect once it is stored."""
+        """Store the leader's assignment. It takes effect when it is stored."""
         group.storing = True
         assignments = {member_id: assignments.get(member_id, b"") for member_id in group.members}
         stored = self._store(group, assignments)
@@ -384,7 +384,7 @@ class Membership:
     # -- heartbeats, leaving, expiring
 
     def heartbeat(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Renew a member's session. Returns REBALANCE_IN_PROGRESS if it has to join again."""
+        """Renew a member's session. Returns REBALANCE_IN_PROGRESS if the member has to join again."""
         member = group.members.get(member_id)
         if member is None or member.instance_id != instance_id:
             found = group.check(member_id, instance_id)

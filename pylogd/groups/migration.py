@@ -36,7 +36,7 @@ from pylogd.replica.internal_topic import KeyValue
 
 
 class MigrationPolicy(Enum):
-    """Which moves are allowed; the values are those of `group.consumer.migration.policy`."""
+    """The allowed conversions; the values are those of `group.consumer.migration.policy`."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -68,7 +68,7 @@ def policy(settings: Settings) -> MigrationPolicy:
 
 
 def upgraded(group: ClassicGroup, settings: Settings, find: FindTopic) -> Sequence[Record]:
-    """Return the records of a classic group with members as one of the newer protocol.
+    """Return the records of a classic group with members, converted to the newer protocol.
 
     Raises HeartbeatRefused with GROUP_ID_NOT_FOUND where it can't move.
     """
@@ -140,7 +140,7 @@ def _upgraded_member(
 def _read(
     group: ClassicGroup, member: Member, find: FindTopic
 ) -> tuple[Subscription, frozenset[TopicPartition], frozenset[TopicPartition]]:
-    """Return a member's subscription, its assignment, and what it had when it joined. Raises HeartbeatRefused."""
+    """Return a member's subscription, its assignment, and its partitions when it joined. Raises HeartbeatRefused."""
     metadata = member.metadata(group.protocol) or member.protocols[0][1]
     try:
         subscription = read_subscription(metadata)
@@ -173,7 +173,7 @@ def downgraded(
     *,
     replaced: bool = False,
 ) -> Downgrade | None:
-    """Return a group without some members as a classic one; None if it stays, or has no members left.
+    """Return a group without some members as a classic group; None if it stays, or has no members left.
 
     replaced: whether a classic member takes the place of who leaves, so that it is not left without members.
     """
@@ -193,7 +193,7 @@ def downgraded(
 
 
 def _common_protocol(members: Sequence[Member]) -> str | None:
-    """Return a protocol that all members support, the first one's favourite; None if there is none."""
+    """Return the protocol that the first member prefers among those that all members support; None if there is none."""
     supported = [{name for name, _ in member.protocols} for member in members]
     names = [name for name, _ in members[0].protocols] if members else []
     return next((name for name in names if all(name in theirs for theirs in supported)), None)
@@ -221,5 +221,5 @@ def _stored(member: Member, protocol: str | None) -> StoredMember:
 
 
 def needs_rebalance(group: ClassicGroup) -> bool:
-    """Return whether a group that was loaded has moved back, and its members have not been assigned anew since."""
+    """Return whether a loaded group was converted back, and its members have not been assigned since."""
     return group.state is GroupState.STABLE and group.leader not in group.members

@@ -1,4 +1,4 @@
-"""What a group coordinator knows of one partition of the offsets topic that its broker leads."""
+"""The state of a group coordinator for one partition of the offsets topic that its broker leads."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pylogd.machine import MachineTable
 
 
 class GroupState(Enum):
-    """What a group and its members are waiting for."""
+    """The state of a group: what the group and its members wait for."""
 
     EMPTY = "The group has no members; it may have offsets."
     PREPARING = "Members are told to join again. Requests to join wait until all members have sent one."
@@ -36,7 +36,7 @@ _KAFKA_NAMES: Mapping[GroupState, str] = MappingProxyType(
 
 
 class GroupEvent(Enum):
-    """What happens to a group."""
+    """An event of a group."""
 
     REBALANCE = "A member joins, leaves, expires or changes its subscription."
     JOINED = "All members have joined, or the time to join is over."

@@ -1,4 +1,4 @@
-"""Delete what is no longer wanted of the groups that this broker coordinates.
+"""Delete expired offsets and empty groups of the groups that this broker coordinates.
 
 Strategy: from time to time all groups are searched for expired offsets, and for groups that are empty and have none;
 when a topic is deleted, for its offsets. A few groups at a time, so that the reactor is not held up.
@@ -75,7 +75,7 @@ class OffsetSweeps:
         self._sweep(lambda group, consumers: list(expired(group, consumers, now_ms, retention_ms)), forget_idle=True)
 
     def topic_changed(self, change: TopicChange) -> None:
-        """Delete the offsets of a topic if it was deleted, also those in open transactions."""
+        """Delete the offsets of a topic if it was deleted, including offsets in open transactions."""
         if change.after is not None or change.before is None:
             return
         name, now_ms = change.before.name, self._now_ms()

@@ -1,4 +1,4 @@
-"""Offsets that open transactions will commit to a group: kept beside those that are committed, until the marker.
+"""Offsets that open transactions will commit to a group; they are kept beside the committed ones until the marker.
 
 Strategy: the offsets of a transaction are pending from the moment they are in the log of the offsets topic. The marker
 behind them says whether they count. An offset that was committed without a transaction meanwhile counts more, as its

@@ -1,4 +1,4 @@
-"""Measure how busy the disks below the data directories are, from what the kernel counts.
+"""Measure how busy the disks below the data directories are, from the kernel's counters.
 
 Strategy: the block device of each directory is looked up once (`find_disk`). Once a second its counters in
 /sys/dev/block/MAJ:MIN/stat and those of /proc/pressure/io are read, and compared with the ones before. The dirty
@@ -44,7 +44,7 @@ _SHORTEST_WINDOW: Final = 0.01  # seconds; the kernel counts in milliseconds
 
 
 class BlockCounters(NamedTuple):
-    """What the kernel has counted for a block device since the start; times in milliseconds.
+    """The kernel's counters of a block device since the start of the machine; times in milliseconds.
 
     in_flight: requests given to the device that it has not completed, now. busy_ms: time with any. weighted_ms: the sum
     of the times of all requests.
@@ -81,7 +81,7 @@ class DiskUsage(NamedTuple):
 
     @property
     def stalled(self) -> bool:
-        """Whether requests were in flight and none completed: the disk hangs, or takes longer than a sample."""
+        """Whether requests were in flight and none completed: the disk hangs, or is slower than the sample interval."""
         return self.in_flight > 0 and not self.completed
 
 
@@ -129,7 +129,7 @@ class DirtyPages(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """A block device. name: the kernel's, such as `sda`. stat_path: the file with its counters."""
+    """A block device. name: its name in the kernel, such as `sda`. stat_path: the file with its counters."""
 
     name: str
     stat_path: str
@@ -206,12 +206,12 @@ def _share(part: float, whole: float) -> float:
 
 
 def device_number(device: int) -> str:
-    """Return a `st_dev` or `st_rdev` as the kernel writes it, such as `254:0`."""
+    """Return a `st_dev` or `st_rdev` in the kernel's notation, such as `254:0`."""
     return f"{os.major(device)}:{os.minor(device)}"
 
 
 def mount_source(mountinfo: str, number: str) -> str | None:
-    """Return the device file that a file system without a block device's number is mounted from, such as btrfs's.
+    """Return the device file from which a file system without a block device's number, such as btrfs, is mounted.
 
     mountinfo: the text of /proc/self/mountinfo. number: the file system's, as `device_number` returns it.
     """
@@ -234,7 +234,7 @@ def find_disk(path: str, sys_block: str = SYS_BLOCK, mountinfo: str = MOUNTINFO)
 
 
 def disk_of(number: str, sys_block: str = SYS_BLOCK) -> Disk | None:
-    """Return the disk with a device number, or that of the partition with it; None if there is none."""
+    """Return the disk with a device number, or the disk of the disk partition with it; None if there is none."""
     directory = os.path.realpath(os.path.join(sys_block, number))
     if os.path.exists(os.path.join(directory, "partition")):
         directory = os.path.dirname(directory)
@@ -288,7 +288,7 @@ class DiskMeter:
                 )  # fmt: skip
 
     def usage(self, path: str) -> DiskUsage | None:
-        """Return the use of the disk below a data directory; None while or where it is unknown."""
+        """Return the use of the disk below a data directory; None while it is unknown."""
         disk = self.disks.get(path)
         return None if disk is None else self._usage.get(disk)
 
@@ -326,7 +326,7 @@ class DiskMeter:
 
 
 class DiskSampler:
-    """Takes a sample once a second for as long as anybody wants to know, and tells them of it."""
+    """Take a sample once a second while it has listeners, and pass it to them."""
 
     def __init__(
         self,

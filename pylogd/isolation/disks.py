@@ -35,7 +35,7 @@ _LOOKS = (0.05, 1.0)
 
 
 class DiskOptions(NamedTuple):
-    """What each disk gets: write queues, how much each may hold, and threads for other calls.
+    """The threads and queues of each disk: write queues with their limits, and threads for other calls.
 
     timeout: seconds after which a call that has not returned hangs. always: whether all appends are for the queues;
     otherwise only while the disk is slow.
@@ -50,7 +50,7 @@ class DiskOptions(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> DiskOptions:
-        """Return what the broker's settings say."""
+        """Return the options that the broker's settings describe."""
         integer = settings.integer
         return cls(
             integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
@@ -99,7 +99,7 @@ class Disk:
 
     @property
     def stuck(self) -> int:
-        """How many threads were left behind in calls that have not returned."""
+        """The number of threads that were abandoned in calls that have not returned."""
         return sum(workers.stuck for workers in self._workers())
 
     def _workers(self) -> Iterable[Workers]:
@@ -109,11 +109,11 @@ class Disk:
         return (*(queue.writer for queue in self.queues), self.control.writer)
 
     def began(self) -> float | None:
-        """Return when the oldest call under way was begun; None if none is."""
+        """Return the time at which the oldest unfinished call was begun; None if all calls have returned."""
         return min((began for workers in self._workers() if (began := workers.oldest()) is not None), default=None)
 
     def give_up(self, error: Exception) -> None:
-        """Fail whatever waits for this disk, and whatever is called from now on."""
+        """Fail all calls that wait for this disk, and all later ones."""
         for workers in self._workers():
             workers.give_up(error)
 
@@ -170,7 +170,7 @@ class Disks:
         return found
 
     def call(self, path: str, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        """Call a function, which may wait for the disk that has `path`, in one of that disk's threads."""
+        """Call a function, which may wait for the disk below `path`, in a thread of this disk."""
         return self.at(path).threads.run(function, *arguments)
 
     @property
@@ -179,7 +179,7 @@ class Disks:
         return not self._options.always
 
     def wrote(self, path: str, took: float) -> None:
-        """Note that an append below `path` took so many seconds on the reactor's thread."""
+        """Record how many seconds an append below `path` took on the reactor's thread."""
         if took >= SLOW_WRITE:
             self._note_write(self.at(path), took)
 
@@ -205,7 +205,7 @@ class Disks:
 
     @property
     def stuck(self) -> dict[str, int]:
-        """How many threads were left behind in calls that have not returned, by data directory."""
+        """The number of threads that were abandoned in calls that have not returned, by data directory."""
         counts: dict[str, int] = {}
         for disk in self._given_up:
             stuck = self._stuck(disk)
@@ -248,7 +248,7 @@ class Disks:
         self._look_later()
 
     def failed(self, path: str, error: Exception) -> int:
-        """Give up whatever waits for a directory that is offline; return how many threads are stuck there."""
+        """Abandon the calls that wait for an offline directory; return how many threads are stuck in them."""
         disk = self._disks[path]
         disk.give_up(error)
         if disk not in self._given_up:
@@ -266,7 +266,7 @@ class Disks:
 
 
 def _none(_: str) -> int:
-    """Return 0: there are no threads."""
+    """Return 0: no threads can be stuck."""
     return 0
 
 

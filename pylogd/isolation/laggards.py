@@ -50,7 +50,7 @@ _ENABLE: Final = "lagging.consumer.throttle.enable"
 
 
 class _Waiting:
-    """A place in the queue. wake: called when it is its turn, None while nobody waits. counted: until when."""
+    """An entry of the queue. wake: called when it is its turn; None while no connection waits. counted: until when."""
 
     __slots__ = ("client", "counted", "partition", "seen", "wake")
 
@@ -117,7 +117,7 @@ class DiskThrottle:
         return False
 
     def charge(self, stream: Hashable, count: int, missing: int) -> None:
-        """Count a read of so many bytes, of which some were missing in memory. stream: who reads, and what."""
+        """Count a read of `size` bytes, some of which were not in memory. stream: the reader and its partition."""
         self._tokens -= count
         self._granted += count
         before, _ = self._ahead.pop(stream, (0, 0.0))
@@ -132,7 +132,10 @@ class DiskThrottle:
         return stream in self._ahead
 
     def wait(self, connection: object, wake: Callable[[], object]) -> None:
-        """Call `wake` when it is the turn of a connection that `take` has refused; only the last one of several."""
+        """Call `wake` when it is the turn of a connection that `take` has refused.
+
+        A later call replaces an earlier one.
+        """
         place = self._queue.get(connection)
         if place is None:
             return
@@ -223,7 +226,7 @@ class LaggardThrottle:
 
     @property
     def lag_bytes(self) -> int:
-        """How many bytes behind the log's end a consumer lags."""
+        """The number of bytes between a consumer's offset and the log's end from which it counts as lagging."""
         return self._settings.integer("lagging.consumer.lag.bytes")
 
     def subscribe(self, listener: Callable[[bool], object]) -> None:

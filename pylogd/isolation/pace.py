@@ -58,7 +58,7 @@ class Pace(Enum):
 
 
 class PaceEvent(Enum):
-    """What a look at a disk tells."""
+    """The result of a check of a disk."""
 
     TROUBLED = "There is a sign that writes to the disk wait, or will soon."
     UNDECIDED = "There is no sign of trouble, but the disk is not calm either."
@@ -92,7 +92,7 @@ PACE: Final = MachineTable(
 
 
 class Signs(NamedTuple):
-    """What was seen of a disk since the last look.
+    """Observations of a disk since the last check.
 
     waited: seconds of all writes that took `SLOW_WRITE` or longer, with those that have not returned. usage: of the
     device. pressure: of the machine. dirty: pages of the machine. None: unknown.
@@ -156,7 +156,10 @@ class DiskPace:
         return self._machine.state
 
     def wrote(self, took: float, now: float) -> None:
-        """Note a write that took so many seconds. One that the reactor had to wait for long makes the disk slow."""
+        """Record the duration of a write in seconds.
+
+        A long write on the reactor's thread makes the disk slow at once.
+        """
         if took < SLOW_WRITE:
             return
         self._waited += took

@@ -41,7 +41,7 @@ class Band(NamedTuple):
 
 
 class ReadRate:
-    """The limit of one disk. limit: bytes per second, None while there is none. utilisation: smoothed, 0 to 1."""
+    """The limit of one disk. limit: bytes per second, None without a limit. utilisation: smoothed, 0 to 1."""
 
     __slots__ = ("_quiet", "limit", "utilisation")
 

@@ -74,11 +74,11 @@ class Workers:
         return call.done
 
     def oldest(self) -> float | None:
-        """Return when the oldest of the calls under way was begun; None if none is."""
+        """Return the time at which the oldest unfinished call was begun; None if all calls have returned."""
         return min((call.began for call in self._unanswered if call.began is not None), default=None)
 
     def give_up(self, error: Exception) -> None:
-        """Fail all calls that were not answered, and those made from now on, with `error`."""
+        """Fail all unanswered calls, and all later ones, with `error`."""
         if self._failure is not None:
             return
         self._failure = error

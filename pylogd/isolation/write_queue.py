@@ -1,4 +1,4 @@
-"""A bounded queue of writes, with a thread of its own."""
+"""A bounded queue of writes, with its own thread."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class WriteQueue:
         self._free_at = 0.0
 
     def takes(self, size: int) -> bool:
-        """Return whether there is room for an append of `size` bytes. An empty queue takes one of any size."""
+        """Return whether the queue has space for an append of `size` bytes. An empty queue accepts any size."""
         return not self.requests or (self.requests < self._max_requests and self.bytes + size <= self._max_bytes)
 
     def refuse(self) -> float:
-        """Count an append that is refused; return for how many seconds its client has to pause."""
+        """Count a refused append; return the number of seconds for which its client has to pause."""
         self.refused += 1
         now = self._seconds()
         self._free = min(self._free + (now - self._free_at) * FREE_REFUSALS, FREE_REFUSALS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class AnswerBudget:
-    """How many bytes one answer may still have. most: the bound (`response.max.bytes`); spent: what was taken."""
+    """The bytes that an answer may still have. most: the limit (`response.max.bytes`); spent: bytes taken so far."""
 
     __slots__ = ("most", "spent")
 
@@ -17,7 +17,7 @@ class AnswerBudget:
         self.spent = 0
 
     def take(self, size: int) -> bool:
-        """Take `size` bytes and return true, or return false and take nothing if fewer are left."""
+        """Take `size` bytes of the limit. Return False, and take nothing, if fewer bytes are left."""
         if self.spent + size > self.most:
             return False
         self.spent += size

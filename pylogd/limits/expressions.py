@@ -42,7 +42,10 @@ def is_available() -> bool:
 
 
 def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the names that an expression matches as a whole. Raises InvalidExpression, also if that takes too long."""
+    """Return the names that an expression matches as a whole.
+
+    Raises InvalidExpression, also if matching takes too long.
+    """
     compiled = check(expression)
     found, end = [], time.thread_time() + _MOST_SECONDS
     for name in names:
@@ -74,7 +77,7 @@ def check(expression: str) -> Any:
 
 
 class Matches:
-    """The matches of expressions among names that change now and then, such as those of topics.
+    """The matches of expressions among names that change at times, such as names of topics.
 
     Kept are the last expressions that were asked for. One expression is matched at a time, or clients with slow ones
     would take all threads.
@@ -93,7 +96,7 @@ class Matches:
         self._version += 1
 
     def prepare(self, expression: str) -> Deferred[None] | None:
-        """Match the names that are new. Return a Deferred if there are so many that it has to be waited for.
+        """Match the new names. Return a Deferred if there are so many that a thread has to do it.
 
         Raises InvalidExpression, as does the Deferred.
         """
@@ -112,7 +115,7 @@ class Matches:
         return self._found[expression].matching
 
     def among(self, expression: str, names: Collection[str]) -> Deferred[frozenset[str]]:
-        """Return a Deferred of those of other names that an expression matches, which are not kept."""
+        """Return a Deferred of the matches among other names. These matches are not kept."""
         return self._lock.run(self._in_thread, matching, expression, names)
 
     def _new(self, expression: str) -> frozenset[str]:
@@ -138,7 +141,10 @@ class Matches:
 
 
 class _Found(NamedTuple):
-    """The names that an expression was tried with, and those that it matches. version: of the names, if current."""
+    """The names that an expression was compared with, and its matches.
+
+    version: the version of the names, if current.
+    """
 
     tried: frozenset[str] = frozenset()
     matching: frozenset[str] = frozenset()

@@ -19,7 +19,7 @@ SECONDS = 10.0
 
 
 class EventCounts:
-    """How often something happened, by what it was, in words that a log line may have."""
+    """Count events by their kind; the kinds are words for a log line."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -37,7 +37,7 @@ class EventCounts:
         return sorted(self._counts.items())
 
     def report(self) -> str:
-        """Return what was counted since the last call, with the totals; empty if nothing was."""
+        """Return the counts since the last call, with the totals; empty if nothing happened."""
         new, self._reported = self._counts - self._reported, self._counts.copy()
         return ", ".join(f"{event} {count} (of {self._counts[event]} in all)" for event, count in sorted(new.items()))
 

@@ -1,4 +1,4 @@
-"""What one transaction may have."""
+"""Limits of a transaction."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Answer(Protocol):
-    """What a mechanism says to a message. error: not 0 if it refuses the client."""
+    """The answer of a mechanism to a message. error: not 0 if the mechanism refuses the client."""
 
     @property
     def error(self) -> int: ...
@@ -33,7 +33,7 @@ class Answer(Protocol):
 
 
 class TokenPipeline(Protocol):
-    """What sends to a client."""
+    """Interface of the objects that send to a client."""
 
     def send(self, data: bytes) -> None:
         """Send bytes that are no reply to a request."""

@@ -99,7 +99,7 @@ class BrokerConnection(Protocol):
         max_reply_bytes: int = MAX_REPLY_BYTES,
         software: tuple[str, str] = ("pylogd", __version__),
     ) -> None:
-        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own.
+        """address: for the texts of errors. timeout: of a request that has no other timeout, in seconds.
 
         `software`: the name and version that the broker is told.
         """
@@ -143,7 +143,7 @@ class BrokerConnection(Protocol):
         return self._negotiation.version_for(request, highest)
 
     def on_lost(self, listener: Callable[[PylogdError], object]) -> None:
-        """Call `listener` with the cause when the connection ends; at once if it has."""
+        """Call `listener` with the cause when the connection ends, or at once if it has ended."""
         if self._failure is None:
             self._listeners.append(listener)
         else:
@@ -154,7 +154,7 @@ class BrokerConnection(Protocol):
     def request(
         self, message: Any, *, version: int | None = None, timeout: float | None = None, expect_reply: bool = True
     ) -> Deferred[Any]:
-        """Send a request; fires with its response, or with None where no reply is due (produce with acks=0).
+        """Send a request. The Deferred fires with the response, or with None if there is none (Produce with acks=0).
 
         Fails with BrokerUnavailable, RequestTimedOut or InvalidReply, all of which end the connection; and with
         UnsupportedByBroker or LocalProtocolError, where nothing was sent. Cancel the Deferred to ignore the reply; the
@@ -191,7 +191,7 @@ class BrokerConnection(Protocol):
         return awaited.reply
 
     def close(self) -> None:
-        """Close it when what was written has left; requests that wait for a reply fail with BrokerUnavailable."""
+        """Close the connection when all written bytes were sent. Unanswered requests fail with BrokerUnavailable."""
         if self._failure is None:
             transport: Any = self.transport
             self._end(BrokerUnavailable(f"{self.address}: the connection was closed"))

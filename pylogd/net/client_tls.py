@@ -1,4 +1,4 @@
-"""TLS by pyOpenSSL for connections that this process opens with Twisted: those between brokers, and a client's.
+"""TLS by pyOpenSSL for connections that this process opens with Twisted, to brokers.
 
 Strategy: `HostTls` has the options of one connection: a context, the host, and whether its certificate has to name the
 host. Brokers have a context already (`pylogd.security.certificates`); `ClientTls` makes one from a client's options.
@@ -40,7 +40,7 @@ _KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", r
 
 
 class ClientTls:
-    """The TLS options of a client. Called with a host name, it returns those for a connection to that host."""
+    """The TLS options of a client. Called with a host name, it returns the options for a connection to that host."""
 
     def __init__(
         self,
@@ -53,8 +53,9 @@ class ClientTls:
         min_version: str = "TLSv1.2",
         ciphers: str = "",
     ) -> None:
-        """ca: certificates of the trusted authorities; None for those that the system trusts. certificate, key: this
-        process's own; the key may stand behind the certificates. min_version: "TLSv1.2" or "TLSv1.3".
+        """ca: certificates of the trusted authorities; None for the authorities that the system trusts. certificate,
+        key: this process's certificate chain and its key; one file may contain both. min_version: "TLSv1.2" or
+        "TLSv1.3".
 
         Raises ValueError for data that can't be used.
         """
@@ -75,7 +76,7 @@ class ClientTls:
             raise ValueError(f"a certificate or key can't be used: {error}") from error
 
     def __call__(self, host: str) -> HostTls:
-        """Return what `TlsEndpoint` takes for a connection to `host`."""
+        """Return the options that `TlsEndpoint` needs for a connection to `host`."""
         return HostTls(self._context, host, self._check_hostname)
 
 
@@ -84,7 +85,7 @@ class HostTls:
     """The TLS options of a connection to one host."""
 
     def __init__(self, context: SSL.Context, host: str, check_host: bool) -> None:
-        """`check_host`: whether the certificate has to name `host`."""
+        """check_host: whether the certificate must name `host`."""
         self._context = context
         self._host = host
         self._check_host = check_host
@@ -123,14 +124,14 @@ class TlsEndpoint:
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
-        """Connect. Fires with the protocol; the TLS handshake goes on behind it."""
+        """Connect. The Deferred fires with the protocol, before the TLS handshake has ended."""
         factory = TlsTransportFactory(self._creator, True, protocolFactory, self._reactor)
         outer: Deferred[Any] = self._endpoint.connect(factory)
         return outer.addCallback(lambda protocol: protocol.wrappedProtocol)
 
 
 def _certificates(data: bytes) -> list[crypto.X509]:
-    """Return the certificates in PEM data. Raises ValueError if there is none."""
+    """Return the certificates in PEM data. Raises ValueError if it has no certificate."""
     return [crypto.X509.from_cryptography(found) for found in load_pem_x509_certificates(data)]
 
 

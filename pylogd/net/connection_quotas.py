@@ -68,7 +68,7 @@ class Candidate(Protocol):
 
 
 class Verdict(Enum):
-    """What becomes of a new connection."""
+    """The decision about a new connection."""
 
     TAKEN = "It is served."
     WAITS = "It is not read from until `admitted` is called."
@@ -77,7 +77,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True, frozen=True)
 class QuotaLimits:
-    """Limits of a broker; each is the setting named behind it."""
+    """The limits of a broker; the comment of each names its setting."""
 
     connections: int = UNLIMITED  # max.connections
     per_host: int = UNLIMITED  # max.connections.per.ip
@@ -103,7 +103,7 @@ class ConnectionQuotas:
         self._closing: set[Candidate] = set()  # to make room
 
     def set_limits(self, limits: QuotaLimits) -> None:
-        """Replace the limits of the broker, and put them and those of the listeners into effect."""
+        """Replace the limits of the broker, and apply them and the limits of the listeners."""
         self.limits = limits
         self._close_excess()
         self.serve()
@@ -142,7 +142,7 @@ class ConnectionQuotas:
             self.serve()
 
     def serve(self) -> None:
-        """Take those that wait and may be taken, in their order; then accept further ones where there is room."""
+        """Accept waiting connections, in their order, as far as the limits allow; then accept new ones."""
         for connection, listener in list(self.waiting.items()):
             if connection in self.waiting and listener.may_take():
                 del self.waiting[connection]
@@ -151,7 +151,7 @@ class ConnectionQuotas:
             listener.update()
 
     def _close_excess(self) -> None:
-        """Close the longest idle connections beyond `max.connections`. Those of exempt listeners stay."""
+        """Close the longest idle connections beyond `max.connections`, except connections of exempt listeners."""
         most = self.limits.connections
         excess = self.count - len(self._closing) - most
         if excess <= 0:
@@ -173,7 +173,7 @@ class Admission:
     def __init__(
         self, clock: IReactorTime, quotas: ConnectionQuotas, name: str, limits: Callable[[], tuple[int, int]]
     ) -> None:
-        """`limits`: returns the most connections of the listener, and how many may come in a second."""
+        """limits: returns the listener's most connections, and the most new connections in a second."""
         self._clock = clock
         self._quotas = quotas
         self._name = name

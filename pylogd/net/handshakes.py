@@ -35,7 +35,10 @@ class Handshakes:
         return len(self._begun)
 
     def begin(self, connection: NewConnection) -> None:
-        """Bound the time of a connection until `end`. Close the oldest ones if there are too many."""
+        """Limit the time of a connection until `end` is called.
+
+        If there are too many such connections, close the oldest.
+        """
         most, seconds = self._limits()
         while len(self._begun) >= most:
             oldest, _ = self._begun.popitem(last=False)

@@ -45,7 +45,7 @@ class HangupWatch:
         return transport in self._fds
 
     def unwatch(self, transport: Any) -> bool:
-        """Stop watching a transport for one of the reasons. Do nothing if it is not watched.
+        """Stop watching a transport for one of the reasons. Ignored if the transport is not watched.
 
         Return whether no reason is left, so that it can be read from.
         """

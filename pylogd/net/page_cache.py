@@ -20,7 +20,7 @@ class ByteCount:
         self._lock = Lock()
 
     def add(self, count: int) -> None:
-        """Add so many bytes."""
+        """Add `size` bytes."""
         with self._lock:
             self.total += count
 

@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class PipelineState(Enum):
-    """Whether a connection takes requests, and what is left to do before it is closed."""
+    """Whether a connection takes requests, and what it still does before it is closed."""
 
     READING = "Requests are taken, and the connection is read from."
     PAUSED = (
@@ -22,7 +22,7 @@ class PipelineState(Enum):
 
 
 class PipelineEvent(Enum):
-    """What happens to a connection."""
+    """An event of a connection."""
 
     PAUSE = "No further request may be started for now."
     RESUME = "All received requests have been taken."

@@ -41,7 +41,10 @@ class InvalidProxyHeader(Exception):
 
 
 class ProxyHeader(NamedTuple):
-    """A header. size: its bytes. client: the client's address; None if the proxy itself connects, or can't tell."""
+    """A header. size: its bytes.
+
+    client: the client's address; None if the proxy itself connects, or does not know it.
+    """
 
     size: int
     client: IPv4Address | IPv6Address | None
@@ -146,12 +149,13 @@ class ProxiedProtocol(Protocol):
 
 
 class ProxiedFactory(ServerFactory):
-    """Makes the protocols of a listener whose connections come from load balancers."""
+    """Make the protocols of a listener whose connections come from load balancers."""
 
     noisy = False
 
     def __init__(self, clients: Factory, handshakes: Handshakes, networks: tuple[Network, ...] = ()) -> None:
-        """`clients` makes the protocols behind the headers. `networks`: where load balancers connect from; () for all.
+        """clients: makes the protocols that get the bytes after the header. networks: of the load balancers; () for
+        all.
 
         A Unix socket has no address, and is accepted.
         """

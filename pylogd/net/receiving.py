@@ -43,7 +43,7 @@ _HELD_BY_TLS = (1 << 14) + 512
 
 
 def read_little(transport: Any, little: bool) -> None:
-    """Read little at a time, or as much as usual; as it is while a large frame arrives, see `Receiver`."""
+    """Set how much to read at a time: little, or the usual amount. No effect while a large frame is received."""
     sizes = RECEIVE_BYTES, LEAST_BYTES
     if transport.bufferSize == sizes[not little]:
         transport.bufferSize = sizes[little]

@@ -42,10 +42,10 @@ class RequestHandler(Protocol):
     def repeated(self) -> Container[int]: ...
 
     def handle(self, connection: Any, event: Event) -> Any:
-        """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
+        """Answer one request: return a response, a Deferred of a response, or None if the request has no reply."""
 
     def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
-        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
+        """Answer the request in `frame`, and up to `most - 1` later requests of the session; or leave all of them."""
 
     def handle_repeated(self, connection: Any, data: bytes) -> RepeatReply | None:
         """Answer the request that is all of `data`, its length in front, if it repeats the last one; or leave it."""

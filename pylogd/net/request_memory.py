@@ -48,11 +48,11 @@ class Holder(Protocol):
 
     @property
     def announced_bytes(self) -> int:
-        """The length of a request that has arrived in part; 0 if there is none."""
+        """The length of the request that has arrived in part; 0 if there is none."""
 
     @property
     def partial_bytes(self) -> int:
-        """The memory that a request takes that has arrived in part; 0 if there is none."""
+        """The memory used by the request that has arrived in part; 0 if there is none."""
 
     def pause_reading(self) -> None:
         """Read nothing more from the peer until `resume_reading`."""
@@ -89,7 +89,7 @@ class MemoryShare:
 
     @property
     def most(self) -> int:
-        """The memory that the request may come to take."""
+        """The most memory that the request may need."""
         return max(self._holder.announced_bytes, self.charged)
 
     def chunk(self, most: int) -> int:
@@ -214,7 +214,7 @@ class RequestMemory:
         self._serve()
 
     def check(self) -> None:
-        """Serve those that wait, and cut slow ones if the first has waited for too long. Call this now and then."""
+        """Serve waiting requests, and close slow ones if the first has waited for too long. Call this periodically."""
         self._serve()
         self._look()
         for queue in (self._short, self._long):
@@ -268,7 +268,7 @@ class RequestMemory:
         return self._long if share.long else self._short
 
     def _fits(self, share: MemoryShare, wanted: int, gone: Set[MemoryShare] = frozenset()) -> bool:
-        """Return whether there is room for `wanted` bytes of a request, once those in `gone` are closed.
+        """Return whether `wanted` bytes of a request fit, when the connections in `gone` are closed.
 
         A long request that does not fit beside other long ones becomes the first if there is none.
         """
@@ -296,7 +296,7 @@ class RequestMemory:
         return others + wanted <= limit and others - first.charged + wanted <= room
 
     def _serve(self) -> None:
-        """Let those continue whose turn it is."""
+        """Continue the connections whose turn it is."""
         while (share := self._next()) is not None:
             wanted = self._waiting.pop(share)
             self._queue(share).remove(share)
@@ -306,7 +306,7 @@ class RequestMemory:
             share.resume()
 
     def _next(self) -> MemoryShare | None:
-        """Return the share that may continue now, of those that wait."""
+        """Return the waiting share that may continue now."""
         short, long = self._short.oldest(), self._long.oldest()
         for share in (self._first, short, long):
             if share is not None and share in self._waiting and self._fits(share, self._waiting[share]):

@@ -1,4 +1,4 @@
-"""Give a socket what it takes at once, before the rest is left to the transport."""
+"""Write to a socket as much as it accepts at once, before the transport gets the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEAST_BYTES: Final = 1 << 14
 
 
 def send_now(transport: Any, parts: Sequence[Any]) -> Sequence[Any]:
-    """Send what a connection's socket takes at once. Return what is left for `transport.writeSequence`.
+    """Write as much as a connection's socket accepts at once. Return the rest, for `transport.writeSequence`.
 
     Twisted copies what is written twice, and sends at most 128 KB a call. Nothing is sent here if the transport holds
     earlier bytes, encrypts, or is being closed, or if there is little to send. Errors are left for the transport.

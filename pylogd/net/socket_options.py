@@ -1,4 +1,4 @@
-"""The options of the sockets of connections, and whether there are descriptors for more of them."""
+"""Set the options of connections' sockets, and check that file descriptors are left for more connections."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffe
 
 
 def wait_for_bytes(transport: Any, size: int) -> None:
-    """Have a connection reported as readable once it has so many bytes, has ended, or its buffer is full."""
+    """Report a connection as readable only when it has `size` bytes, has ended, or its buffer is full."""
     with contextlib.suppress(OSError):  # it has just ended
         _socket_of(transport).setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 def unread_bytes(transport: Any) -> int:
-    """Return how many bytes a connection's socket has received that nobody has read yet; 0 if it has ended."""
+    """Return how many received bytes a connection's socket holds unread; 0 if the connection has ended."""
     count = array("i", [0])
     with contextlib.suppress(OSError, ValueError):
         ioctl(_socket_of(transport).fileno(), FIONREAD, count)

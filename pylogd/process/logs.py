@@ -121,7 +121,7 @@ class LogOutput:
         return sys.stderr if self.file is None else self.file
 
     def announce(self, announce: Callable[[str], object]) -> Callable[[str], object]:
-        """Return what to do with the line that says where a service listens: nothing if every line has to be JSON.
+        """Return the function for the line that says where a service listens: None if every line must be JSON.
 
         The log has the line too.
         """

@@ -35,7 +35,7 @@ def load_settings(
     profile: str | None = None,
     assignments: Iterable[str] = (),
 ) -> Settings:
-    """Return the settings of a file, overridden by those of the command line. Raises ConfigError.
+    """Return the settings of a file, overridden by the settings of the command line. Raises ConfigError.
 
     `assignments` are NAME=VALUE words. An option of its own, such as `listen`, overrides one of them.
     """

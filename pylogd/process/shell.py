@@ -33,7 +33,7 @@ EXPECTED = (PylogdError, OSError, CannotListenError)
 
 
 class Service(Protocol):
-    """What a process runs: it is started once, and stopped on a signal."""
+    """Interface of what a process runs: it is started once, and stopped on a signal."""
 
     def start(self) -> Deferred[None]:
         """Fire once it serves. Fail, with everything undone, if it can't; with CancelledError if `stop` came first."""

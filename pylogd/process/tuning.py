@@ -32,7 +32,7 @@ _MALLOC_PARAMETERS: Final = (
 
 
 def tune_allocator() -> bool:
-    """Make malloc return freed blocks of a megabyte or more to the system at once. Return whether it will.
+    """Make malloc return freed blocks of a megabyte or more to the system at once. Return whether this is supported.
 
     By default glibc raises its threshold for that to the largest block freed so far, at most 32 MB. Blocks below it are
     cut from the heap, which then has holes: large requests that grew side by side left 77 MB of them, of 118.
@@ -49,7 +49,7 @@ def pause_garbage_collector() -> None:
 
 
 class LongCollections:
-    """Keeps the garbage collector from searching a large heap again and again: each time takes a turn of the reactor.
+    """Limit how often the garbage collector searches a large heap: each search takes a turn of the reactor.
 
     A broker with 10,000 partitions, or as many ACLs, has a million objects that stay. To search them takes 0.4 s, and
     the collector does it each time their number has grown by a quarter. So what a long full collection leaves is

@@ -55,7 +55,7 @@ class QueuedAppend(WaitingAppend):
 
     @property
     def wants_inspection(self) -> bool:
-        """Whether it has to be inspected in a thread first."""
+        """Whether a thread must inspect the batch first."""
         return not self.at_once and self.inspections is None
 
 
@@ -67,7 +67,7 @@ class _Every:
 
 
 class _Staged:
-    """Contains the partitions with an append that waits, and those whose appends are made by threads at present."""
+    """Contains the partitions with a waiting append, and those whose appends are currently made by threads."""
 
     def __init__(self, queues: Mapping[Partition, object], staged: StagedWrites) -> None:
         self._queues = queues
@@ -110,7 +110,7 @@ class AppendQueues:
         self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False,
         terms: TransactionTerms | None = None,
     ) -> Deferred[AppendResult]:  # fmt: skip
-        """Append after those that wait, and after an inspection if one is needed. Fails as `ReplicaManager.append`.
+        """Append after the waiting appends, and after an inspection if it is needed. Fails as `ReplicaManager.append`.
 
         at_once: whether a short inspection may be done on the reactor's thread. own: the records are the broker's.
         terms: of batches of a transaction, and markers.
@@ -131,7 +131,7 @@ class AppendQueues:
         return self._add(partition, append)
 
     def append_fetched(self, partition: Partition, batches: Buffer) -> Deferred[AppendResult]:
-        """Append a leader's batches, unchanged, after those that wait. Fails as `ReplicaManager.append_fetched`."""
+        """Append a leader's batches, unchanged, after the waiting appends. Fails as `ReplicaManager.append_fetched`."""
         follows = partition.leader_epoch
         return self._add(partition, QueuedAppend(batches, False, at_once=True, own=False, follows=follows))
 
@@ -157,7 +157,7 @@ class AppendQueues:
                     append.done.callback(outcome)
 
     async def _make(self, partition: Partition, queue: Sequence[QueuedAppend]) -> Sequence[Outcome]:
-        """Make the first append, and those behind it that go with it; return what became of them."""
+        """Make the first append, and the following ones that can be made with it; return their results."""
         first = queue[0]
         try:
             if first.wants_inspection:

@@ -1,4 +1,4 @@
-"""Why a partition refuses what is asked of it. `pylogd.api.errors` has the error code of each."""
+"""The reasons for which a partition refuses a request. `pylogd.api.errors` has the error code of each."""
 
 from __future__ import annotations
 

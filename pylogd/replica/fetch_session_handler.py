@@ -22,7 +22,7 @@ _LAST_EPOCH = 0x7FFFFFFF
 
 
 class FetchSessionHandler:
-    """A session with one leader. positions: what the leader was last told, by partition."""
+    """A session with one leader. positions: the offsets that the leader was told last, by partition."""
 
     __slots__ = ("_epoch", "_session_id", "positions")
 
@@ -75,7 +75,7 @@ class FetchSessionHandler:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the request that follows one of `epoch`."""
+    """Return the epoch of the request that follows a request with `epoch`."""
     return 1 if epoch == _LAST_EPOCH else epoch + 1
 
 

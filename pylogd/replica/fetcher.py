@@ -168,7 +168,7 @@ class ReplicaFetcher:
         return self._machine.state is FetcherState.STOPPED
 
     def _wake_in(self, seconds: float) -> None:
-        """Send the next request in so many seconds, or earlier."""
+        """Send the next request in `seconds` seconds, or earlier."""
         at = self._clock.seconds() + seconds
         if self._wake_call is not None and self._wake_call.active():
             if self._wake_call.getTime() <= at:

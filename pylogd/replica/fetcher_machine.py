@@ -1,4 +1,4 @@
-"""What a replica fetcher is doing, as a machine; `fetcher` does the work of each state."""
+"""The state machine of a replica fetcher; `fetcher` does the work of each state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class FetcherState(Enum):
-    """What the fetcher is doing, and what ends that."""
+    """The state of a fetcher, and the events that end it."""
 
     STARTING = "Partitions are collected for one turn of the reactor, so that all are in the first request."
     CONNECTING = "A connection to the leader is being opened."
@@ -26,7 +26,7 @@ class FetcherState(Enum):
 
 
 class FetcherEvent(Enum):
-    """What happens to a fetcher."""
+    """An event of a fetcher."""
 
     STARTED = "The first turn of the reactor is over."
     CONNECTED = "The connection to the leader is open."

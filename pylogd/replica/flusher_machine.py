@@ -1,4 +1,4 @@
-"""What a partition's flusher is doing, as a machine; `flushing` does the work."""
+"""The state machine of a partition's flusher; `flushing` does the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class FlusherState(Enum):
-    """What the flusher waits for."""
+    """The state of a flusher: what it waits for."""
 
     IDLE = "No flush is due before another append."
     SCHEDULED = "A flush is due at a certain time: after `flush.ms`, or after a flush that failed."
@@ -17,7 +17,7 @@ class FlusherState(Enum):
 
 
 class FlusherEvent(Enum):
-    """What happens to a flusher."""
+    """An event of a flusher."""
 
     SCHEDULE = "Records were appended that may wait for `flush.ms`."
     CANCEL = "The settings have changed."

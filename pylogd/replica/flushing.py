@@ -100,7 +100,7 @@ class PartitionFlusher:
         self._log.on_roll = _ignore  # or the log, its partition and this would keep each other
 
     def appended(self) -> None:
-        """Do what is due, after an append at `flush_at` or later, or after another change."""
+        """Flush or schedule a flush, after an append at `flush_at` or later, or after another change."""
         config, stored = self._config, self._partition.log
         if self._machine.state in _WAITING:
             unflushed = stored.log_end_offset - stored.recovery_point
@@ -115,7 +115,7 @@ class PartitionFlusher:
         self._arm()
 
     def _arm(self) -> None:
-        """Set the offset from which on an append has to call `appended`."""
+        """Set the offset at and after which an append must call `appended`."""
         config, partition = self._config, self._partition
         state = self._machine.state
         if state not in _WAITING:
@@ -185,7 +185,7 @@ def _ignore(_: object) -> None:
 
 
 def _flushes(config: LogConfig) -> bool:
-    """Return whether more than rolled segments is to be flushed."""
+    """Return whether the active segment, not only rolled segments, must be flushed."""
     return config.flush_visible or config.flush_messages < NO_LIMIT or config.flush_ms < NO_LIMIT
 
 
@@ -205,7 +205,8 @@ class Flushers:
         report: Callable[[StorageError], bool],
         partitions: Mapping[tuple[str, int], Partition],
     ) -> None:
-        """Flush in at most half of so many `threads`, of each disk if it has its own, since reads need the others.
+        """Use at most half of `threads` for flushes (of each disk, if disks have their own threads): reads need the
+        others.
 
         on_visible: told when a high watermark has moved. report: told what storage raised; returns whether the log
         directory is offline, so that nothing is flushed again. partitions: those that are hosted, by key.
@@ -249,7 +250,7 @@ class Flushers:
             self._make(partition, config)
 
     def remove(self, partition: Partition) -> None:
-        """Flush a partition no more, before its log is taken from it. One that was not added is no error."""
+        """Stop flushing a partition, before its log is taken from it. Ignored if the partition was not added."""
         flusher = self.by_key.pop(partition.key, None)
         if flusher is not None:
             flusher.close()

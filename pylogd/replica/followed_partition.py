@@ -1,4 +1,4 @@
-"""One partition that this broker follows: where to fetch next, and what the leader's answer means. No network I/O.
+"""One partition that this broker follows: where to fetch next, and how to apply the leader's answer. No network I/O.
 
 Strategy: a follower fetches from the end of its log and sends the leader epoch of its last record. A leader whose log
 has another record there answers where the two logs diverge (KIP-595); the follower truncates its log there and fetches
@@ -47,7 +47,7 @@ _PASSING = frozenset(
 
 
 class StepKind(Enum):
-    """What to do next about a partition."""
+    """The next action for a partition."""
 
     FETCH = "fetch"  # fetch from the end of the log
     TRUNCATE = "truncate"  # truncate the log to `Step.offset`, then fetch
@@ -57,7 +57,10 @@ class StepKind(Enum):
 
 
 class Step(NamedTuple):
-    """What to do next, with its arguments. why: for the operator; a pause is logged only if it is `loud`."""
+    """The next action, with its arguments.
+
+    why: the reason, for the operator; a pause is logged only if it is `loud`.
+    """
 
     kind: StepKind
     offset: int = -1
@@ -71,7 +74,7 @@ LOCATE = Step(StepKind.LOCATE)
 
 
 class FetchPosition(NamedTuple):
-    """What a Fetch request says of a partition: log end, epoch of the last record, log start and leader epoch."""
+    """A partition's fields in a Fetch request: log end, epoch of the last record, log start and leader epoch."""
 
     offset: int
     last_epoch: int
@@ -106,12 +109,12 @@ class FollowedPartition:
         return self.partition.role is Role.FOLLOWING and self.partition.leader_epoch == self.epoch
 
     def position(self) -> FetchPosition:
-        """Return where to fetch now. Raises PartitionOffline."""
+        """Return the offset to fetch next. Raises PartitionOffline."""
         log = self.partition.log
         return FetchPosition(log.log_end_offset, log.epochs.latest, log.log_start_offset, self.epoch)
 
     def answered(self, data: PartitionData, asked: FetchPosition) -> Step:
-        """Return what to do after an answer, but for its records: those are split by `parts` and appended.
+        """Return the next action after an answer, except for its records: `parts` splits them, and they are appended.
 
         asked: the position that the request had.
         """
@@ -152,7 +155,7 @@ class FollowedPartition:
         return Step(StepKind.TRUNCATE, target, why=f"the leader's epoch {leader_epoch} ends at {leader_end}")
 
     def located(self, start: int, end: int) -> Step:
-        """Return what to do, given that the leader's log goes from `start` to `end`."""
+        """Return the next action, given that the leader's log has the offsets from `start` to `end`."""
         log = self.partition.log
         ours = log.log_end_offset
         if self.starts_at_latest:
@@ -177,7 +180,7 @@ def truncation_offset(log: Log, leader_epoch: int, leader_end: int) -> int:
 
 
 def parts(records: memoryview, most_bytes: int = PART_BYTES, most_batches: int = PART_BATCHES) -> Iterator[memoryview]:
-    """Split records into parts of whole batches, each of at most so many bytes (or one batch) and so many batches.
+    """Split records into parts of whole batches. A part has at most so many bytes (or one batch) and so many batches.
 
     An incomplete batch at the end is left out. Raises InvalidAppend for an impossible length.
     """

@@ -1,4 +1,4 @@
-"""What a leader knows of its followers: how far each has come, which of them lag, what is committed.
+"""A leader's view of its followers: their log ends, which of them lag, and the high watermark that follows.
 
 Strategy: a follower tells with each fetch how far it has come. It was last caught up when it had all that the leader
 had at that time, so a follower can be caught up though the leader is written to without a pause. The committed end is
@@ -73,7 +73,7 @@ class PendingIsr(NamedTuple):
 
 
 def committed_end(own_end: int, isr: Iterable[int], followers: Mapping[int, Follower]) -> int:
-    """Return the offset up to which the leader and all of `isr` have all records; -1 while one of them is not known.
+    """Return the offset up to which the leader and all of `isr` have all records; -1 if a member's log end is unknown.
 
     own_end: the leader's log end. The leader is not among `followers`.
     """
@@ -86,5 +86,5 @@ def committed_end(own_end: int, isr: Iterable[int], followers: Mapping[int, Foll
 
 
 def low_watermark(own_start: int, live: Iterable[int], followers: Mapping[int, Follower]) -> int:
-    """Return the lowest log start of the leader and its `live` followers; -1 while one of them is not known."""
+    """Return the lowest log start of the leader and its `live` followers; -1 if a follower's log start is unknown."""
     return min([own_start, *(followers[node_id].log_start for node_id in live if node_id in followers)])

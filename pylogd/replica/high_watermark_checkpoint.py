@@ -1,4 +1,4 @@
-"""Writes high watermarks to disk, so that a restarted replica can serve committed records at once.
+"""Write high watermarks to disk, so that a restarted replica can serve committed records at once.
 
 Strategy: every `replica.high.watermark.checkpoint.interval.ms`, and at a stop, the high watermarks of all replicated
 partitions are written to `replication-offset-checkpoint` in each data directory, if any has moved. After a crash they
@@ -47,7 +47,7 @@ class HighWatermarkCheckpoint:
         self._stopped = False
 
     def watch(self) -> None:
-        """Begin to write, now that there are replicated partitions."""
+        """Start to write periodically: there are replicated partitions now."""
         if self._timer is None and not self._stopped:
             self._timer = self._clock.callLater(self._seconds, self._due)
 

@@ -53,12 +53,12 @@ class InternalTopicLoader(Generic[R]):
         """Note a control batch, which ends a transaction. Called in a thread."""
 
     def make(self) -> R:
-        """Return what was loaded. Called in a thread, once all records were applied."""
+        """Return the loaded state. Called in a thread, when all records were applied."""
         raise NotImplementedError
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to read."""
+        """Whether the partition has no records to read."""
         return self._position >= self.end
 
     async def run(self, in_thread: Callable[..., Deferred[Any]], wanted: Callable[[], bool]) -> R | None:

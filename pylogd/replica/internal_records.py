@@ -71,7 +71,7 @@ class RecordCursor:
         return self.take(self.number(INT)) or b""
 
     def take(self, length: int) -> bytes | None:
-        """Return so many bytes; None for -1."""
+        """Return `length` bytes; None for -1."""
         if length == -1:
             return None
         end = self._at + length
@@ -92,7 +92,7 @@ class RecordCursor:
         raise InvalidRecord("a length has more than 5 bytes")
 
     def exactly(self, length: int) -> bytes:
-        """Return so many bytes."""
+        """Return `length` bytes."""
         taken = self.take(length)
         if taken is None:
             raise InvalidRecord("a field is null that must not be")

@@ -120,7 +120,7 @@ class InternalTopic:
         return self.leader_of(name)
 
     def leader_of(self, name: str) -> int | ErrorCode:
-        """Return the node id of the leader of the partition that stores `name`; an error code if there is none."""
+        """Return the leader's node id of the partition that stores `name`, or an error code if it has no leader."""
         topic = self.get()
         leader = NO_LEADER if topic is None else topic.partitions[self.index_of(name)].leader
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if leader == NO_LEADER else leader

@@ -1,4 +1,4 @@
-"""Removes followers that lag from the in-sync sets of partitions led here, and adds those that have caught up.
+"""Remove lagging followers from the in-sync sets of partitions led here, and add followers that have caught up.
 
 Strategy: a follower is added when it fetches and has caught up. Every half of `replica.lag.time.max.ms`, at most a
 second, followers that lag are removed; only partitions that changed since all in-sync followers were caught up are
@@ -53,7 +53,7 @@ class IsrUpdater(Watcher):
         most_lag: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
-        """alter: writes in-sync sets. partitions: those that may have followers.
+        """alter: writes in-sync sets. partitions: the partitions that may have followers.
 
         written: called with a partition and its new state after a write, or None after a proposal was withdrawn.
         most_lag: returns `replica.lag.time.max.ms`, in seconds. now_ms: the wall clock, for smooth expansions.
@@ -73,7 +73,7 @@ class IsrUpdater(Watcher):
         self._look: IDelayedCall | None = None
 
     def watch(self) -> None:
-        """Begin to look for followers that lag, now that there are partitions with followers."""
+        """Start to check for lagging followers: there are partitions with followers now."""
         if self._look is None and not self._stopped:
             self._look = self._clock.callLater(self._pause(), self._look_again)
 
@@ -168,7 +168,10 @@ class IsrUpdater(Watcher):
     def _done(
         self, results: Sequence[PartitionState | BaseException], proposed: list[Partition], sizes: list[int]
     ) -> None:
-        """Take the results of a write. sizes: those of the sets before it; partitions may have the new ones already."""
+        """Apply the results of a write.
+
+        sizes: of the in-sync sets before the write; partitions may have the new sets already.
+        """
         self._writing = False
         for partition, result, size in zip(proposed, results, sizes, strict=True):
             if isinstance(result, PartitionState):

@@ -12,7 +12,8 @@ K = TypeVar("K")
 
 
 async def unfinished(writes: Mapping[K, Deferred[Any]], clock: IReactorTime, seconds: float) -> list[K]:
-    """Wait until all Deferreds have fired, or so many seconds have passed; return the keys of those that have not.
+    """Wait until all Deferreds have fired, or for so many seconds; return the keys of the Deferreds that have not
+    fired.
 
     A failure counts as fired, and stays with its Deferred.
     """

@@ -1,4 +1,4 @@
-"""Asks a leader where its logs start and end (ListOffsets)."""
+"""Ask a leader for the starts and ends of its logs (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 class IConnection(Protocol):
-    """What is needed of a connection to a broker (`pylogd.net.client.BrokerConnection`)."""
+    """The methods of a connection to a broker that this module needs (`pylogd.net.client.BrokerConnection`)."""
 
     def request(self, message: Any, *, timeout: float | None = None) -> Deferred[Any]:
         """Return a Deferred of the response."""

@@ -1,4 +1,4 @@
-"""What requests and followers do to hosted partitions: append, truncate, and wait.
+"""Operations of requests and followers on hosted partitions: append, truncate, and wait.
 
 Strategy: an append goes to the partition's log and wakes what waits for records. What has to wait for other replicas is
 kept in a purgatory until they have followed. Partitions are added and removed by `replica.hosting`; they are found in
@@ -155,8 +155,8 @@ class ReplicaManager:
     def append_fetched(
         self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int
     ) -> Deferred[None] | None:
-        """Append whole batches of the leader's and wake who waits; a Deferred if a thread has to write
-        them, or to open the log first.
+        """Append whole batches from the leader, and wake the requests that wait for them. Return a Deferred if a thread
+        has to write the batches, or to open the log first.
 
         Raises, or fails, as `Partition.append_fetched` does.
         """

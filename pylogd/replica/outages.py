@@ -70,7 +70,9 @@ class OutageReporter:
         self._checking: dict[str | None, Deferred[None]] = {}  # those under way
 
     def at_registration(self) -> Outages:
-        """Return what the broker registers with, before its partitions are hosted; `start` reports the rest."""
+        """Return the offline replicas for the broker's registration, before its partitions are hosted; `start` reports
+        later ones.
+        """
         self._reported = Outages(cordoned=self._logs.cordoned)
         return self._reported
 

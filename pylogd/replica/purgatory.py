@@ -166,7 +166,7 @@ class Purgatory:
         self._watched.setdefault(key, {})[watcher] = None
 
     def remove(self, watcher: Watcher, key: Hashable) -> None:
-        """Undo `add`. A watcher that is not there is no error."""
+        """Undo `add`. Ignored if the watcher is not registered."""
         self._take_off(watcher, (key,))
 
     def check(self, key: Hashable) -> int:

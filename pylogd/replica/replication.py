@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Replication:
-    """Gives partitions to fetchers, and takes them away. connect: takes a broker's id, returns a connection to it."""
+    """Assign partitions to fetchers, and remove them. connect: takes a broker's id, returns a connection to it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Replication:
         node_id: int,
         broker_epoch: Callable[[], int] = lambda: NO_EPOCH,
     ) -> None:
-        """broker_epoch: returns this broker's epoch, which leaders are told (KIP-903)."""
+        """broker_epoch: returns this broker's epoch, which requests to leaders contain (KIP-903)."""
         self._replicas = replicas
         self._partitions = partitions
         self._throttle = throttle

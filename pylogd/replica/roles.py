@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class Role(Enum):
-    """What this broker is to a partition."""
+    """The role of this broker for a partition."""
 
     LEADING = "This broker takes the partition's appends and serves its reads."
     FOLLOWING = "This broker copies the leader's log, or waits for a leader."
@@ -17,7 +17,7 @@ class Role(Enum):
 
 
 class RoleEvent(Enum):
-    """What changes the role."""
+    """An event that changes the role."""
 
     LEAD = "The metadata names this broker as the leader."
     FOLLOW = "The metadata names another leader, or none."

@@ -51,7 +51,7 @@ class Replicas:
         now_ms: Callable[[], int],
         disks: Disks | None = None,
     ) -> None:
-        """`clock` times everything that waits; `now_ms` is the wall clock, for what the metadata dates.
+        """clock: times all waits. now_ms: the wall clock, for dates in the metadata.
 
         disks: None if they have no threads of their own.
         """

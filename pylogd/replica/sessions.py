@@ -64,7 +64,7 @@ _by_turn: Callable[[Any], int] = attrgetter("turn")
 
 
 class Wanted(Protocol):
-    """What a session needs of a partition's entry in a Fetch request."""
+    """The fields of a partition's entry in a Fetch request that a session needs."""
 
     partition: int
 
@@ -87,7 +87,7 @@ class SessionWait(Protocol):
     state: OperationState
 
     def expire(self) -> bool:
-        """Answer it with what there is."""
+        """Answer the fetch with the available records."""
 
     def look_again(self, entry: Any) -> bool:
         """Look at a partition that has changed; return whether the wait is over."""
@@ -97,7 +97,7 @@ class SessionWait(Protocol):
 
 
 class SessionPartition(Watcher, Generic[W]):
-    """One partition of a session: what the client wants, and what it was told.
+    """One partition of a session: the client's position, and the offsets that the client was told last.
 
     session: the one to which it belongs, None before and after. turn: entries with a lower one are served first.
     partition, leader_epoch: as they were at the last look. key: the key that it watches, None while it watches none.
@@ -124,20 +124,20 @@ class SessionPartition(Watcher, Generic[W]):
         self.follower: Follower | None = None
 
     def is_news(self, high_watermark: int, log_start: int) -> bool:
-        """Return whether the client was told other offsets last."""
+        """Return whether the client was last told other offsets than the current ones."""
         return high_watermark != self.sent_high_watermark or log_start != self.sent_log_start
 
     def told(self, high_watermark: int, log_start: int) -> None:
-        """Remember the offsets that the client is told now."""
+        """Remember the offsets that this answer tells the client."""
         self.sent_high_watermark = high_watermark
         self.sent_log_start = log_start
 
     def told_error(self) -> None:
-        """Remember that the client is told of an error, so that its end is told whatever the offsets are."""
+        """Remember that the client is told an error, so that the end of the error is told even if no offset changes."""
         self.sent_high_watermark = -1
 
     def try_complete(self, key: Hashable) -> bool:
-        """Have the waiting fetch look at the partition, which has changed; if there is none, the next fetch does."""
+        """Have the waiting fetch check the partition, which has changed; if no fetch waits, the next one does."""
         session = self.session
         if session is None:
             return False
@@ -149,7 +149,7 @@ class SessionPartition(Watcher, Generic[W]):
         return False
 
     def fail(self, error: Exception) -> bool:
-        """Fail the waiting fetch, which could not look at the partition."""
+        """Fail the waiting fetch, which could not check the partition."""
         session = self.session
         return session is not None and session.wait is not None and session.wait.fail(error)
 
@@ -191,11 +191,11 @@ class FetchSession(Generic[W]):
         return len(self.partitions)
 
     def in_turn(self) -> list[SessionPartition[W]]:
-        """Return the partitions that have to be looked at, in the order in which they should be served."""
+        """Return the partitions that must be checked, in the order in which they should be served."""
         return sorted(self.dirty, key=_by_turn)
 
     def add(self, entry: SessionPartition[W]) -> None:
-        """Add a new partition, which comes last."""
+        """Add a new partition at the end of the order."""
         self.partitions[entry.topic, entry.wanted.partition] = entry
         entry.session = self
         self._to_end(entry)
@@ -233,7 +233,7 @@ class FetchSession(Generic[W]):
     # -- what has to be looked at
 
     def mark(self, entry: SessionPartition[W]) -> None:
-        """Let the next fetch look at `entry`. An entry that is not in the session is ignored."""
+        """Mark `entry` to be checked by the next fetch. An entry that is not in the session is ignored."""
         if entry.session is not self or entry in self.dirty:
             return
         self.dirty[entry] = None
@@ -242,20 +242,22 @@ class FetchSession(Generic[W]):
             follower.had_all_at(self.fetched_at)
 
     def see(self, view: object) -> None:
-        """Let the next fetch look at all entries if `view`, on which answers depend besides partitions, has changed."""
+        """Mark all entries to be checked by the next fetch, if `view` has changed: answers depend on it besides
+        partitions.
+        """
         if view != self._view:
             self._view = view
             for entry in self.partitions.values():
                 self.mark(entry)
 
     def looks_at(self, entry: SessionPartition[W], partition: Partition) -> None:
-        """Note a look at `entry`, which watches `partition` from now on."""
+        """Record a check of `entry`, which watches `partition` from now on."""
         entry.partition = partition
         entry.leader_epoch = partition.leader_epoch
         self._watch(entry)
 
     def wait_with(self, wait: SessionWait) -> None:
-        """Note that a fetch of the session waits: it is told of changes."""
+        """Record that a fetch of the session waits: it is told of changes."""
         self.wait = wait
         for entry in self.dirty:
             self._watch(entry)  # it may have changed since the fetch looked at it
@@ -266,7 +268,7 @@ class FetchSession(Generic[W]):
             self._waits.add(entry, entry.key)
 
     def settle(self, entry: SessionPartition[W], follower: Follower | None) -> None:
-        """Note that a look at `entry` found nothing to tell and nothing held back.
+        """Record that a check of `entry` found no news for the client, and no records were held back.
 
         follower: in a follower's session, what the leader knows of that follower.
         """
@@ -314,7 +316,7 @@ class FetchSessions(Generic[W]):
         self._refused = (0, -1)  # until when, in ms, clients' sessions of up to so many partitions are refused
 
     def __len__(self) -> int:
-        """How many sessions there are."""
+        """The number of sessions."""
         return len(self._sessions)
 
     def create(
@@ -324,7 +326,7 @@ class FetchSessions(Generic[W]):
         privileged: bool = False,
         owner: SessionOwner | None = None,
     ) -> FetchSession[W] | None:
-        """Create a session with `entries`; return None if there is no room.
+        """Create a session with `entries`; return None if there is no space for it.
 
         privileged: whether it is a follower's. owner: the connection with which it ends.
         """
@@ -365,7 +367,7 @@ class FetchSessions(Generic[W]):
         return sum([len(session) for session in self._sessions.values() if not session.privileged])
 
     def _make_room(self, now_ms: int, size: int) -> bool:
-        """Close unused sessions of clients if there is no room; return whether `size` partitions fit then."""
+        """Close unused sessions of clients to make space; return whether `size` partitions fit afterwards."""
         left = self._most_partitions - self._of_clients() - size
         for session in list(self._sessions.values()) if left < 0 else ():
             if left >= 0 or now_ms - session.used_ms < EVICTABLE_AFTER_MS:
@@ -398,7 +400,7 @@ class FetchSessions(Generic[W]):
         return session
 
     def close_for(self, session_id: int, asking: SessionOwner) -> None:
-        """Close a session that a client wants closed; ignore one of another principal."""
+        """Close a session at its client's request. A session of another principal is left open."""
         session = self._sessions.get(session_id)
         if session is not None and _may_use(session, asking):
             self.close(session_id)
@@ -413,7 +415,7 @@ class FetchSessions(Generic[W]):
                 self._owned[owner].discard(session_id)
 
     def _evict(self, now_ms: int, privileged: bool, size: int) -> bool:
-        """Close a session to make room for one of `size` partitions; return whether there is room."""
+        """Close a session to make space for a session of `size` partitions; return whether there is space."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

@@ -49,7 +49,7 @@ GroupOffsets = dict[Key, dict[str, int]]
 
 
 class GroupsConnection(Protocol):
-    """What is needed of a connection to a broker."""
+    """The methods of a connection to a broker that this module needs."""
 
     def request(self, message: Any, *, version: int | None = None) -> Deferred[Any]: ...
     def close(self) -> object: ...
@@ -191,7 +191,7 @@ class SmoothJoins:
 
 
 async def _add_behind(behind: GroupOffsets, connection: GroupsConnection, begins: Mapping[Key, int]) -> None:
-    """Add the groups of a broker that are behind."""
+    """Add the groups of a broker that have not read far enough."""
     listed = await connection.request(ListGroupsRequest())
     _check(listed.error_code)
     indexes: dict[str, list[int]] = {}

@@ -83,7 +83,7 @@ class StagedWrites:
         storage_failed: Callable[[StorageError], object],
         seconds: Callable[[], float],
     ) -> None:
-        """`storage_failed`: told of errors of storage. `seconds`: a monotonic clock."""
+        """storage_failed: called with errors of the storage. seconds: a monotonic clock."""
         self.adaptive = disks.adaptive
         self._disks = disks
         self._appended = appended
@@ -95,7 +95,7 @@ class StagedWrites:
         return disk.control if partition.topic in INTERNAL_TOPICS else disk.queue_of(partition.topic)
 
     def wanted(self, partition: Partition) -> bool:
-        """Return whether an append to a partition of which none waits has to be staged nevertheless."""
+        """Return whether an append to a partition must be staged although no earlier append of the partition waits."""
         try:
             log = partition.log
         except PartitionOffline:
@@ -126,7 +126,7 @@ class StagedWrites:
         )
 
     def enter(self, partition: Partition, size: int) -> Callable[[], object]:
-        """Count an append of `size` bytes as waiting; return what has to be called when it was answered.
+        """Count an append of `size` bytes as waiting; return the function to call when it was answered.
 
         Raises PartitionOffline.
         """
@@ -135,7 +135,7 @@ class StagedWrites:
         return lambda: queue.leave(size)
 
     async def write(self, partition: Partition, appends: Sequence[WaitingAppend]) -> Sequence[Outcome]:
-        """Write the first append, and those behind it that go with it; return what became of them.
+        """Write the first append, together with the following ones that fit; return their results.
 
         Raises as `Partition.append` if the first one is refused.
         """
@@ -191,7 +191,7 @@ def _request(partition: Partition, append: WaitingAppend) -> AppendRequest:
 
 
 def late_batches(epoch: int, partition: Partition) -> FencedLeaderEpoch:
-    """Return the error for batches of a leader that come when its leader epoch is over."""
+    """Return the error for a leader's batches that arrive after its leader epoch has ended."""
     return FencedLeaderEpoch(f"records of leader epoch {epoch} came too late, it is {partition.leader_epoch} now")
 
 
@@ -207,7 +207,7 @@ class _Refusals:
         self._count = 0
 
     def __contains__(self, partition: Partition) -> bool:
-        """Whether a refused batch of a partition may still be followed by others that were sent behind it."""
+        """Whether later batches, sent after a refused batch of a partition, may still arrive."""
         known = self.by_partition.get(partition)
         if known is None:
             return False
@@ -232,7 +232,7 @@ class _Refusals:
         self.by_partition.setdefault(partition, {})[producer_id] = self._seconds(), epoch, sequence
 
     def refuse(self, partition: Partition, records: Buffer) -> bool:
-        """Return whether a batch comes behind one that was refused, which has to come again first."""
+        """Return whether a batch follows a refused batch that has to be sent again first."""
         found = _producer(records) if partition in self.by_partition else None
         if found is None:
             return False
@@ -261,12 +261,12 @@ class _Refusals:
 
 
 def _behind(sequence: int, other: int) -> bool:
-    """Return whether a sequence number comes after another one; they start over after the highest."""
+    """Return whether a sequence number comes after another one; sequence numbers wrap around after the highest."""
     return 0 < ((sequence - other) & MAX_SEQUENCE) <= MAX_SEQUENCE >> 1
 
 
 def _producer(records: Buffer) -> tuple[int, int, int] | None:
-    """Return id, epoch and sequence of the first batch; None if it is not one of an idempotent producer."""
+    """Return id, epoch and sequence of the first batch; None if it is not from an idempotent producer."""
     try:
         header = parse_header(records)
     except InvalidRecordBatch:

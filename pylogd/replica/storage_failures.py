@@ -1,4 +1,4 @@
-"""What happens when a log can't be read or written: its directory may go offline, and the operator is told."""
+"""Handle logs that can't be read or written: take the directory offline if needed, and inform the operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StorageFailures:
         self._count = 0
 
     def report(self, error: StorageError) -> bool:
-        """Handle an error that storage raised, in whatever thread; return whether its directory is offline."""
+        """Handle an error of the storage, in any thread; return whether its directory is offline."""
         offline = self._logs.storage_failed(error)
         if not offline:
             self._count += 1

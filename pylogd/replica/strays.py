@@ -62,7 +62,7 @@ class StrayLogs:
         return None if self._node_id in replicas else f"its replicas are on the brokers {list(replicas)}"
 
     async def keep_aside(self, key: tuple[str, int], reason: str) -> None:
-        """Rename a log so that it is not served, and tell the operator why."""
+        """Rename a log so that it is not served, and log the reason."""
         try:
             path = await self._disk_calls.at(self._logs.path_of(key), self._logs.keep_aside, *key)
         except StorageError as error:

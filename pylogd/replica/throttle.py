@@ -45,7 +45,7 @@ class ReplicationQuota:
 
     @property
     def wait(self) -> float:
-        """Seconds until there is an allowance again, 0 if there is one."""
+        """Seconds until bytes may be transferred again; 0 if they may now."""
         self._grow()
         return max(-self._left / self._rate(), 0.0) if self._left <= 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""What waits on partitions: fetches for records, appends with acks=all and deletions for the in-sync replicas.
+"""The waits on partitions: fetches wait for records; appends with acks=all and deletions wait for in-sync replicas.
 
 How waiting works is in `purgatory`.
 """
@@ -31,7 +31,10 @@ def shielded(result: T | Deferred[T]) -> T | Deferred[T]:
 
 
 def then(result: T | Deferred[T], function: Callable[[T], R]) -> R | Deferred[R]:
-    """Call `function` with a result, at once or when the Deferred fires. Return its result, or a Deferred of it."""
+    """Call `function` with a result, now or when its Deferred fires.
+
+    Return the function's result, or a Deferred of it.
+    """
     return result.addCallback(function) if isinstance(result, Deferred) else function(result)
 
 
@@ -66,8 +69,10 @@ class PendingAppend:
 
 
 class ReplicationWait(Operation[list[PendingAppend]]):
-    """Waits until appends are committed. The result: those that are not, since the time is up, too few replicas are in
-    sync, or the partition is no longer led here.
+    """Wait until appends are committed.
+
+    The result has the appends that are not: the time is up, too few replicas are in sync, or the partition is no longer
+    led here.
     """
 
     __slots__ = ("_appends",)

@@ -1,4 +1,4 @@
-"""While a disk is busy, and lagging consumers are held back from it then, hand it early what is appended there.
+"""Have new data written to a disk early while the disk is busy and lagging consumers are throttled.
 
 Strategy: ten times a second a thread of each such disk begins to write what is new (`pylogd.log.write_back`). So
 appends don't wait for the locks of pages that the kernel wants to write behind the laggards' reads, and the kernel

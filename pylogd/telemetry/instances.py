@@ -23,7 +23,8 @@ _RETRIED: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMP
 
 
 class Instance:
-    """A client. subscription_id: stands for what it is asked for. version: of the subscriptions that `wanted` follows.
+    """A client. subscription_id: identifies its subscription. version: the version of the subscriptions that `wanted`
+    follows.
 
     heard: when it sent something last, in seconds.
     """
@@ -49,7 +50,7 @@ class Instance:
         self.follow(wanted, version)
 
     def follow(self, wanted: Wanted, version: int) -> None:
-        """Ask the client for something else. If it differs, the client may ask and push at once."""
+        """Change the client's subscription. If it differs, the client may fetch it and push at once."""
         text = f"{wanted.interval_ms} {' '.join(wanted.metrics)}".encode()
         number = crc32c(self.client.instance + text)
         self.version, self.wanted = version, wanted
@@ -74,7 +75,7 @@ class Instance:
         self.asked, self.error, self.invited = now, ErrorCode.NONE, True
 
     def check_pushing(self, now: float, subscription_id: int, terminating: bool) -> None:
-        """Note that the client pushes. Raises KafkaError if it pushes too early, or not what it was asked for."""
+        """Record a push of the client. Raises KafkaError if it is too early, or if its subscription has changed."""
         if self.ended:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the client has said that it ends")
         self.ended = terminating
@@ -91,7 +92,7 @@ class Instances:
     """See the module. Times are in seconds of one monotonic clock."""
 
     def __init__(self, forget: Callable[[bytes], object], most: int = MOST_INSTANCES) -> None:
-        """forget: told the id of each client that is kept no longer."""
+        """forget: called with the id of each client that is dropped."""
         self._known: OrderedDict[bytes, Instance] = OrderedDict()
         self._forget = forget
         self._most = most
@@ -105,7 +106,7 @@ class Instances:
     def find(
         self, client: ClientIdentity, now: float, version: int, wanted: Callable[[ClientIdentity], Wanted]
     ) -> Instance:
-        """Return a client by its id, which is kept from now on. wanted: what it is asked for in this version."""
+        """Return a client by its id; it is kept from now on. wanted: its subscription in this version."""
         found = self._known.get(client.instance)
         if found is None:
             found = self._known[client.instance] = Instance(client, wanted(client), version)
@@ -122,7 +123,7 @@ class Instances:
         return found
 
     def refused(self, instance: bytes, code: ErrorCode) -> None:
-        """Note which error a client was told."""
+        """Record the error that the client was told."""
         if instance in self._known:
             self._known[instance].error = code
 

@@ -25,11 +25,11 @@ _CUMULATIVE: Final = 2
 
 
 class InvalidTelemetry(ValueError):
-    """What was pushed can't be read."""
+    """The pushed metrics can't be read."""
 
 
 class TelemetryTooLarge(ValueError):
-    """What was pushed is larger than allowed."""
+    """The pushed metrics are larger than allowed."""
 
 
 class Gauge(NamedTuple):
@@ -41,7 +41,8 @@ class Gauge(NamedTuple):
 
 @dataclass(slots=True)
 class Pushed:
-    """What a push holds, by names of metrics. deltas, totals: sums since the last push, and since the client's start.
+    """The contents of a push, by name of the metric. deltas, totals: sums since the last push, and since the client's
+    start.
 
     ignored: how many metrics were left out.
     """
@@ -62,7 +63,7 @@ def is_available() -> bool:
 
 
 def read(codec: int, data: bytes, max_bytes: int) -> Pushed:
-    """Return what was pushed. Raises InvalidTelemetry and, if it is too large decompressed, TelemetryTooLarge."""
+    """Return the pushed metrics. Raises InvalidTelemetry and, if they are too large decompressed, TelemetryTooLarge."""
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - an optional dependency
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData  # noqa: PLC0415 - an optional dependency
 
@@ -80,7 +81,7 @@ def read(codec: int, data: bytes, max_bytes: int) -> Pushed:
 
 
 def _metrics(found: Any) -> Iterator[Any]:
-    """Yield the metrics. Raises TelemetryTooLarge if there are too many, or too many points."""
+    """Yield the metrics. Raises TelemetryTooLarge if there are too many metrics or points."""
     left = MOST_POINTS - len(found.resource_metrics)
     for resource in found.resource_metrics if left >= 0 else ():
         left -= len(resource.scope_metrics)

@@ -1,4 +1,4 @@
-"""What the handlers of GetTelemetrySubscriptions and PushTelemetry ask, and whoever serves metrics reads."""
+"""The telemetry service: for the handlers of GetTelemetrySubscriptions and PushTelemetry, and for the metrics page."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class ClientIdentity(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a client is asked for. metrics: prefixes of names, in order; none: nothing."""
+    """The metrics that a client is asked for. metrics: prefixes of names, in order; an empty tuple means no metrics."""
 
     metrics: tuple[str, ...]
     interval_ms: int

@@ -1,4 +1,4 @@
-"""What clients have pushed last, by client id and name of the metric, in bounded number.
+"""The values that clients pushed last, by client id and name of the metric; their number is limited.
 
 Strategy: the first `most_clients` client ids have values of their own as long as a client of that id lives, all others
 share `REST`. Of each client id the first `MOST_NAMES` names of metrics are kept; others are ignored, and counted. Sums
@@ -19,7 +19,7 @@ MOST_NAMES: Final = 300
 
 
 class _Client:
-    """What one client has pushed last. label: its client id, or `REST`."""
+    """The values that one client pushed last. label: its client id, or `REST`."""
 
     __slots__ = ("gauges", "label", "totals")
 

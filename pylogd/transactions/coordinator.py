@@ -368,7 +368,8 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer_id: int, epoch: int, commit: bool, version: int
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Commit or abort a transaction. The answer comes when that is decided; markers are written afterwards.
+        """Commit or abort a transaction. The answer is sent when the decision is stored; markers are written
+        afterwards.
 
         version: of transactions, as the producer uses them; from 2 on the answer has its next producer id and epoch.
         """
@@ -421,7 +422,7 @@ class TransactionCoordinator:
         return self._shards.all()
 
     def describe(self, transactional_id: str) -> TransactionValue | ErrorCode:
-        """Return the state of a transactional id, or an error code: TRANSACTIONAL_ID_NOT_FOUND if there is none."""
+        """Return the state of a transactional id, or the error code TRANSACTIONAL_ID_NOT_FOUND."""
         shard = self._shards.shard_of(transactional_id)
         if isinstance(shard, ErrorCode):
             return shard

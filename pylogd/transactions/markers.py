@@ -172,7 +172,7 @@ class MarkerSender:
             marker.done()
 
     def _flush(self, lane: Lane) -> None:
-        """Send what is queued, unless a request of the same lane is in flight."""
+        """Send the queued markers, unless a request of the same lane is in flight."""
         if lane in self._in_flight:
             return
         errands = [errand for errand in self._queues.pop(lane, []) if not errand[0].cancelled]

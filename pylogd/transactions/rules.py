@@ -71,7 +71,7 @@ def verify(value: TransactionValue, producer_id: int, epoch: int) -> ErrorCode:
 def may_end(
     value: TransactionValue, pending: bool, producer_id: int, epoch: int, commit: bool, version: int
 ) -> ErrorCode | None:
-    """Return None if the transaction is to be ended, NONE if this request has ended it before, else why it may not be.
+    """Return None if the transaction may be ended, NONE if this request has ended it before, or else an error code.
 
     version: of transactions, as the producer uses them.
     """
@@ -93,7 +93,8 @@ def may_end(
 def _may_end_with_epochs(
     value: TransactionValue, pending: bool, producer_id: int, epoch: int, commit: bool
 ) -> ErrorCode | None:
-    """As `may_end`, where each end raises the epoch: a request with the epoch before repeats the last one.
+    """As `may_end`, for transactions whose end raises the epoch: a request with the previous epoch repeats the last
+    end.
 
     What is pending comes before the epoch: a producer has the answer to its last end, and so the next epoch, while that
     is pending, and may abort again before anything was sent (KAFKA-18464).

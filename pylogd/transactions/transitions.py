@@ -1,4 +1,4 @@
-"""What changes in a transactional id with each event: pure functions from one value to the next.
+"""The changes of a transactional id by each event: pure functions from one value to the next.
 
 Rules: each takes the state that `states.TRANSACTION` declares, or raises UnexpectedEvent; the callers have checked the
 request by `rules`. Epochs only grow under one producer id. An epoch that fences is never told to a producer.

@@ -21,7 +21,7 @@ PartitionId = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TransactionValue:
-    """The state of a transactional id, as it is stored. Times are in milliseconds since 1970.
+    """The stored state of a transactional id. Times are in milliseconds since 1970.
 
     previous_id: the producer id before the last change. next_id: the producer id that the producer was told to use
     after the transaction that is being ended, or -1. last_epoch: the epoch before the last one, for producers that

@@ -86,7 +86,7 @@ class TransactionVerifier:
         return question.answer
 
     def stop(self) -> None:
-        """Answer what is queued with COORDINATOR_NOT_AVAILABLE."""
+        """Answer the queued questions with COORDINATOR_NOT_AVAILABLE."""
         queues, self._queues = self._queues, {}
         for question in (question for queue in queues.values() for question in queue):
             question.all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -102,7 +102,7 @@ class TransactionVerifier:
         return then(added, lambda error: dict.fromkeys(partitions, _for_producer(error)))
 
     def _flush(self, node: int) -> None:
-        """Send what is queued for a coordinator, unless a request to it is in flight."""
+        """Send the queued questions for a coordinator, unless a request to it is in flight."""
         if node in self._in_flight or not self._queues.get(node):
             return
         batch: dict[str, Question] = {}

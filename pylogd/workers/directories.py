@@ -1,4 +1,4 @@
-"""Which log directories are those of workers. Imports no Twisted: a single broker asks too."""
+"""Determine which log directories belong to workers. Imports no Twisted: a single broker uses it too."""
 
 from __future__ import annotations
 

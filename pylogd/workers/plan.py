@@ -1,4 +1,4 @@
-"""What each worker of a machine is: its settings, made from those of the command.
+"""The settings of each worker of a machine, made from the settings of the command.
 
 Worker K of N (from 1) has the node id `node.id` + K - 1, and `worker-K` in each of `log.dirs`. A listener on port P
 becomes two: the one of its name on port P + K, which is the worker's own, and one named `BOOTSTRAP_<name>` on port P,
@@ -91,7 +91,7 @@ def _worker(
 
 
 def _for_bootstrap(settings: Settings, shared: Sequence[Listener]) -> dict[str, str]:
-    """Return the settings of the shared listeners: those of the listeners that they stand for, on a shared port."""
+    """Return the settings of the shared listeners: the settings of the original listeners, on a shared port."""
     given = settings.given()
     found = {}
     for listener in shared:
@@ -115,7 +115,7 @@ def _with_port(listener: Listener, count: int) -> Listener:
 
 
 def _told(own: Listener, advertised: Listener | None, number: int) -> Listener:
-    """Return what clients are told of a worker's own listener. An advertised port is counted up like its own."""
+    """Return the advertised address of a worker's own listener. Its port is counted up like the listener's port."""
     if advertised is None:
         return replace(own, host=socket.gethostname()) if own.wildcard else own
     return replace(own, host=advertised.host, port=advertised.port + number if advertised.port else own.port)

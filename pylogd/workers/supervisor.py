@@ -1,4 +1,4 @@
-"""The parent of the workers: it starts them, starts those again that end, and ends them.
+"""The parent of the workers: it starts them, restarts workers that end, and stops them.
 
 Strategy: the parent imports what a broker needs, and forks. So the workers share that memory; the parent itself has no
 reactor and no threads, which could not be forked. It waits for signals and for the lines by which its children say that
@@ -47,7 +47,10 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(eq=False)
 class Child:
-    """A process to be kept running. run: what it does; it is given what to call with the line that says it serves."""
+    """A process to be kept running.
+
+    run: its function; its argument must be called with the line that says it serves.
+    """
 
     name: str
     run: Callable[[Callable[[str], object]], int]
@@ -141,7 +144,7 @@ class Supervisor:
         return 1 if self._failed else 0
 
     def _wait(self) -> None:
-        """Handle what comes next: signals, a child that serves, or one to be started again."""
+        """Handle the next event: a signal, a child that serves, or a child to be restarted."""
         pipes = {child.pipe: child for child in self._children if child.pipe >= 0}
         due = [child.due for child in self._children if child.due]
         timeout = max(min(due) - time.monotonic(), 0.0) if due and not self._stopping else None

@@ -11,7 +11,10 @@ from pylogd.client.core.options import ClientOptions
 
 
 class Admin(Operations):
-    """An administrator on a cluster of its own, or on one that is given. Made inside a running loop."""
+    """Administrative operations. It has its own connections, unless it is given a `Cluster`.
+
+    Create it inside a running loop.
+    """
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Consumer(ConsumerMethods):
-    """A consumer on a cluster of its own, or on a given one. Create it inside a running loop."""
+    """A consumer. It has its own connections, unless it is given a `Cluster`. Create it inside a running loop."""
 
     def __init__(
         self,
@@ -81,8 +81,9 @@ class Consumer(ConsumerMethods):
             await self._close(_CLOSE_SECONDS_AFTER_ERROR, processed=False)
 
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, all within
-        `timeout`. A `poll` in progress raises Closed.
+        """Stop reading and leave the group, within `timeout` seconds.
+
+        With `auto_commit="after"`, first commit the offsets of processed records. A `poll` in progress raises Closed.
         """
         await self._close(timeout, processed=True)
 
@@ -126,9 +127,9 @@ class Consumer(ConsumerMethods):
     async def create_message_streams(
         self, topics: str | Mapping[str, int], count: int = 1
     ) -> dict[str, list[MessageStream]]:
-        """Subscribe, and divide the assigned partitions among so many streams for each topic: asynchronous iterators
-        without end. With `auto_commit` "after", a record is committed once its stream is asked for the next one. The
-        consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions of each topic among `count` streams: endless asynchronous
+        iterators. With `auto_commit="after"`, a record is committed when its stream is asked for the next record. A
+        background task polls the consumer; `close` ends the streams.
         """
         streams = self._consumer.make_streams({topics: count} if isinstance(topics, str) else dict(topics))
         task = asyncio.get_running_loop().create_task(streams.run())

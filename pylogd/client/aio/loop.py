@@ -108,7 +108,7 @@ class AioTransport(asyncio.BufferedProtocol):
         self._link.pause_writing()
 
     def resume_writing(self) -> None:
-        """Report that the transport has sent most of what it held."""
+        """Report that the transport has sent most of its buffer."""
         if not self._closed:
             self._link.resume_writing(self._now())
             self._happened()
@@ -161,7 +161,7 @@ class AioLoop:
     now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.Handle:
-        """Make a call after so many seconds."""
+        """Make a call after `seconds` seconds."""
         return self._loop.call_soon(call) if seconds <= 0 else self._loop.call_later(seconds, call)
 
     def from_thread(self, call: Callable[[], object]) -> None:

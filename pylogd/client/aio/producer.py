@@ -56,7 +56,7 @@ class Delivery(Outcome):
 
 
 class Producer(TransactionMethods):
-    """A producer on a cluster of its own, or on one that is given. Made inside a running loop."""
+    """A producer. It has its own connections, unless it is given a `Cluster`. Create it inside a running loop."""
 
     def __init__(
         self,

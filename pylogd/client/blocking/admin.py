@@ -1,4 +1,4 @@
-"""The administrator's client; its operations are those of `pylogd.client.core.admin.operations`."""
+"""The administrator's client; `pylogd.client.core.admin.operations` has its operations."""
 
 from __future__ import annotations
 

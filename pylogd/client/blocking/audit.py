@@ -72,7 +72,7 @@ class _Window:
         self.journal = 0  # its number in the journal, if there is one
 
     def settle(self) -> bool:
-        """Count what has its result; return whether all of it has."""
+        """Count the messages that have a result; return whether all of them have one."""
         for batch, numbers in [*self.batches.items()]:
             if batch.result is None:
                 continue
@@ -128,7 +128,7 @@ class AuditedProducer:
         journal_fsync: float | None = 1.0,
         report_interval: float | None = 1.0,
     ) -> None:
-        """`topic` takes the reports. `server` is this machine's name. `now_ms` is the wall clock.
+        """topic: gets the reports. server: this machine's name. now_ms: the wall clock.
 
         journal: a local file, one for each producer, from which the next one reports what this one could not.
         journal_fsync: the seconds after which a line of it is on the disk; 0: at once; None: whenever the system does.
@@ -252,7 +252,7 @@ class AuditedProducer:
         return batch
 
     def _look_at_clock(self, topic: str, state: _Topic) -> None:
-        """Encode what the next stamps have in common, if that is not done yet; begin another window if it is time."""
+        """Encode the common part of the next stamps, if that is not done yet; begin another window when it is time."""
         number, now = state.number, self._now_ms()
         if now == state.now and number < state.limit:
             return
@@ -390,7 +390,7 @@ class AuditedProducer:
 
 
 def _work(audited: weakref.ref[AuditedProducer], stopped: threading.Event, seconds: float, reports: bool) -> None:
-    """Note what was given, and report windows that are over, until the producer is closed or dropped."""
+    """Record sent messages, and report ended windows, until the producer is closed or dropped."""
     while not stopped.wait(seconds):
         producer = audited()
         if producer is None:

@@ -143,7 +143,7 @@ class Journal:
                 self._append(f"D {window}")
 
     def close(self) -> None:
-        """Write what is left to the disk, unless `fsync` is None, and close the file."""
+        """Write the buffered entries to the disk, unless `fsync` is None, and close the file."""
         self._stopped.set()
         if self._syncer is not None:
             self._syncer.join()
@@ -170,7 +170,7 @@ class Journal:
             self._fail(error)
 
     def _rewrite(self) -> None:
-        """Write a file with the windows that have no report, in place of the one that there is."""
+        """Replace the file by a file with only the windows that have no report."""
         draft = Path(f"{self._path}.new")
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
         data = b"".join(_line(line) for window in self._windows.values() for line in window.lines())

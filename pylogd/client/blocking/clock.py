@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def poll(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
-        """Wait for events of sockets, up to so many seconds; return them by descriptor."""
+        """Wait up to `seconds` for events of sockets; return them by descriptor."""
         ...
 
 
@@ -35,5 +35,5 @@ class SystemClock:
     now_ms = staticmethod(wall_ms)
 
     def poll(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
-        """Wait for events of sockets, up to so many seconds; return them by descriptor."""
+        """Wait up to `seconds` for events of sockets; return them by descriptor."""
         return poll.poll(0 if seconds <= 0 else min(int(seconds * 1000) + 1, _LONGEST_MS))

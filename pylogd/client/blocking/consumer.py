@@ -52,7 +52,7 @@ class _Consumer(EventedConsumer):
     """Runs on a `PollLoop`. Listeners are called without its lock, so that the background thread can go on."""
 
     def pump(self) -> None:
-        """Process what was received, then let the driver take its turn.
+        """Process received data, then let the driver take its turn.
 
         If batches have arrived, the turn is left to the reader, which takes one when it opens the batches.
         """
@@ -398,4 +398,4 @@ def _unheard(group_id: str | None, partition: TopicPartition, error: PylogdError
 
 
 def _nothing() -> None:
-    """Do nothing: there is nothing to close."""
+    """Do nothing: the cluster belongs to the caller, who closes it."""

@@ -94,7 +94,7 @@ class PollLoop:
     # `Loop`
 
     def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
-        """Make a call after so many seconds."""
+        """Make a call after `seconds` seconds."""
         timer = _Timer(call)
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), timer))
         return timer

@@ -1,4 +1,4 @@
-"""The blocking producer: it batches records and sends them in a thread of its own.
+"""The blocking producer: it batches records and sends them in its own thread.
 
 Strategy: `send` adds a record to its partition's open batch and returns at once. A batch is sealed when it is full in
 bytes or records, or has lingered `linger_ms`. The producer's thread (`sender`) sends it, again after retriable errors,
@@ -368,7 +368,7 @@ class Producer(TransactionMethods):
 
 
 def _drop(sender: Sender) -> None:
-    """Let the thread of a producer that nobody closed deliver its records, if the process lives that long."""
+    """Let the thread of a producer that was not closed deliver its records, if the process lives long enough."""
     if sender.core.unfinished:
         warnings.warn("a producer was neither closed nor flushed: records may be lost", ResourceWarning, stacklevel=2)
     sender.let_end()

@@ -140,7 +140,7 @@ class Sender:
             self._driver.close()
 
     def _turn(self, driver: Driver) -> bool:
-        """Do what can be done now, then sleep; False when the thread is to end."""
+        """Do the work that can be done now, then sleep. Return False when the thread has to end."""
         with self.lock:
             if self._abandoned or (self._ending and not self.core.unfinished):
                 return False
@@ -159,7 +159,7 @@ class Sender:
         return True
 
     def _must_seal(self) -> bool:
-        """Whether somebody waits for batches that have not lingered long enough."""
+        """Whether a caller waits for batches that have not lingered long enough."""
         return bool(self.flushing or self._ending or self._starved())
 
     def _starved(self) -> bool:
@@ -167,7 +167,7 @@ class Sender:
         return bool(self.needing_room and not self.core.queue.waiting and not self.core.in_flight)
 
     def _sleep_until(self, busy: bool) -> float:
-        """Return until when to wait for sockets: not at all while there is something to do."""
+        """Return until when to wait for sockets; do not wait while there is work to do."""
         with self.lock:
             now = self._clock.monotonic()
             self._untold += self.core.take_results()
@@ -182,7 +182,7 @@ class Sender:
             return until
 
     def _tell(self) -> bool:
-        """Report the results that there are to the application. Returns whether there were any."""
+        """Report the available results to the application. Return whether there were any."""
         with self.lock:
             results, self._untold = self._untold, []
             if not results:

@@ -149,11 +149,11 @@ class Transport:
 
     @property
     def has_decrypted(self) -> bool:
-        """Whether there are bytes to read that the socket does not show."""
+        """Whether TLS holds received bytes for which the socket is not reported as readable."""
         return self._tls is not None and self._tls.pending() > 0
 
     def send(self) -> int:
-        """Send some of what is pending, and return how many bytes. Raises OSError."""
+        """Send some of the pending bytes; return their number. Raises OSError."""
         pending = self.pending
         if self._tls is None:
             assert self.socket is not None
@@ -171,7 +171,7 @@ class Transport:
         self._sockets.write(self, parts)
 
     def close(self) -> None:
-        """Close the socket, if there is one."""
+        """Close the socket, if it is open."""
         if self.socket is not None:
             self._sockets.unwatch(self)
             self.socket.close()
@@ -320,7 +320,7 @@ class Sockets:
         transport.link.resume_writing(now)
 
     def _read(self, transport: Transport, now: float) -> None:
-        """Read what was received, and report it."""
+        """Read the received bytes, and report them."""
         link = transport.link
         for _ in range(_READS):
             sock = transport.socket

@@ -46,7 +46,10 @@ class MessageStream(StreamQueue):
     """An iterator over the records of some partitions of a topic. It waits for records, and ends with the consumer."""
 
     def __init__(self, topic: str, number: int, drained: Callable[[], None], may_fetch: Callable[[], bool]) -> None:
-        """`drained` is called when the stream is no longer full; `may_fetch` tells whether the group's claims hold."""
+        """drained: called when the stream is no longer full.
+
+        may_fetch: returns whether the group's claims are valid.
+        """
         super().__init__(topic, number)
         self._drained = drained
         self._may_fetch = may_fetch
@@ -69,7 +72,10 @@ class MessageStream(StreamQueue):
                 yield record
 
     def _next_chunk(self) -> bool:
-        """Wait for the next chunk, and make it the present one. False: there is none. Raises the consumer's error."""
+        """Wait for the next chunk, and make it the current one.
+
+        Return False if there is none. Raises the consumer's error.
+        """
         with self._changed:
             self._finish_chunk()
             while not self._chunks and not self._ended:

@@ -81,7 +81,7 @@ class TransactionMethods:
         self._finish(lambda: self._core.transactions.end(committed=False), timeout, "not aborted yet")
 
     def _finish(self, start: Callable[[], Operation], timeout: float | None, late: str) -> None:
-        """Start an operation and wait for it. Raises its error, or RequestTimedOut with what is `late`."""
+        """Start an operation and wait for it. Raises its error; RequestTimedOut with the text `late`."""
         sender, core = self._sender, self._core
         with sender.lock:
             if core.failure is not None:
@@ -95,7 +95,7 @@ class TransactionMethods:
             raise operation.error
 
     def _abort_open(self, timeout: float | None) -> None:
-        """Abort the transaction that is open when the producer is closed, if there is one."""
+        """Abort the open transaction, if there is one, when the producer is closed."""
         if self.options.transactional_id is not None and self._core.transactions.can_abort:
             self.abort_transaction(timeout)
 
@@ -124,7 +124,7 @@ class Transaction:
             self._abort()
 
     def _abort(self) -> None:
-        """Abort if that is possible. What else is wrong is raised to the application already."""
+        """Abort if possible. Other errors were raised to the application already."""
         if not self._producer._core.transactions.can_abort:
             return
         try:

@@ -118,7 +118,7 @@ class ZooKeeperGroup:
         return event
 
     def next_event(self) -> Event | None:
-        """Return what the application has to do now, or None."""
+        """Return the next action of the application, or None."""
         if not self.has_event:
             return None
         event = self._events.popleft()
@@ -152,7 +152,7 @@ class ZooKeeperGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Look up committed offsets: of a new assignment those that came with it, else the present ones."""
+        """Look up committed offsets: for a new assignment, those that came with it; otherwise the current ones."""
         known = {p: self._offsets.pop(p) for p in partitions if p in self._offsets}
         try:
             if rest := [p for p in partitions if p not in known]:

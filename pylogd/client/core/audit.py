@@ -1,4 +1,4 @@
-"""What audited producers write: the stamp on each message, and the reports of how many messages were delivered.
+"""The data of audited producers: the stamp on each message, and the reports of delivered messages.
 
 Rules: both are read from topics that others may write to, so `decode` checks every field. Must not know: who sends,
 counts or compares.
@@ -34,7 +34,7 @@ class InvalidReport(PylogdError):
 
 
 class Stamp(NamedTuple):
-    """When, where and by whom a message was sent; `number` counts a producer's messages to a topic from 0."""
+    """The time, server and producer of a message; `number` counts a producer's messages to a topic from 0."""
 
     time_ms: int
     server: str

@@ -18,7 +18,7 @@ BrokerKey = int | tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A broker's id and address from an answer, such as FindCoordinator's."""
+    """A broker's id and address from an answer, such as the answer to FindCoordinator."""
 
     node_id: int
     host: str

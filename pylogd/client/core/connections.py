@@ -18,7 +18,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How connections are made. Times in seconds; Kafka's names where Kafka has the setting.
+    """The options of connections. Times in seconds; Kafka's names for settings that Kafka has.
 
     `connect_timeout` is for one address and includes the ApiVersions exchange. With each failed attempt it doubles to
     `connect_timeout_max` (KIP-601), and the broker is left alone for `reconnect_backoff`, doubling up to
@@ -59,7 +59,7 @@ class UnreachableAddresses:
 
     @property
     def last_error(self) -> PylogdError | None:
-        """The error of the address that was added last, if there is one."""
+        """The last error of a connection attempt, if there is one."""
         errors = [found.error for found in self._addresses.values()]
         return errors[-1] if errors else None
 

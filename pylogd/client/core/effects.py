@@ -1,4 +1,4 @@
-"""What a face has to do for a network: open, write to and close transports; work. `L` is the network's kind of link."""
+"""The actions that a network asks of a face: open, write to and close transports; run work. `L` is the type of link."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Write(Generic[L]):
 
 @dataclass(slots=True)
 class Close(Generic[L]):
-    """Effect: close the transport of `link`, if there is one. Report nothing more of it."""
+    """Effect: close the transport of `link`, if it is open. Report no more events of it."""
 
     link: L
 

@@ -71,7 +71,7 @@ class SerializationFailed(ClientError):
     """
 
     def __init__(self, topic: str, field: str, cause: BaseException) -> None:
-        """`cause` is what the serializer raised."""
+        """cause: the exception of the serializer."""
         super().__init__(f"topic {topic!r}: can't serialize the {field} of a record: {cause!r}")
         self.topic = topic
         self.field = field
@@ -85,7 +85,7 @@ class DeserializationFailed(ClientError):
     """
 
     def __init__(self, record: Record, field: str, cause: BaseException) -> None:
-        """`cause` is what the deserializer raised."""
+        """cause: the exception of the deserializer."""
         super().__init__(
             f"{record.topic}-{record.partition}: can't deserialize the {field} of the record at offset "
             f"{record.offset}: {cause!r}"
@@ -122,7 +122,9 @@ class LogTruncation(KafkaError):
     def of(
         cls, positions: Mapping[TopicPartition, int], divergences: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> LogTruncation:
-        """Return the error for partitions by their positions, and where the logs diverge from what was read."""
+        """Return the error for partitions by their positions, with the offsets at which the logs diverge from the read
+        records.
+        """
         texts = []
         for partition, found in divergences.items():
             where = "before that" if found is None else f"at offset {found.offset}"

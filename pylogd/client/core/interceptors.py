@@ -16,14 +16,14 @@ def overridden(interceptors: Sequence[Any], base: type, method: str) -> list[Cal
 
 
 def check_interceptors(interceptors: Sequence[Any], base: type) -> None:
-    """Raise ValueError for what is no interceptor."""
+    """Raise ValueError if an object is not an interceptor."""
     for each in interceptors:
         if not isinstance(each, base):
             raise ValueError(f"interceptors must be instances of {base.__name__}, not {each!r}")
 
 
 def changed_by(log: logging.Logger, hooks: Sequence[Callable[[T], T]], subject: T) -> T:
-    """Return what the hooks make of `subject`, each of the result of the one before it."""
+    """Pass `subject` through the hooks, each with the result of the previous one; return the last result."""
     for hook in hooks:
         try:
             changed = hook(subject)

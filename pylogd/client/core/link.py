@@ -40,7 +40,7 @@ _NEVER = float("inf")
 
 
 class Connections(Protocol):
-    """What a link needs of the connections that it belongs to."""
+    """The part of a client's network that its links need."""
 
     options: ConnectionOptions
     meters: NetworkMeters
@@ -63,7 +63,7 @@ class Connections(Protocol):
         ...
 
     def note_features(self, features: Mapping[str, int], epoch: int) -> None:
-        """Record the features that the cluster uses, as a broker has told them."""
+        """Record the features of the cluster that a broker has reported."""
         ...
 
 
@@ -84,7 +84,7 @@ _SUSPENDED = frozenset({LinkState.CHECKING, LinkState.REAUTHENTICATING})
 
 
 class Link:
-    """One connection: its state, the requests in flight on it, and those that wait until it is ready."""
+    """One connection: its state, its requests in flight, and the requests that wait until it is ready."""
 
     __slots__ = (
         "_authenticate_at", "_authentication", "_calls", "_congested", "_connect_deadline", "_negotiation", "_network",
@@ -125,7 +125,7 @@ class Link:
 
     @property
     def suspended(self) -> bool:
-        """Whether it was ready, and will be again if the broker answers what the link has asked."""
+        """Whether it was ready, and will be ready again if the broker answers the link's own requests."""
         return self.state in _SUSPENDED
 
     @property
@@ -158,7 +158,7 @@ class Link:
             self._ask(*self._negotiation.question())
 
     def worked(self, outcome: bytes | None, error: BaseException | None, now: float) -> None:
-        """Report what the call of a `Work` has returned or raised."""
+        """Report the result or the exception of the call of a `Work`."""
         if self.state is LinkState.CLOSED or self._authentication is None:
             return
         step = None
@@ -176,7 +176,7 @@ class Link:
         self._get_ready(now)
 
     def receive_buffer(self) -> memoryview | None:
-        """Return the unfilled tail of a large reply that has begun, or None. Release it, then call `filled`."""
+        """Return the unfilled tail of a partial large reply, or None. Release it, then call `filled`."""
         return self._session.receive_buffer()
 
     def filled(self, size: int, now: float) -> None:
@@ -196,7 +196,7 @@ class Link:
         self._congested = True
 
     def resume_writing(self, now: float) -> None:
-        """Report that the transport has sent most of what it held."""
+        """Report that the transport has sent most of its buffer."""
         self._congested = False
         self.count_written(now)
 
@@ -222,7 +222,7 @@ class Link:
     # What the network does
 
     def submit(self, call: Call, now: float) -> None:
-        """Send a call now if the connection is ready, else as soon as it is."""
+        """Send a call now if the connection is ready, or else when it becomes ready."""
         if self.ready and now >= self._authenticate_at:
             self._suspend(LinkState.REAUTHENTICATING, now)
         elif not call.expect_reply and self.ready and not self._calls and now >= self.used_at + IDLE_CHECK_SECONDS:
@@ -254,7 +254,7 @@ class Link:
             self._network.written.append(self)
 
     def late(self, now: float) -> ClientError | None:
-        """Return the error if something took too long, after which the connection has to be closed."""
+        """Return an error if the connection or a request has timed out; the caller then has to close the connection."""
         if self.state is not LinkState.READY:
             if now >= self._connect_deadline:
                 return BrokerUnavailable(f"{self.address}: can't connect: no answer in time")
@@ -359,7 +359,7 @@ class Link:
             self._network.link_failed(self, error, now)
 
     def _work(self, call: Callable[[], bytes | None], now: float) -> None:
-        """Have a step of the authentication done, in a thread if it may take long."""
+        """Start a step of the authentication, in a thread if it may take long."""
         if self._network.options.security.waits:
             self._network.effects.append(Work(self, call))
             return

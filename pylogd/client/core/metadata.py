@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: its brokers, topics and leaders. Without I/O, shared by all faces.
+"""A client's metadata of a cluster: its brokers, topics and leaders. Without I/O, shared by all faces.
 
 Strategy: whoever drives it sends `request(...)` when something is not known or outdated, and gives the response to
 `learn`. Errors of brokers go to `note`, which forgets what they show to be outdated. `Retry` bounds the retries of a
@@ -62,8 +62,9 @@ class Metadata:
     def __init__(
         self, bootstrap: Sequence[tuple[str, int]], *, auto_create_topics: bool = False, rebootstraps: bool = True
     ) -> None:
-        """`auto_create_topics`: whether a request for a topic may create it. `rebootstraps`: whether the bootstrap
-        servers are asked again where the known brokers do not help (KIP-899).
+        """auto_create_topics: whether a request for a topic may create it.
+
+        rebootstraps: whether the bootstrap servers are asked again if no known broker helps (KIP-899).
         """
         self.bootstrap = list(bootstrap)
         self.auto_create_topics = auto_create_topics
@@ -89,9 +90,10 @@ class Metadata:
         return MetadataRequest(topics=asked, allow_auto_topic_creation=allowed or version < _CAN_ASK_NOT_TO_CREATE)
 
     def learn(self, response: MetadataResponse) -> list[Topic]:
-        """Take in an answer, and return its topics. Raises KafkaError for the first topic that has an error:
-        UNKNOWN_TOPIC_OR_PARTITION (as `UnknownTopic` where nobody would create it), INVALID_TOPIC_EXCEPTION,
-        LEADER_NOT_AVAILABLE.
+        """Apply an answer, and return its topics.
+
+        Raises KafkaError for the first topic that has an error: UNKNOWN_TOPIC_OR_PARTITION (as `UnknownTopic` if the
+        topic would not be created), INVALID_TOPIC_EXCEPTION, LEADER_NOT_AVAILABLE.
         """
         errors = self.learn_each(response)
         for error in errors.values():
@@ -146,7 +148,7 @@ class Metadata:
         return [*known, *(((host, port), host, port) for host, port in self.bootstrap)]
 
     def rebootstrap(self) -> None:
-        """Forget all brokers and topics: what is known is asked of the bootstrap servers again."""
+        """Drop all brokers and topics: the bootstrap servers are asked again."""
         self.rebootstrap_required = False
         self.controller_id = -1
         self.brokers.clear()

@@ -1,4 +1,4 @@
-"""Keep a client's metadata up to date: which topics to ask for, when, and what the answers mean.
+"""Keep a client's metadata up to date: which topics to request, when, and how to apply the answers.
 
 Strategy: whoever needs a topic calls `want`; known topics are refreshed every `max_age` seconds. One request is in
 flight at a time, for all topics that are due. Its outcome is reported to `on_topic`, topic by topic.
@@ -40,7 +40,7 @@ class MetadataUpdater:
         on_topic: Callable[[str, Topic | None, PylogdError | None, float], None],
         needed: Callable[[], Container[str]] | None = None,
     ) -> None:
-        """Nothing is wanted yet. `needed` returns the topics whose metadata is to be kept fresh; None: all."""
+        """needed: returns the topics whose metadata is to be kept fresh; None means all topics."""
         self._needed = needed
         self._metadata = metadata
         self._max_age = max_age
@@ -58,7 +58,7 @@ class MetadataUpdater:
         self._wanted[topic] = self._wanted.get(topic, False) or (create and topic not in self._learned_at)
 
     def reset(self) -> None:
-        """Forget what is in flight: no answer will come."""
+        """Drop the request in flight: no answer will arrive."""
         self._asking = False
 
     def due(self, missing: Iterable[str], now: float) -> list[Call]:

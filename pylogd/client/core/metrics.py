@@ -186,7 +186,7 @@ class ClientMetrics(Statistics):
 
 
 class BrokerMeters:
-    """What is recorded of the connections to one broker."""
+    """The counters of the connections to one broker."""
 
     __slots__ = ("_latency", "_window", "address", "connections", "in_flight", "received", "sent")
 
@@ -237,7 +237,7 @@ class BrokerMeters:
 
 
 class NetworkMeters:
-    """What is recorded of all connections of a client. `window` is for the meters of its machines too."""
+    """The counters of all connections of a client. The meters of its machines use `window` too."""
 
     def __init__(self, client_id: str, period: float) -> None:
         """`period` is the sample period of the window, in seconds."""
@@ -289,7 +289,10 @@ class StatisticsReporter:
     def __init__(
         self, interval: float, callback: Callable[[Any], None] | None, snapshot: Callable[[float], ClientMetrics]
     ) -> None:
-        """`snapshot(now)` makes what the callback is called with. The first call is an interval after the first use."""
+        """snapshot: makes the callback's argument, given the time.
+
+        The first call is one interval after the first use.
+        """
         self._interval = interval
         self._callback = callback if interval > 0 else None
         self._snapshot = snapshot
@@ -304,7 +307,7 @@ class StatisticsReporter:
         return self._due
 
     def report(self, now: float) -> None:
-        """Call the application if it is time. What it raises is logged."""
+        """Call the application's function if it is time. Its exceptions are logged."""
         if self._callback is None or (due := self.next_time(now)) is None or now < due:
             return
         self._due = now + self._interval

@@ -1,4 +1,4 @@
-"""What clients talk about: partitions, brokers, topics, settings. Plain values, no behaviour beyond reading them."""
+"""The values of the client's interface: partitions, brokers, topics, settings. Plain values without behaviour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TopicPartition(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """A broker of the cluster and where it listens.
+    """A broker of the cluster, and its address.
 
     host_id: the machine that it shares with the other brokers of this `host.id`; None if it names none, and where it
     comes from metadata instead of `describe_cluster`. labels: those that it carries
@@ -37,7 +37,7 @@ class Broker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as metadata has it. `leader` is -1 while there is none."""
+    """A partition in the metadata. `leader` is -1 if it has no leader."""
 
     index: int
     leader: int
@@ -58,7 +58,7 @@ class EligibleReplicas(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as metadata has it. `topic_id` is all zero where the broker is too old to know ids."""
+    """A topic in the metadata. `topic_id` is all zero if the broker is too old for topic ids."""
 
     name: str
     topic_id: bytes
@@ -75,7 +75,7 @@ class OffsetAndTime(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a group committed for a partition: the offset of the next record to read, and anything kept beside it."""
+    """A committed offset: the offset of the next record to read, and text stored with it."""
 
     offset: int
     metadata: str = ""
@@ -97,7 +97,7 @@ class NewTopic:
 
 
 class ConfigEntry(NamedTuple):
-    """A setting, its value and where that comes from."""
+    """A setting, its value, and the source of the value."""
 
     name: str
     value: str | None
@@ -147,7 +147,7 @@ class TransactionDescription(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has begun, and some partition may not have its marker yet."""
+        """Whether the transaction has begun, and a partition may not have its marker yet."""
         return self.state in _UNFINISHED
 
 
@@ -168,7 +168,7 @@ class ActiveProducer(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """A move of a partition's replicas: those of now, and those of them that come and that go."""
+    """A reassignment: the current replicas, and which of them are being added and removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -176,7 +176,7 @@ class Reassignment(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """A group that a broker coordinates. `state` is empty where the broker is too old to say it in a list."""
+    """A group that a broker coordinates. `state` is empty if the broker is too old to list states."""
 
     group_id: str
     state: str
@@ -185,7 +185,7 @@ class GroupListing(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A member of a group: who it is, what it subscribes to, what it reads. Both are known of consumers only."""
+    """A member of a group: its ids, its subscription and its assignment. The last two are known for consumers only."""
 
     member_id: str
     instance_id: str | None
@@ -209,7 +209,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to put a group: at one of these; at the end of each log if none is given."""
+    """The target of a reset of offsets: one of these; without any of them, the end of each log."""
 
     earliest: bool = False
     offset: int | None = None
@@ -219,7 +219,7 @@ class OffsetSpec:
 
 
 class LogDir(NamedTuple):
-    """A data directory of a broker: sizes in bytes, -1 where not known; `error` is a code's name or None.
+    """A data directory of a broker. Sizes are in bytes, -1 if unknown; `error` is the name of an error code or None.
 
     cordoned: it takes no new partitions; False too if the broker can't tell.
     """

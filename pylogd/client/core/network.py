@@ -39,7 +39,7 @@ HEDGE_SECONDS = 0.5
 
 
 class Network:
-    """The connections of one client. `effects` is what the face has to do next, in order."""
+    """The connections of one client. `effects` lists the face's next actions, in order."""
 
     def __init__(self, metadata: Metadata, options: ConnectionOptions) -> None:
         """Nothing is connected yet."""
@@ -115,7 +115,7 @@ class Network:
         self._metadata_wanted_since = None
 
     def note_features(self, features: Mapping[str, int], epoch: int) -> None:
-        """Record the features that the cluster uses, as a broker has told them, unless newer ones are known."""
+        """Record the features of the cluster that a broker has reported, unless newer ones are known."""
         if epoch >= self._features_epoch:
             self.features, self._features_epoch = features, epoch
 
@@ -179,7 +179,7 @@ class Network:
     # Links
 
     def _link(self, key: BrokerKey, purpose: str, host: str, port: int, now: float) -> Link:
-        """Return the connection to a broker for a purpose, opened if there is none.
+        """Return the connection to a broker for a purpose; open it if there is none.
 
         Raises the error of the last attempt to open it, during the pause after it.
         """
@@ -206,7 +206,7 @@ class Network:
                 link.submit(call, now)
 
     def link_failed(self, link: Link, error: PylogdError, now: float, *, close: bool = True) -> None:
-        """Close a connection: its calls fail, and those for any broker are tried on another one."""
+        """Close a connection. Its calls fail; calls for any broker are retried on another connection."""
         if link.state is LinkState.CLOSED:
             return
         was_ready = link.ready or link.suspended

@@ -93,8 +93,10 @@ class Consumer:
         _log.warning("group %s: the offset of %s was not committed: %s", self.options.group_id, partition, error)
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> Deferred[None]:
-        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, within `timeout`. A
-        `poll` in progress fails with Closed.
+        """Stop reading and leave the group, within `timeout` seconds.
+
+        With `auto_commit="after"`, first commit the offsets of processed records. A `poll` in progress fails with
+        Closed.
         """
         return Deferred.fromCoroutine(self._close(timeout))
 
@@ -130,8 +132,8 @@ class Consumer:
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> Deferred[None]:
-        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
-        Fires at once; partitions come in `poll`.
+        """Join the group and read the partitions that it assigns. topics: names, or a pattern that must match the whole
+        name. The Deferred fires at once; `poll` gets the partitions.
 
         In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
         `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
@@ -200,9 +202,9 @@ class Consumer:
     async def create_message_streams(
         self, topics: str | Mapping[str, int], count: int = 1
     ) -> dict[str, list[MessageStream]]:
-        """Subscribe, and divide the assigned partitions among so many streams for each topic: asynchronous iterators
-        without end. With `auto_commit` "after", a record is committed once its stream is asked for the next one. The
-        consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions of each topic among `count` streams: endless asynchronous
+        iterators. With `auto_commit="after"`, a record is committed when its stream is asked for the next record. The
+        consumer is polled in the background; `close` ends the streams.
         """
         streams: Streams = self._consumer.make_streams({topics: count} if isinstance(topics, str) else dict(topics))
         self._tasks.start(streams.run())

@@ -127,7 +127,7 @@ class TwistedTransport(Protocol):
         self._link.pause_writing()
 
     def resumeProducing(self) -> None:
-        """Report that the transport has sent most of what it held."""
+        """Report that the transport has sent most of its buffer."""
         if not self._closed:
             self._link.resume_writing(self._now())
             self._happened()
@@ -136,7 +136,7 @@ class TwistedTransport(Protocol):
         """Do nothing: `connectionLost` reports the reason."""
 
     def dataReceived(self, data: bytes) -> None:
-        """Report the bytes that were received, and receive the rest of a large reply in place."""
+        """Report received bytes, and receive the rest of a large reply in place."""
         if self._closed:
             return
         self._link.received(data, self._now())
@@ -168,7 +168,7 @@ class TwistedTransport(Protocol):
                 self.transport.writeSequence([bytes(part) if isinstance(part, memoryview) else part for part in left])
 
     def close(self) -> None:
-        """Close once what was written is sent, and report nothing more."""
+        """Close when all written bytes were sent, and report no more events."""
         if self.transport is not None:
             if not self._closed:
                 self.transport.unregisterProducer()  # else `loseConnection` waits for the producer
@@ -209,7 +209,7 @@ class TwistedLoop:
     now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
-        """Make a call after so many seconds."""
+        """Make a call after `seconds` seconds."""
         return _Timer(self.reactor.callLater(seconds, call))
 
     def from_thread(self, call: Callable[[], object]) -> None:

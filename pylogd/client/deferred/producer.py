@@ -78,7 +78,7 @@ class Transaction(evented.Transaction):
 
 
 class Producer:
-    """A producer on a cluster of its own, or on one that is given."""
+    """A producer. It has its own connections, unless it is given a `Cluster`."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Producer:
     # Waiting
 
     def result(self, delivery: Delivery, timeout: float | None) -> Deferred[int]:
-        """Return what the delivery's own `result` returns."""
+        """Return the result of the delivery's own `result`."""
         return self._within(
             Deferred.fromCoroutine(self._producer.result(delivery)), timeout, str(delivery.batch.partition)
         )

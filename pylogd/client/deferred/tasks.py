@@ -20,7 +20,7 @@ class Tasks:
         self._running: set[Deferred[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a coroutine. What it raises is an error of the program, and logged."""
+        """Start a coroutine. Its exceptions are errors of the program, and are logged."""
         if self.stopped:
             work.close()
             return

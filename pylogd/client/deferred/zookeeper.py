@@ -88,7 +88,7 @@ class ZooKeeperGroup:
         return self._coordinator is not None and self._coordinator.may_fetch
 
     def subscribe(self, topics: Iterable[str] | Mapping[str, int] | re.Pattern[str]) -> None:
-        """Join, to read these topics, with a number of streams each, or those whose whole names match."""
+        """Join, to read these topics, each with a number of streams, or topics whose whole names match a pattern."""
         self._subscription = Subscription.of(topics)
         self._tasks.start(self._rejoin())
 
@@ -101,7 +101,7 @@ class ZooKeeperGroup:
         """Do nothing: a consumer that does not poll keeps its partitions while it is connected."""
 
     def next_event(self) -> Event | None:
-        """Return what the application has to do now, or None. Call `done` when it has."""
+        """Return the next event for the application, or None. Call `done` when the application has handled it."""
         return self._events.popleft() if self._events else None
 
     def done(self, event: Event) -> None:
@@ -121,7 +121,7 @@ class ZooKeeperGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Look up what the group has committed; call `done` once, with it or with an error."""
+        """Look up the group's committed offsets; call `done` once, with them or with an error."""
         self._tasks.start(self._look_up(partitions, done))
 
     async def _look_up(
@@ -156,8 +156,8 @@ class ZooKeeperGroup:
         await self._in_time(committing, timeout)
 
     async def close(self, timeout: float) -> None:
-        """Commit what was stored, release, leave, and end the session, as far as that can be done in so many seconds.
-        A session that could not be ended expires in ZooKeeper.
+        """Commit stored offsets, release partitions, leave, and end the session, as far as possible within `timeout`
+        seconds. A session that could not be ended expires in ZooKeeper.
         """
         self._subscription = None
         try:
@@ -204,7 +204,7 @@ class ZooKeeperGroup:
         await self._coordinator.start()
 
     async def _leave(self) -> None:
-        """Leave the group. Events without `done` count as carried out, since nobody polls any more."""
+        """Leave the group. Unfinished events count as handled, because `poll` is no longer called."""
         self._leaving = True
         coordinator, self._coordinator = self._coordinator, None
         store, self._store = self._store, None
@@ -246,6 +246,6 @@ class ZooKeeperGroup:
         return stopped
 
     def on_failed(self, error: BaseException) -> None:
-        """Queue an error that keeps the consumer from its share; the coordinator goes on trying."""
+        """Queue an error that prevents the consumer from claiming its share; the coordinator keeps trying."""
         failure = error if isinstance(error, PylogdError) else ClientError(f"group {self._group_id}: {error!r}")
         self._tell(Failed(failure))

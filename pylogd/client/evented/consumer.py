@@ -1,4 +1,4 @@
-"""The consumer on an event loop: what the faces have in common.
+"""The consumer on an event loop: the code that the faces share.
 
 Strategy: `PartitionsCore` and the group are driven whether the application polls or not, so that fetches, heartbeats
 and commits go on. Partitions are revoked and assigned only inside `poll`, so that nothing changes while the application
@@ -94,8 +94,10 @@ class EventedConsumer(OffsetMethods):
         driver.add(self)
 
     async def close(self, timeout: float, *, processed: bool = True) -> None:
-        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, all within
-        `timeout`. `processed`: the records of the last poll count as processed.
+        """Stop reading and leave the group, within `timeout` seconds.
+
+        With `auto_commit="after"`, first commit the offsets of processed records. processed: whether the records of the
+        last poll count as processed.
         """
         if self.closing:
             return
@@ -119,7 +121,7 @@ class EventedConsumer(OffsetMethods):
         return self._meters.snapshot(self._loop.now())
 
     async def _close_sessions(self, deadline: float) -> None:
-        """Have the brokers forget the fetch sessions, which take up space until they are evicted (KIP-227)."""
+        """Close the fetch sessions at the brokers, which take up space until they are evicted (KIP-227)."""
         for call in self.core.fetcher.close(self._driver.network.is_ready):
             self._driver.send(call)
         # A fetch that waits for records is answered first.
@@ -152,8 +154,10 @@ class EventedConsumer(OffsetMethods):
     async def assign(
         self, partitions: Partitions | Mapping[tuple[str, int], int], until: Mapping[tuple[str, int], int] = NO_ENDS
     ) -> None:
-        """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
-        where they were, and new ones begin at their start offsets. `until` has offsets at which to stop fetching.
+        """Read these partitions and no others. A mapping gives their offsets.
+
+        Otherwise partitions that were read before continue at their positions, and new ones begin at their start
+        offsets. until: offsets at which to stop fetching.
         """
         if self.rebalancing is not None and self.rebalancing.assignment.subscribed:
             raise ValueError("this consumer has subscribed, so its group assigns the partitions; unsubscribe first")
@@ -224,7 +228,7 @@ class EventedConsumer(OffsetMethods):
         self._driver.soon()
 
     async def seek_to(self, partitions: Sequence[tuple[str, int]], *, first: bool) -> None:
-        """Go to the first record that there still is, or behind the last, in these partitions or in all."""
+        """Continue at the first available record, or after the last one, in these partitions or in all."""
         for partition, offset in (await self.ends(partitions or self.core.assignment, first=first)).items():
             self.seek(partition, offset)
 
@@ -254,7 +258,7 @@ class EventedConsumer(OffsetMethods):
     # Reading
 
     async def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
-        """Return the next records of each partition, at most `max_records`; [] if none come within `timeout`."""
+        """Return the next records of each partition, at most `max_records`; [] if none arrive within `timeout`."""
         limit = self.options.max_poll_records if max_records is None else max_records
         chunks = await self._alone(partial(self._poll_chunks, timeout, limit))
         self._meters.consumed((partition, len(records)) for partition, records in chunks)
@@ -304,7 +308,7 @@ class EventedConsumer(OffsetMethods):
         return False
 
     def put_back(self) -> None:
-        """Have the records of an iteration that were not passed on read again, with the one that was taken last."""
+        """Have the records that an iteration has not returned yet, and the last returned one, read again."""
         self._read_again(self._polled.unprocessed(last_is_done=False))
 
     def _read_again(self, unprocessed: Mapping[TopicPartition, int]) -> None:
@@ -328,7 +332,7 @@ class EventedConsumer(OffsetMethods):
                 await self._yield()
 
     async def _yield(self) -> None:
-        """Let the loop do other work, while there are always more records."""
+        """Let the loop do other work, although more records are available."""
         promise: Promise[None] = self._loop.promise()
         self._loop.later(0.0, lambda: promise.succeed(None))
         await promise
@@ -375,7 +379,7 @@ class EventedConsumer(OffsetMethods):
             polled(False)
 
     async def _note_polled(self, begins: dict[TopicPartition, int]) -> None:
-        """Note where the records of a poll begin, and commit what was processed before them."""
+        """Record where the records of a poll begin, and commit the records processed before them."""
         self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
         if begins and self.rebalancing is not None:
             await self.rebalancing.commit_before(begins, self._call_seconds)
@@ -402,7 +406,7 @@ class EventedConsumer(OffsetMethods):
                 await self._notifier.wait(deadline if wakes else min(deadline, self._loop.now() + _LOOK_SECONDS))
 
     def pump(self) -> None:
-        """Do what is due."""
+        """Do the due work."""
         self._driver.turn()
 
     @property
@@ -427,7 +431,7 @@ class EventedConsumer(OffsetMethods):
     # What the driver calls
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due, and return what to send."""
+        """Do the due work, and return the requests to send."""
         return self.core.turn(now)
 
     def next_time(self, now: float) -> float | None:
@@ -445,5 +449,5 @@ class EventedConsumer(OffsetMethods):
         self._statistics.report(self._loop.now())
 
     def reset(self) -> None:
-        """Forget what is in flight: the connections are gone, and no answer will come."""
+        """Drop all requests in flight: the connections are closed, and no answer will arrive."""
         self.core.reset()

@@ -28,7 +28,7 @@ class Machine(Protocol):
     """A part of a client that decides, without I/O."""
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due, and return what to send."""
+        """Do the due work, and return the requests to send."""
         ...
 
     def next_time(self, now: float) -> float | None:
@@ -40,7 +40,7 @@ class Machine(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget what is in flight: the connections are gone, and no answer will come."""
+        """Drop all requests in flight: the connections are closed, and no answer will arrive."""
         ...
 
 
@@ -106,7 +106,7 @@ class Driver:
             self._wake_at(self.loop.now())
 
     def turn(self) -> None:
-        """Give every machine a turn, and set the timer for what is due next."""
+        """Give every machine a turn, and set the timer for the next due work."""
         if self.closed or self.turning:
             self._again = True
             return

@@ -1,4 +1,4 @@
-"""What the consumers on asyncio and on Twisted have in common: the methods that only pass on what they are given.
+"""The methods that the consumers on asyncio and on Twisted share, and that only pass on their arguments.
 
 On asyncio they are coroutine methods of the consumer itself; on Twisted each is one that returns a Deferred.
 """

@@ -61,7 +61,7 @@ class ConsumerGroup(Protocol):
         ...
 
     def next_event(self) -> Event | None:
-        """Return what the application has to do now, or None. Call `done` when it has."""
+        """Return the next event for the application, or None. Call `done` when the application has handled it."""
         ...
 
     def done(self, event: Event) -> None:
@@ -69,13 +69,13 @@ class ConsumerGroup(Protocol):
         ...
 
     def metadata(self) -> GroupMetadata:
-        """Return in whose name offsets are committed at the moment. Raises ValueError if that can't be told."""
+        """Return the group member that commits offsets at the moment. Raises ValueError if it is unknown."""
         ...
 
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Look up what the group has committed; call `done` once."""
+        """Look up the group's committed offsets; call `done` once."""
         ...
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -148,7 +148,7 @@ class BrokerGroup:
         return None
 
     def subscribe(self, topics: Topics) -> None:
-        """Be a member that reads topics by name, or those whose whole names match."""
+        """Become a member that reads topics by name, or topics whose whole names match a pattern."""
         self._part.subscribe(topics if isinstance(topics, re.Pattern) else list(topics), self._loop.now())
         self._driver.soon()
 
@@ -164,7 +164,7 @@ class BrokerGroup:
             self._driver.soon()
 
     def next_event(self) -> Event | None:
-        """Return what the application has to do now, or None. Call `done` when it has."""
+        """Return the next event for the application, or None. Call `done` when the application has handled it."""
         return self._part.next_event()
 
     def done(self, event: Event) -> None:
@@ -211,7 +211,7 @@ class BrokerGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Look up what the group has committed; call `done` once."""
+        """Look up the group's committed offsets; call `done` once."""
 
         def answered(lookup: OffsetLookup) -> None:
             if lookup.error is not None:
@@ -252,7 +252,7 @@ class BrokerGroup:
     # What the driver calls
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due, and return what to send."""
+        """Do the due work, and return the requests to send."""
         return self._part.due(now)
 
     def next_time(self, now: float) -> float | None:
@@ -264,5 +264,5 @@ class BrokerGroup:
         self._changed.notify()
 
     def reset(self) -> None:
-        """Forget what is in flight: the connections are gone, and no answer will come."""
+        """Drop all requests in flight: the connections are closed, and no answer will arrive."""
         self._part.reset(self._loop.now())

@@ -1,4 +1,4 @@
-"""What a client needs of an event loop: time, timers, promises and connections."""
+"""The interface of event loops that a client needs: time, timers, promises and connections."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Loop(Protocol):
         ...
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        """Make a call after so many seconds; with 0 as soon as the code that runs now has returned."""
+        """Make a call after `seconds` seconds; with 0, as soon as the running code has returned."""
         ...
 
     def from_thread(self, call: Callable[[], object]) -> None:
@@ -73,7 +73,7 @@ class Loop(Protocol):
         ...
 
     def tls_reader(self, link: Link) -> Callable[[], Any] | None:
-        """Return a call that reads certificates and keys, whose result has to be in `connections.tls` before `open`.
+        """Return a call that reads certificates and keys; its result must be in `connections.tls` before `open`.
 
         None: nothing has to be read, or the loop's thread may wait for the disk.
         """

@@ -40,7 +40,7 @@ class OffsetMethods:
         raise NotImplementedError
 
     async def ends(self, partitions: Partitions, *, first: bool) -> dict[TopicPartition, int]:
-        """Return the first offset that each partition still has, or where reading it ends at the moment."""
+        """Return the log start offset of each partition, or its end offset for the isolation level."""
         wanted = {TopicPartition(*partition): EARLIEST if first else LATEST for partition in partitions}
         found = await find_offsets(self._calls, wanted, committed=self.options.read_committed)
         return {partition: answer.offset for partition, answer in found.items()}
@@ -75,7 +75,7 @@ class OffsetMethods:
         return found
 
     async def commit(self, offsets: Offsets | None, *, wait: bool, timeout: float) -> None:
-        """Commit these offsets, or those of all records that were returned, in an iteration with the present one."""
+        """Commit these offsets, or those of all returned records; in an iteration, including the current record."""
         assignment, group = self.in_group()
         chosen = self._to_commit(assignment, offsets)
         if not wait:
@@ -95,7 +95,7 @@ class OffsetMethods:
         }
 
     def _progress(self, assignment: GroupAssignment) -> dict[TopicPartition, int]:
-        """Return the offsets behind all records that were returned, in an iteration with the present one."""
+        """Return the offsets after all returned records; in an iteration, including the current record."""
         unprocessed = self._polled.unprocessed(last_is_done=True) if self._polled.begun else {}
         return {**assignment.progress(), **unprocessed}
 
@@ -106,7 +106,9 @@ class OffsetMethods:
         return self.in_group()[1].metadata()
 
     def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-        """Return the offsets behind the records that were returned, for a transaction to commit, and in whose name."""
+        """Return the offsets after the returned records, for a transaction to commit, and the group member that commits
+        them.
+        """
         if self.options.auto_commit in ("after", "before"):
             raise ValueError(
                 f'a consumer with auto_commit="{self.options.auto_commit}" commits by itself, also what a transaction '
@@ -116,7 +118,7 @@ class OffsetMethods:
         return assignment.with_epochs(self._progress(assignment)), group.metadata()
 
     async def seek_to_committed(self) -> None:
-        """Go back to what the group has committed, in all assigned partitions: what was returned since is read again.
+        """Seek all assigned partitions to the group's committed offsets: records returned since then are read again.
 
         Where nothing is committed, reading starts as with a new assignment.
         """

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class OneAtATime:
-    """Knows whether a coroutine is in progress. Its own state tells, since a flag could stay set after a signal."""
+    """Tell whether a coroutine is in progress, by the coroutine's own state: a flag could stay set after a signal."""
 
     def __init__(self) -> None:
         self._present: Coroutine[Any, Any, Any] | None = None

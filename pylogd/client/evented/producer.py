@@ -92,7 +92,7 @@ class EventedProducer(Generic[D]):
         headers: Sequence[Header],
         on_delivery: Callable[[D], None] | None,
     ) -> D | None:
-        """Add a record if that is possible at once; return None if it has to wait."""
+        """Add a record if that is possible at once; return None if it would have to wait."""
         count = self._partitions.get(topic)
         if count is None or self._waiting or self._accumulator.buffered >= self._accumulator.limit:
             return None
@@ -104,7 +104,8 @@ class EventedProducer(Generic[D]):
     def try_copy(
         self, partition: TopicPartition, batch: memoryview, count: int, on_result: Callable[[BatchResult], None]
     ) -> bool:
-        """Add a batch of `count` records as another broker has it, if that is possible at once. Return whether it was.
+        """Add an encoded batch of `count` records from another broker, if that is possible at once. Return whether it
+        was added.
 
         A topic that is not known is asked for: a later call may succeed. Raises KafkaError if there is no such topic or
         partition, and what `refusal` says.
@@ -217,7 +218,7 @@ class EventedProducer(Generic[D]):
         return await self._wait(topic, partition, len(encoded), add)
 
     async def _wait(self, topic: str, partition: int | None, size: int, add: Callable[[], T]) -> T:
-        """Return what `add` returns, as soon as there is space and the topic is known to have the partition."""
+        """Return the result of `add`, when there is space and the topic is known to have the partition."""
         core = self._core
         if (refusal := core.refusal) is not None:
             raise refusal
@@ -270,7 +271,7 @@ class EventedProducer(Generic[D]):
         )
 
     def _admit(self) -> None:
-        """Add the records that wait, in order, as far as there is space and their topics are known."""
+        """Add the waiting records, in order, as far as there is space and their topics are known."""
         while self._waiting:
             waiting = self._waiting[0]
             if waiting.promise.done:
@@ -330,8 +331,9 @@ class EventedProducer(Generic[D]):
     # Transactions
 
     async def finish(self, start: Callable[[], Operation], timeout: float | None, late: str) -> None:
-        """Start an operation of the transactions and wait for it. Raises its error, or RequestTimedOut with what is
-        `late` after `timeout` seconds, by default `max_block`.
+        """Start an operation of the transactions and wait for it.
+
+        Raises its error; RequestTimedOut with the text `late` after `timeout` seconds (default: `max_block`).
         """
         core = self._core
         if core.failure is not None:
@@ -357,12 +359,12 @@ class EventedProducer(Generic[D]):
         return self._core.transactions
 
     async def begin_transaction(self, timeout: float | None) -> None:
-        """Get a producer id if there is none, and begin a transaction."""
+        """Get a producer id if there is none yet, and begin a transaction."""
         await self.finish(self.transactions.prepare, timeout, "no producer id")
         self._core.begin_transaction()
 
     async def abort_open(self, timeout: float | None) -> None:
-        """Abort the transaction that is open, if there is one."""
+        """Abort the open transaction, if there is one."""
         if self._options.transactional_id is not None and self.transactions.can_abort:
             await self.finish(partial(self.transactions.end, committed=False), timeout, "not aborted yet")
 
@@ -390,7 +392,7 @@ class EventedProducer(Generic[D]):
     # What the driver calls
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due, and return what to send."""
+        """Do the due work, and return the requests to send."""
         return self._core.turn(now, seal_all=bool(self._flushes) or self._starved())
 
     def next_time(self, now: float) -> float | None:
@@ -398,7 +400,7 @@ class EventedProducer(Generic[D]):
         return self._core.next_time(now)
 
     def settle(self) -> None:
-        """Report the results that there are, and end the flushes and sends that may end."""
+        """Report the available results, and end the flushes and sends that are done."""
         while results := self._core.take_results():
             for batch, result in results:
                 self._hooks.completed(batch, result)
@@ -430,7 +432,7 @@ class EventedProducer(Generic[D]):
                 promise.succeed(None)
 
     def reset(self) -> None:
-        """Forget what is in flight: every request has failed with its connection."""
+        """Drop all requests in flight: each has failed with its connection."""
 
     def _starved(self) -> bool:
         """Whether records wait for space that only open batches can free."""

@@ -1,4 +1,4 @@
-"""Carry out what a group's coordinator decides: partitions given up and taken on, offsets committed on the way.
+"""Carry out the decisions of a group's coordinator: give up and take on partitions, and commit offsets meanwhile.
 
 Rules: all of it happens in the application's own calls, one event at a time. Before partitions are given up, what is
 processed is committed and the listener is called; the group hears of it only when that is done.
@@ -88,7 +88,9 @@ class Rebalancing:
                 await outcome
 
     async def commit_before(self, begins: Mapping[TopicPartition, int], timeout: float) -> None:
-        """With auto_commit "before": commit what is about to be returned, or have it read again if that fails."""
+        """With auto_commit "before": commit the records that are about to be returned, or have them read again if that
+        fails.
+        """
         if not self._commits_before:
             return
         positions = self._core.reader.positions
@@ -104,7 +106,7 @@ class Rebalancing:
     def note_start(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata], reset: Mapping[TopicPartition, int]
     ) -> None:
-        """Record the offsets at which partitions start: those that were committed, and the others."""
+        """Record the offsets at which partitions start: the committed ones, and the others."""
         assignment = self.assignment
         assignment.note_committed(committed)
         if assignment.subscribed and not self.group.wakes and reset:  # so that a later owner starts there too

@@ -26,7 +26,10 @@ class MessageStream(StreamQueue, AsyncIterator[Record]):
     def __init__(
         self, loop: Loop, topic: str, number: int, drained: Callable[[], None], may_fetch: Callable[[], bool]
     ) -> None:
-        """`drained` is called when the stream is no longer full; `may_fetch` tells whether the group's claims hold."""
+        """drained: called when the stream is no longer full.
+
+        may_fetch: returns whether the group's claims are valid.
+        """
         super().__init__(topic, number)
         self._loop = loop
         self._drained = drained

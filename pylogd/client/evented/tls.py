@@ -93,7 +93,7 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 def tls_error(address: str, error: BaseException) -> PylogdError:
-    """Return the client's error for one of `ssl`: TlsFailed if trying again does not help."""
+    """Return the client's error for an error of `ssl`: TlsFailed if a retry does not help."""
     text = f"{address}: no TLS connection: {_reason(error)}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(f"{text}; check ssl_ca, and that the certificate names the host")

@@ -1,4 +1,4 @@
-"""Transactions of the producers on event loops: what they have in common, as coroutines.
+"""Transactions of the producers on event loops: the code that they share, as coroutines.
 
 Rules: what waits, waits up to `max_block` seconds unless it is told otherwise, and raises RequestTimedOut then. What
 was asked for goes on: the same call can be repeated to wait again.
@@ -54,7 +54,7 @@ class TransactionMethods:
     async def send_offsets(
         self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None, timeout: float | None = None
     ) -> None:
-        """Commit a consumer's offsets with the transaction: those behind the records that it has returned.
+        """Commit a consumer's offsets with the transaction: the offsets after the last returned records.
 
         In place of a consumer, offsets with the `group_metadata` of their consumer. Raises TransactionAborted if the
         consumer is no longer a member of its group, ProducerFailed, RequestTimedOut, ValueError for a consumer that
@@ -69,7 +69,10 @@ class TransactionMethods:
         await _commit(self._producer, timeout)
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Drop what was not sent, and abort. Raises ProducerFailed. After RequestTimedOut: call it again."""
+        """Drop the records that are not sent yet, and abort.
+
+        Raises ProducerFailed. After RequestTimedOut, call it again.
+        """
         end = partial(self._producer.transactions.end, committed=False)
         await self._producer.finish(end, timeout, "not aborted yet")
 
@@ -97,7 +100,7 @@ class Transaction:
             await self._abort()
 
     async def _abort(self) -> None:
-        """Abort if that is possible. What else is wrong is raised to the application already."""
+        """Abort if possible. Other errors were raised to the application already."""
         try:
             await self._producer.abort_open(self._timeout)
         except PylogdError as error:

@@ -1,4 +1,4 @@
-"""Make calls that may wait in a thread, such as a function of the application that fetches a token."""
+"""Make calls that may block in a thread, such as an application's function that fetches a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator for blocking callers: in a thread, with a loop and a connection to ZooKeeper of its own.
+"""The coordinator for blocking callers, in a thread with its own loop and its own connection to ZooKeeper.
 
 Strategy: the caller's thread and the loop's share nothing but queues. What the coordinator says is put into one and
 fetched by `poll`; what the caller says is run in the loop. The package's docstring has the shape and the caller's
@@ -84,7 +84,7 @@ class ZooKeeperMembership:
         self._running = self._leaving = False
 
     def start(self, timeout: float = 30.0) -> None:
-        """Connect and register. Raises `ZooKeeperUnavailable` if that is not done after so many seconds."""
+        """Connect and register. Raises `ZooKeeperUnavailable` if that takes longer than `timeout` seconds."""
         if self._running or self._leaving:
             raise Closed("a membership is started once")
         self._running = True
@@ -126,7 +126,9 @@ class ZooKeeperMembership:
             self._loop.callFromThread(self._stopped, event)
 
     def take_committed(self) -> list[dict[TopicPartition, int]]:
-        """Return the offsets of each commit since the last call: `commit`, periodic ones and those of releases."""
+        """Return the offsets of each commit since the last call: explicit and periodic commits, and commits at
+        releases.
+        """
         found = []
         while not self._commits.empty():
             found.append(self._commits.get())
@@ -153,7 +155,7 @@ class ZooKeeperMembership:
         self._ask(lambda: self._joined().commit(wanted), self._timeout)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the group's committed offsets, None where there is none. Raises `ZooKeeperUnavailable`."""
+        """Return the group's committed offsets; None for partitions without one. Raises `ZooKeeperUnavailable`."""
         wanted = list(partitions)
         return self._ask(lambda: self._joined().committed(wanted), self._timeout)
 

@@ -1,4 +1,4 @@
-"""What a consumer writes: its registration, the partitions that it claims, the offsets that it commits.
+"""The writes of a consumer: its registration, its claims of partitions, its committed offsets.
 
 Strategy: every write is one `multi` that begins with a check of the consumer's own registration, whose name is made
 anew for every registration. Claims and registration end with the session, so a late write of a consumer whose session
@@ -43,7 +43,7 @@ WRITE_PARTITIONS: Final = 500
 
 
 class NotRegistered(StoreError):
-    """The consumer's node is gone: its session ended, or somebody deleted it."""
+    """The consumer's node does not exist: its session ended, or the node was deleted."""
 
 
 class Collision(StoreError):
@@ -173,7 +173,10 @@ class Claims:
         return self._alone(commit)
 
     async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the committed offsets, None where there is none. Raises `CorruptMetadata` for an invalid one."""
+        """Return the committed offsets; None for partitions without one.
+
+        Raises `CorruptMetadata` for an invalid offset.
+        """
         asked = list(partitions)
         found = await all_of(Deferred.fromCoroutine(self._offset(p)) for p in asked)
         return dict(zip(asked, found, strict=True))
@@ -227,7 +230,7 @@ class Claims:
         await self._write([], {}, {})
 
     async def _give_back(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
-        """Release partitions. They are not held from the first write on, whatever its outcome."""
+        """Release partitions. They count as released from the first write on, even if the write fails."""
         ordered = sorted(partitions)
         if ordered and not self.consumer:
             raise NotRegistered("the consumer is not registered")
@@ -245,7 +248,9 @@ class Claims:
         offsets: Mapping[TopicPartition, int],
         owners: dict[TopicPartition, Operation],
     ) -> None:
-        """Write the check, the offsets and the changes of owners at once; again while a failure can be corrected."""
+        """Write the check, the offsets and the changes of owners in one transaction; retry while a failure can be
+        corrected.
+        """
         if not self.consumer:
             raise NotRegistered("the consumer is not registered")
         consumer = self.consumer

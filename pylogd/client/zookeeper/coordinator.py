@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class IConsumer(Protocol):
-    """The consumer that fetches what the coordinator assigns."""
+    """The consumer that fetches the assigned partitions."""
 
     def on_assigned(self, event: Assigned) -> None:
         """Fetch these partitions from now on."""
@@ -125,12 +125,12 @@ class Coordinator:
 
     @property
     def state(self) -> CoordinatorState:
-        """What the consumer is doing."""
+        """The state of the consumer."""
         return self._machine.state
 
     @property
     def may_fetch(self) -> bool:
-        """Whether records of what is assigned may be handed out at this moment. May be asked from any thread."""
+        """Whether records of assigned partitions may be returned at this moment. Any thread may ask."""
         return self._lease.holds
 
     @property
@@ -192,7 +192,7 @@ class Coordinator:
         return Deferred.fromCoroutine(commit())
 
     def committed(self, partitions: Iterable[TopicPartition]) -> Deferred[dict[TopicPartition, int | None]]:
-        """The group's committed offsets, None where there is none. Fails with `ZooKeeperUnavailable`."""
+        """Return the group's committed offsets; None for partitions without one. Fails with `ZooKeeperUnavailable`."""
 
         async def committed() -> dict[TopicPartition, int | None]:
             try:
@@ -374,7 +374,10 @@ class Coordinator:
         return [p for p, name in self._claims.held.items() if names.get(p) != name]
 
     async def _stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have the caller stop fetching partitions. From here on they are not assigned, whatever the session does."""
+        """Have the caller stop fetching partitions.
+
+        They are not assigned from now on, even if the session continues.
+        """
         stopped = tuple(sorted(partitions))
         self._assigned.difference_update(stopped)
         if stopped:

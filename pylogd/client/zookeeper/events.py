@@ -26,7 +26,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Revoked:
-    """Stop fetching partitions, commit what was processed, and acknowledge; then they are released.
+    """Stop fetching partitions, commit processed records, and acknowledge; then the partitions are released.
 
     `lost`: the session expired, and the claims with it. Another consumer may be reading them already; nothing can be
     committed any more.

@@ -46,7 +46,7 @@ class Loop:
         self._queue.put(None)
 
     def join(self, timeout: float) -> None:
-        """Wait up to so many seconds for the thread to end."""
+        """Wait up to `seconds` for the thread to end."""
         self._thread.join(timeout)
 
     def seconds(self) -> float:
@@ -107,4 +107,4 @@ def _safely(call: Callable[[], object]) -> None:
 
 
 def _nothing(_: DelayedCall) -> None:
-    """Stand in for a cancelled call, which stays in the heap until it is due."""
+    """Replace a cancelled call, which stays in the heap until it is due."""

@@ -56,7 +56,7 @@ class Subscription:
         return cls(topics)
 
     def streams(self, known: Iterable[str]) -> dict[str, int]:
-        """Return the number of streams of each topic: of those in `known` that match, or of all that are named."""
+        """Return the number of streams of each topic: of the topics in `known` that match, or of all named topics."""
         if self.kind == STATIC:
             return dict(self.topics)
         pattern, streams = next(iter(self.topics.items()))

@@ -13,7 +13,7 @@ from pylogd.config.zookeeper import ZooKeeperSecurity, parse_security
 
 
 def connection_security(settings: Mapping[str, str]) -> ZooKeeperSecurity:
-    """Return what settings such as `zookeeper.ssl.client.enable` ask for.
+    """Return the options that settings such as `zookeeper.ssl.client.enable` describe.
 
     Raises ValueError, whose text names the setting and never repeats a secret.
     """

@@ -11,7 +11,7 @@ from pylogd.machine import MachineTable
 
 
 class CoordinatorState(Enum):
-    """What a consumer is doing. It fetches its partitions in all states but CLOSED, as long as its lease holds."""
+    """The state of a consumer. It fetches its partitions in all states but CLOSED, while its lease is valid."""
 
     JOINING = "Registers itself."
     READING = "Reads the registries, and computes its share."
@@ -29,7 +29,7 @@ class CoordinatorState(Enum):
 
 
 class Event(Enum):
-    """The outcome of what is done in a state, or something that ends it."""
+    """The outcome of the work in a state, or an event that ends it."""
 
     STARTED = "The caller joins the group."
     REGISTERED = "The member is registered."

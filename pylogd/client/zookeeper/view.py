@@ -1,4 +1,4 @@
-"""What one consumer knows of its group: its members, and the partitions of its topics.
+"""A consumer's view of its group: the members, and the partitions of its topics.
 
 Strategy: every node is read once with a watch, and again only after its watch was called: when a member joins, the
 others read the list of members and the new member's node. A member's node never changes, so it is read once. After a
@@ -39,7 +39,7 @@ _NOTHING = Subscription({})
 
 
 class GroupView:
-    """The members of a group, and the partitions of the topics that one of them subscribes to."""
+    """The members of a group, and the partitions of the topics that a member subscribes to."""
 
     def __init__(
         self, store: IMetadataStore, paths: GroupPaths, subscription: Subscription, changed: Callable[[], None]
@@ -71,7 +71,7 @@ class GroupView:
         return bool(self._stale)
 
     def forget(self) -> None:
-        """Read everything at the next `refresh`: what was read may be outdated, and watches may be gone."""
+        """Read everything at the next `refresh`: the view may be outdated, and watches may be lost."""
         self._round += 1
         self._watched.clear()
         self._stale = {self._paths.ids, BROKERS}
@@ -81,7 +81,7 @@ class GroupView:
             self._stale.add(TOPICS)
 
     async def refresh(self) -> None:
-        """Read what changed. After an error of the store, the next call reads what is left."""
+        """Read the changes. After an error of the store, the next call reads the rest."""
         stale, self._stale = self._stale, set()
         try:
             if BROKERS in stale:
@@ -105,7 +105,7 @@ class GroupView:
             await self._missing(BROKERS)
 
     async def _read_topics(self) -> Sequence[str]:
-        """Find the topics that match the pattern, return the new ones, and drop those that are gone."""
+        """Find the topics that match the pattern, return the new ones, and drop deleted ones."""
         names: Sequence[str] = ()
         try:
             names = await self._watching(TOPICS, self._store.children)

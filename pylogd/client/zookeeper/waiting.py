@@ -7,7 +7,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
 class Sleeper:
-    """Sleeps for a time or until `wake` is called. A `wake` while nobody sleeps ends the next sleep at once."""
+    """Sleep for a time, or until `wake` is called. A `wake` without a sleeper ends the next sleep at once."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -16,7 +16,7 @@ class Sleeper:
         self._timer: IDelayedCall | None = None
 
     def sleep(self, seconds: float | None) -> Deferred[None]:
-        """Return a Deferred that fires after so many seconds (None: never), or at the next `wake`."""
+        """Return a Deferred that fires after `seconds` seconds (None: never), or at the next `wake`."""
         assert self._sleeping is None
         sleeping: Deferred[None] = Deferred()
         if self._awake:

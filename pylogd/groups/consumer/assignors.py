@@ -1,4 +1,4 @@
-"""The assignors of the coordinator: which partitions each member of a consumer group is to have.
+"""The coordinator's assignors: they compute the target assignment of a consumer group.
 
 `uniform` balances: the numbers of partitions of two members differ by at most one if all subscribe to the same topics,
 else as little as moving single partitions can make them differ. `range` gives neighbouring partitions of a topic to one
@@ -49,7 +49,9 @@ def assign_uniformly(subscribers: Mapping[str, Subscriber], partition_counts: Ma
 def _kept(
     subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]
 ) -> tuple[Target, list[TopicPartition]]:
-    """Return what each member may keep of its last target, in the order of member ids, and what nobody has."""
+    """Return the partitions of its last target that each member may keep, in the order of member ids, and the free
+    partitions.
+    """
     subscriptions = {subscriber.topics for subscriber in subscribers.values()}
     topics = sorted({topic for wanted in subscriptions for topic in wanted})
     free = dict.fromkeys((topic, index) for topic in topics for index in range(partition_counts[topic]))
@@ -97,7 +99,7 @@ def _fill(by_topic: Mapping[bytes, Sequence[str]], target: Target, free: Iterabl
 
 
 def _balance(by_topic: Mapping[bytes, Sequence[str]], target: Target) -> None:
-    """Move single partitions from members that have more to such that have fewer, until no move helps.
+    """Move single partitions from members with more to members with fewer, until no move improves the balance.
 
     Each move makes the sum of the squares of the numbers smaller, so this ends.
     """
@@ -165,7 +167,7 @@ def _had_of_all(topics: Sequence[bytes], had: Mapping[bytes, set[int]], count: i
 
 
 def _ranges(had: Mapping[str, list[int]], count: int) -> dict[str, list[int]]:
-    """Return the indexes that each member is to have, of `count`. had: those that it has now, in order."""
+    """Return the indexes, of `count`, that each member gets. had: each member's current indexes, in order."""
     least, extra = divmod(count, len(had))
     quotas = {}
     for member_id, indexes in had.items():

@@ -1,4 +1,4 @@
-"""Members of the classic protocol in a group of the newer one: what their requests change, and what they are told.
+"""Members of the classic protocol in a group of the newer protocol: the effects of their requests, and the answers.
 
 A classic member follows the target assignment as the others do, but only its JoinGroup requests take steps: they say
 what it subscribes to and which partitions it has. The generation that it is told is its member epoch. Its heartbeats
@@ -98,7 +98,7 @@ def _known(draft: Draft, request: JoinRequest, member_id: str) -> ConsumerMember
 
 
 def check(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """Return the member that sent a request. Raises HeartbeatRefused if there is none."""
+    """Return the member that sent a request. Raises HeartbeatRefused if the group does not have it."""
     if instance_id is not None:
         holder = group.instances.get(instance_id)
         if holder not in (None, member_id):
@@ -140,7 +140,7 @@ def has_to_join(group: ConsumerGroup, member: ConsumerMember, epoch: int) -> boo
 
 
 def is_behind(member: ConsumerMember, epoch: int) -> bool:
-    """Return whether a member that syncs has to join again first, which gets this epoch then.
+    """Return whether a member that sends SyncGroup has to join again first; it then gets this epoch.
 
     It does not while it gives up partitions.
     """

@@ -30,7 +30,7 @@ _NOTHING: frozenset[TopicPartition] = frozenset()
 
 
 class ConsumerGroupState(Enum):
-    """The state of a group as clients are told it; the values are Kafka's names."""
+    """The state of a group as clients see it; the values are Kafka's names."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -78,11 +78,11 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def is_settled(self, member: ConsumerMember) -> bool:
-        """Return whether a member has what it is to have. One that has left for a while has not."""
+        """Return whether a member has its target assignment. A member that has left for a while has not."""
         return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
 
     def target_of(self, member_id: str) -> frozenset[TopicPartition]:
-        """Return what a member is to have."""
+        """Return a member's target assignment."""
         return self.target.get(member_id, _NOTHING)
 
     def subscribed(self, member: ConsumerMember) -> frozenset[str]:
@@ -101,7 +101,7 @@ class ConsumerGroup:
         return group
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Change this group itself: only for a copy that nobody else has yet."""
+        """Change this group in place: only allowed for a copy that is not shared yet."""
         for record in records:
             self._apply(record)
 
@@ -184,7 +184,7 @@ class ConsumerGroup:
             del self.instances[member.instance_id]
 
     def _reset(self, member_id: str) -> None:
-        """Take a member's partitions from it: what it said of itself stays."""
+        """Take a member's partitions from it; its subscription stays."""
         member = self.members.get(member_id)
         if member is not None:
             self._disown(member)
@@ -194,7 +194,7 @@ class ConsumerGroup:
 
 
 def replay(records: Iterable[Record]) -> dict[str, ConsumerGroup]:
-    """Return the groups that records describe, by group id, without such that have nothing left."""
+    """Return the groups that records describe, by group id, without groups that have nothing left."""
     by_group: dict[str, list[Record]] = {}
     for record in records:
         by_group.setdefault(record.group_id, []).append(record)

@@ -1,4 +1,4 @@
-"""What a heartbeat of a member changes in its group: the records to write, and the answer once they are written.
+"""The effect of a member's heartbeat on its group: the records to write, and the answer to send when they are written.
 
 Strategy: every function returns a `Change` and alters nothing. A heartbeat takes up to four steps: the member is made
 or updated; the group epoch is raised if that, or the topics, changed what is to be assigned; the target assignment is
@@ -84,7 +84,7 @@ class Heartbeat(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a heartbeat changes. group: the group after `records`. member: the member after them; None if it left.
+    """The effect of a heartbeat. group: the group after `records`. member: the member after them; None if it left.
 
     assignment: the partitions to tell the member of; None if they have not changed.
     """
@@ -172,7 +172,7 @@ def beat(
     topics_changed: bool = False,
     interval_ms: int = 0,
 ) -> Change:
-    """Return what a heartbeat of a member that joins or stays changes. Raises HeartbeatRefused.
+    """Return the effect of a heartbeat of a member that joins or stays. Raises HeartbeatRefused.
 
     topics_changed: whether topics may have changed since the group's last change. interval_ms: see `View`.
     """
@@ -188,7 +188,7 @@ def beat(
 def go_on(
     draft: Draft, member_id: str, owned: Set[TopicPartition] | None, view: View, *, raised: bool
 ) -> ConsumerMember:
-    """Assign anew if that is due, and have a member take its next step; return it.
+    """Compute a new target assignment if it is due, and let a member take its next step; return the member.
 
     Until then it follows the assignment before: a new member has nothing in that.
 
@@ -219,7 +219,7 @@ def may_assign(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
 
 
 def leave(group: ConsumerGroup, request: Heartbeat) -> Change:
-    """Return what the last heartbeat of a member changes, which leaves for good or for a while.
+    """Return the effect of a member's last heartbeat, with which it leaves for good or for a while.
 
     Raises HeartbeatRefused.
     """
@@ -232,7 +232,7 @@ def leave(group: ConsumerGroup, request: Heartbeat) -> Change:
 
 
 def remove(group: ConsumerGroup, member_ids: Iterable[str]) -> Change:
-    """Return what it changes that members have left, or are taken out because they are late."""
+    """Return the effect of members that have left, or are removed because they are late."""
     records = [record for member_id in member_ids for record in removal(group.group_id, member_id)]
     records.append(GroupEpoch(group.group_id, group.epoch + 1, group.metadata_hash))
     return Change(group.with_records(records), records)
@@ -255,7 +255,7 @@ def removal(group_id: str, member_id: str) -> list[Record]:
 
 
 def _known(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
-    """Return the member that a heartbeat comes from. Raises HeartbeatRefused."""
+    """Return the member that sent a heartbeat. Raises HeartbeatRefused."""
     holder = None if request.instance_id is None else group.instances.get(request.instance_id)
     if holder not in (None, request.member_id):
         raise HeartbeatRefused(
@@ -270,7 +270,7 @@ def _known(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
 
 
 def _find_or_replace(draft: Draft, request: Heartbeat) -> ConsumerMember:
-    """Return the member as it was before this heartbeat: one that joins has nothing yet."""
+    """Return the member as it was before this heartbeat; a member that joins has no partitions yet."""
     if request.epoch != JOINING:
         member = _known(draft.group, request)
         _check_epoch(member, request)
@@ -287,7 +287,7 @@ def _find_or_replace(draft: Draft, request: Heartbeat) -> ConsumerMember:
 
 
 def _take_over(draft: Draft, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
-    """Have a static member come back under another member id, with the target of the one that left for a while."""
+    """Let a static member return with another member id; it gets the target assignment of its former id."""
     if not former.has_left_for_a_while and former.classic is None:
         raise HeartbeatRefused(
             ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -297,7 +297,7 @@ def _take_over(draft: Draft, former: ConsumerMember, request: Heartbeat) -> Cons
 
 
 def give_place(draft: Draft, former: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Have a member take the place of a static one, with its target and its partitions; return the new member."""
+    """Let a member replace a static member, with its target and its partitions; return the new member."""
     group_id, target = draft.group.group_id, draft.group.target_of(former.member_id)
     back = replace(former, member_id=member_id, epoch=JOINING, previous_epoch=JOINING)
     draft.add(
@@ -370,7 +370,7 @@ def current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
 
 
 def _match(draft: Draft, member_id: str, match: Match, now_ms: int, *, anew: bool) -> None:
-    """Find the topics of the member's regular expression, if it is new to the group or is to be matched anew.
+    """Find the topics of the member's regular expression, if it is new to the group or must be matched again.
 
     Expressions that no member has any more are removed.
     """
@@ -433,7 +433,7 @@ def assignor_of(group: ConsumerGroup) -> str:
 
 
 def _wanted(group: ConsumerGroup, member: ConsumerMember, find: FindTopic) -> frozenset[TopicPartition]:
-    """Return a member's target, without topics that it has ceased to subscribe to or that are gone."""
+    """Return a member's target, without topics that it no longer subscribes to, and without deleted topics."""
     target = group.target_of(member.member_id)
     found = (find(name) for name in group.subscribed(member))
     topics = {topic.topic_id for topic in found if topic is not None}

@@ -1,4 +1,4 @@
-"""A consumer group of the newer protocol, and what goes on with it: changes, requests that wait, times."""
+"""A consumer group of the newer protocol with its current activity: changes, waiting requests, timers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Made(NamedTuple):
 
 
 class Held:
-    """A group, and what goes on with it.
+    """A group with its current activity.
 
     changing: whether a change is being made in a thread, or waits for its turn to be appended. changes: how many were
     appended. line: requests that wait for that: what handles each, who waits for the answer, and the answer if the

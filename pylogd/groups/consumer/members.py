@@ -19,7 +19,7 @@ LEAVING_FOR_A_WHILE: Final = -2  # a static member, which will come back under a
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target assignment; the numbers are those in Kafka's records."""
+    """A member's progress towards its target assignment; the numbers are those in Kafka's records."""
 
     STABLE = 0  #: It has what it is to have.
     UNREVOKED_PARTITIONS = 1  #: It has to give up partitions first, and to say so.
@@ -62,7 +62,7 @@ class ConsumerMember:
 
     @property
     def has_left_for_a_while(self) -> bool:
-        """Whether it is a static member that said that it will come back."""
+        """Whether the member is a static member that announced its return."""
         return self.epoch == LEAVING_FOR_A_WHILE
 
 

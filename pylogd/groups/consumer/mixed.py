@@ -58,7 +58,7 @@ LeaveAnswer = tuple[ErrorCode, list[ErrorCode]]
 
 
 class Takeover(NamedTuple):
-    """A classic group that is to become one of the newer protocol.
+    """A classic group that is about to become a group of the newer protocol.
 
     records: it, as one of the newer protocol. before: the records that delete the classic one. begin: called before
     they are appended. end: called when they are in the log, with True, or when it is known that they never will be,

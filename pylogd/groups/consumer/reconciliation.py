@@ -44,12 +44,14 @@ def next_step(
 
 
 def _owns(partitions: Assigned, owned: Set[TopicPartition] | None) -> bool:
-    """Return whether the member has any of these partitions; one that says nothing still has what it had."""
+    """Return whether the member has any of these partitions; a member that reports no partitions still has the earlier
+    ones.
+    """
     return owned is None or not owned.isdisjoint(partitions.keys())
 
 
 def _revoke_more(member: ConsumerMember, target: Set[TopicPartition]) -> ConsumerMember:
-    """Have a member that is giving up partitions also give up those that its target has lost meanwhile."""
+    """Let a member that is giving up partitions also give up those that its target has lost meanwhile."""
     if target >= member.assigned.keys():
         return member
     kept = {partition: since for partition, since in member.assigned.items() if partition in target}

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class RecordType(IntEnum):
-    """What a record of a consumer group is about."""
+    """The subject of a record of a consumer group."""
 
     GROUP = 3
     PARTITIONS = 4
@@ -71,7 +71,7 @@ class GroupEpoch(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """What a member said of itself: everything in ConsumerMember but epochs and partitions."""
+    """The fields that a member reports of itself: all of ConsumerMember except epochs and partitions."""
 
     group_id: str
     member: ConsumerMember
@@ -86,7 +86,7 @@ class AssignmentEpoch(NamedTuple):
 
 
 class TargetAssignment(NamedTuple):
-    """The partitions that a member is to have."""
+    """A member's target assignment."""
 
     group_id: str
     member_id: str
@@ -94,7 +94,7 @@ class TargetAssignment(NamedTuple):
 
 
 class CurrentAssignment(NamedTuple):
-    """How far a member is: its epochs, its state, what it has and gives up."""
+    """A member's progress: its epochs, its state, its partitions, and the partitions that it gives up."""
 
     group_id: str
     member_id: str
@@ -298,7 +298,7 @@ def _read_member(member_id: str, body: RecordCursor) -> ConsumerMember:
 
 
 def _read_classic(tag: bytes | None) -> ClassicProtocol | None:
-    """Return the tagged field of a classic member; None for what is not there, or null."""
+    """Return the tagged field of a classic member; None if it is missing or null."""
 
     def read_protocol(cursor: RecordCursor) -> tuple[str, bytes]:
         protocol = cursor.compact_text(), cursor.compact_bytes()
@@ -319,7 +319,7 @@ def _read_topic_partitions(body: RecordCursor) -> list[TopicPartition]:
 
 
 def _read_assigned(body: RecordCursor, epoch: int) -> dict[TopicPartition, int]:
-    """Return the partitions with the epochs at which they were assigned: the member's epoch where there are none."""
+    """Return the partitions with the epochs at which they were assigned; without epochs, the member's epoch."""
 
     def read_topic(cursor: RecordCursor) -> list[tuple[TopicPartition, int]]:
         topic = cursor.exactly(_UUID_BYTES)

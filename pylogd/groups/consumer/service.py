@@ -66,7 +66,7 @@ _LARGE_SUBSCRIPTION: Final = 1 << 14
 
 
 class HeartbeatAnswer(NamedTuple):
-    """The answer to a heartbeat. text: what is wrong, for people. assignment: None if it has not changed."""
+    """The answer to a heartbeat. text: the error for people. assignment: None if it has not changed."""
 
     error: ErrorCode
     text: str | None = None
@@ -108,7 +108,7 @@ class ConsumerGroups:
     # -- loading and unloading
 
     def load(self, groups: Iterable[ConsumerGroup]) -> None:
-        """Take over groups that were read from the offsets topic: the sessions of their members begin anew."""
+        """Take over groups that were read from the offsets topic; the sessions of their members start again."""
         for group in groups:
             held = self._held[group.group_id] = Held(group)
             for member_id in group.members:
@@ -125,19 +125,19 @@ class ConsumerGroups:
                 waiting.callback(unloaded)
 
     def topics_changed(self) -> None:
-        """Have groups look at the topics again with their next heartbeats."""
+        """Make groups check the topics again at their next heartbeats."""
         for held in self._held.values():
             held.stale = True
 
     # -- looking
 
     def get(self, group_id: str) -> ConsumerGroup | None:
-        """Return a group, None if there is none of this protocol."""
+        """Return a group, or None if there is no group of this protocol with this id."""
         held = self._held.get(group_id)
         return held.group if held is not None and held.group.epoch else None
 
     def __contains__(self, group_id: object) -> bool:
-        """Return whether there is a group, or one whose first member joins."""
+        """Return whether there is a group with this id, or a group whose first member is joining."""
         return group_id in self._held
 
     def groups(self) -> list[ConsumerGroup]:
@@ -190,7 +190,7 @@ class ConsumerGroups:
     def _beaten(
         self, held: Held, request: Heartbeat, made: Made | HeartbeatRefused
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Write down and answer a heartbeat of a member that joins or stays."""
+        """Store the effect of a heartbeat of a member that joins or stays, and answer it."""
         if isinstance(made, HeartbeatRefused):
             return self._refused(held, request, made)
         result = self.write_or_wait(held, made)
@@ -248,7 +248,7 @@ class ConsumerGroups:
         self._check_size(request)
 
     def _check_size(self, request: Heartbeat) -> None:
-        """Raise HeartbeatRefused if the members of all groups would name more topics than there is room for."""
+        """Raise HeartbeatRefused if the members of all groups would name more topics than the limit."""
         size = sum(map(len, request.topics or ()))
         if size <= _LARGE_SUBSCRIPTION:
             return
@@ -396,7 +396,7 @@ class ConsumerGroups:
     # -- time
 
     def _renew(self, held: Held, member_id: str) -> None:
-        """Begin a member's session anew."""
+        """Restart a member's session."""
         member = held.group.members.get(member_id)
         if member is not None and member.classic is not None:
             session_ms = member.classic.session_ms

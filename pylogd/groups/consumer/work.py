@@ -20,7 +20,7 @@ MUCH_WORK: Final = 3000
 def work(
     group: ConsumerGroup, member_id: str, wanted: Set[str] | None, find: FindTopic, *, topics_changed: bool
 ) -> int:
-    """Return about how many partitions, names and members a member's request has looked at.
+    """Return the approximate number of partitions, names and members that a member's request has processed.
 
     wanted: the names of topics that it subscribes to now, None if as before. topics_changed: whether topics may have
     changed since the group's last change.

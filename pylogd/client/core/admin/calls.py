@@ -1,4 +1,4 @@
-"""What administrative operations are written on: `Calls`, which each face provides.
+"""The interface on which administrative operations are written: `Calls`, which each face implements.
 
 Strategy: an operation (`operations.py`, `offsets.py`) is an `async def` over `Calls`: send a question, pause between
 tries. On Twisted and asyncio those wait; in the blocking face they block and never suspend, so that
@@ -40,11 +40,11 @@ class Question:
 
 
 class Calls(Protocol):
-    """What a face does in its own way. Each raises PylogdError."""
+    """The methods that each face implements in its own way. Each raises PylogdError."""
 
     @property
     def metadata(self) -> Metadata:
-        """What is known of the cluster."""
+        """The known metadata of the cluster."""
         ...
 
     async def send(self, question: Question) -> Any:
@@ -71,7 +71,7 @@ class Uncertain(Exception):
 
 
 def question(request: Any, node_id: int | None = None, fit: Fit | None = None) -> Question:
-    """Return the question that is a request as it is, or as `fit` changes it for a version."""
+    """Return a question that sends a request unchanged, or as `fit` changes it for a version."""
 
     def build(version: int) -> Any:
         if fit is not None:
@@ -105,7 +105,7 @@ async def ask(calls: Calls, request: Any, node_id: int | None = None, fit: Fit |
 
 
 async def once(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:
-    """Return the response to a request that must not take effect twice: it is sent again only if it was not sent."""
+    """Return the response to a request that must not take effect twice: it is retried only if it was not sent."""
 
     async def attempt() -> Any:
         if node_id is not None and not calls.metadata.brokers:

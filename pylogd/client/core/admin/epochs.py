@@ -25,7 +25,7 @@ _CONSUMER = -1
 async def find_end_offsets(
     calls: Calls, wanted: Mapping[TopicPartition, int], timeout: float | None = None
 ) -> dict[TopicPartition, int | None]:
-    """For each partition the offset behind the last record of a leader epoch, or of the nearest one before it.
+    """Return, for each partition, the offset after the last record of a leader epoch, or of the nearest earlier epoch.
 
     None where the leader does not know the epoch. Raises KafkaError for the first partition that has an error.
     """

@@ -1,4 +1,4 @@
-"""A verdict on a cluster, with its reasons, from what brokers tell any client. Pure functions.
+"""Judge the health of a cluster, with reasons, from data that brokers tell any client. Pure functions.
 
 Strategy: partitions are looked at one by one (`Partitions.add`), so that whoever has many of them needs no list of
 objects; `judge` then makes reasons of what is known, each with what it means. The worst one is the verdict.
@@ -24,7 +24,9 @@ _FULL_BYTES: Final = 1 << 20
 
 
 class Verdict(IntEnum):
-    """How a cluster is; the value is the exit status. 1 and 2 are those of all commands: failure, and usage."""
+    """The verdict on a cluster; its value is the exit status. 1 and 2 mean the same as for all commands: failure, usage
+    error.
+    """
 
     HEALTHY = 0
     DEGRADED = 3
@@ -50,7 +52,10 @@ class Lacking:
 
 
 class Partitions:
-    """What partitions lack. count: those looked at. leaderless: their names. lacking: by topic. nodes: of replicas."""
+    """The problems of partitions. count: checked partitions. leaderless: their names. lacking: by topic.
+
+    nodes: of replicas.
+    """
 
     def __init__(self, topics: Sequence[Topic] = ()) -> None:
         self.count = 0
@@ -73,7 +78,7 @@ class Partitions:
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a cluster.
+    """The data about a cluster that the verdict is based on.
 
     brokers: the live ones. controller: its id, -1 for none. least: `min.insync.replicas` of topics, as far as it was
     asked for. silent: live brokers that did not answer. stuck: names of partitions whose leader's volume is full.
@@ -142,5 +147,5 @@ def verdict_of(reasons: Sequence[Reason]) -> Verdict:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return how many names there are, and the first of them."""
+    """Return the number of names, and the first of them."""
     return f"{len(names)} ({', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''})"

@@ -19,7 +19,7 @@ _TOPICS_AT_ONCE = 1000
 
 
 class LabelOperations:
-    """What can be asked about labels."""
+    """Operations that read labels."""
 
     _calls: Calls
 

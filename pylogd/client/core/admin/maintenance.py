@@ -1,4 +1,4 @@
-"""Take a broker out of service for a while: what changes, for whoever carries it out.
+"""Plan the changes that take a broker out of service for a while; the caller makes them.
 
 Strategy: the broker's data directories are cordoned, so that no new replicas come to it. It becomes the last replica of
 the partitions that prefer it as their leader; then the preferred leaders are elected. Its replicas stay where they are.

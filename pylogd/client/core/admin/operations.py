@@ -60,7 +60,7 @@ class Operations(
     GroupOperations, PartitionOperations, TransactionOperations, LabelOperations, AclOperations, QuotaOperations,
     UserOperations, FeatureOperations,
 ):  # fmt: skip
-    """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
+    """The operations on a cluster; the `Admin` of each face has them as its own methods."""
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:
         super().__init__(calls)

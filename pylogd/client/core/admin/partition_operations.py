@@ -1,6 +1,4 @@
-"""The administrator's operations on the replicas of partitions, for all faces (see `operations`): who leads, and where
-they are.
-"""
+"""The administrator's operations on replicas, for all faces (see `operations`): elections, reassignments."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _PAGE = 2000  # partitions in an answer
 
 
 class PartitionOperations:
-    """What can be done to partitions from outside."""
+    """Operations on the leaders and replicas of partitions."""
 
     _calls: Calls
     _timeout_ms: int

@@ -29,7 +29,7 @@ ANY_ENTITY: Final = QuotaEntity()
 
 
 class QuotaOperations:
-    """What can be done to quotas from outside."""
+    """Operations that read and change quotas."""
 
     _calls: Calls
 

@@ -1,4 +1,4 @@
-"""A plan for where replicas should be: as few moves as balance needs. Pure functions.
+"""Plan where replicas should be, with as few moves as balance needs. Pure functions.
 
 Strategy: every partition keeps the replicas that may stay. What is missing goes to the brokers with the fewest, on a
 machine that the partition does not have yet if there is one, then in a rack that it does not have yet. Replicas that
@@ -110,7 +110,7 @@ class _Board:
         self._load[node] += 1
 
     def separate(self, place: TopicPartition) -> None:
-        """Move replicas that share a machine to machines without one, as long as there are any."""
+        """Move replicas that share a machine to machines without a replica, while there are such machines."""
         here = self.replicas[place]
         for node in self.apart(here)[len({self._machines[node] for node in here}) :]:
             used = {self._machines[one] for one in here}
@@ -160,7 +160,7 @@ class _Board:
         )
 
     def ordered(self) -> Placement:
-        """The replicas, the preferred leader first; the order stays where nothing is gained for the balance."""
+        """Return the replicas, the preferred leader first. The order is kept unless a change improves the balance."""
         preferred: dict[TopicPartition, int] = {}
         for place, nodes in self.replicas.items():
             preferred[place] = node = min(nodes, key=lambda one, nodes=nodes: (self._led[one], nodes.index(one)))  # type: ignore[misc]

@@ -21,7 +21,7 @@ _DURATION_FROM, _PATTERN_FROM = 1, 2  # of ListTransactions
 
 
 class TransactionOperations:
-    """What can be done to transactions from outside."""
+    """Operations that list, describe and abort transactions."""
 
     _calls: Calls
 

@@ -19,7 +19,7 @@ _RESOURCE_NOT_FOUND = 91
 
 
 class UserCredential(NamedTuple):
-    """A credential that a user has: the mechanism, such as SCRAM-SHA-512, and how often the password is hashed."""
+    """A user's credential: the mechanism, such as SCRAM-SHA-512, and the number of iterations of the hash."""
 
     user: str
     mechanism: str

@@ -18,7 +18,10 @@ class AbortedTransactions:
         self._producers: set[int] = set()
 
     def skips(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Return whether to leave out a batch; batches come in order. Raises InvalidRecordBatch."""
+        """Return whether to skip a batch of an aborted transaction. Batches must be passed in order.
+
+        Raises InvalidRecordBatch.
+        """
         while self._ahead and self._ahead[0][0] <= header.last_offset:
             self._producers.add(self._ahead.popleft()[1])
         if header.producer_id not in self._producers:

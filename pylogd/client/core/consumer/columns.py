@@ -53,7 +53,7 @@ class PyArrowMissing(PylogdError):
 
 
 class Columns(NamedTuple):
-    """Records as columns, and the offset behind the last batch, at which a reader goes on.
+    """Records as columns, and the offset after the last batch, at which a reader continues.
 
     `ended`: no batch is left. Else the next one was left out because of `max_bytes`, or is damaged.
     """
@@ -258,7 +258,7 @@ class _Strings:
 
 
 def _plain(arrow: Any, parts: list[_Part], kind: Any) -> list[Any]:
-    """Return the columns, made from objects, where nothing is compiled."""
+    """Return the columns, made from Python objects, if there is no compiled function."""
     rows: list[tuple[int, int, int, bytes | None, bytes | None, tuple[Header, ...]]] = []
     for header, payload, first, _ in parts:
         appended = header.is_log_append_time

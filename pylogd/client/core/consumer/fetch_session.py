@@ -35,7 +35,7 @@ SESSION_ERRORS = frozenset(
 
 
 class PartitionRequest(NamedTuple):
-    """What is asked of one partition; the broker of a session remembers it."""
+    """The fields of a partition in a Fetch request; the broker of a session remembers them."""
 
     offset: int
     leader_epoch: int
@@ -43,7 +43,7 @@ class PartitionRequest(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-    """What a Fetch request says of its session, and which partitions it has to name."""
+    """The session fields of a Fetch request, and the partitions that it must name."""
 
     session_id: int
     epoch: int
@@ -69,7 +69,9 @@ class FetchSession:
         return self._sent_epoch > INITIAL_EPOCH
 
     def request(self, wanted: Mapping[PartitionKey, PartitionRequest], version: int, by_id: bool) -> SessionRequest:
-        """Return what the next request, at a version of Fetch, has to say to fetch `wanted` and nothing else."""
+        """Return the contents of the next request, at a version of Fetch, that fetches `wanted` and no other
+        partitions.
+        """
         session_id = self._id
         if version < FIRST_VERSION or len(wanted) < LEAST_PARTITIONS:
             self._id, self._epoch, self._sent_epoch = 0, INITIAL_EPOCH, FINAL_EPOCH
@@ -84,7 +86,7 @@ class FetchSession:
         return SessionRequest(session_id, self._epoch, changed, [key for key in before if key not in wanted])
 
     def close(self) -> int:
-        """Return the id of the session that the broker keeps, which the caller has to close; 0 if there is none."""
+        """Return the id of the session that the broker keeps, which the caller must close; 0 if there is none."""
         session_id, self._id, self._epoch = self._id, 0, INITIAL_EPOCH
         return session_id
 

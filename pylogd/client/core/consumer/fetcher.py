@@ -1,4 +1,4 @@
-"""Fetch record batches of partitions: which broker to ask for what, and what the answers bring.
+"""Fetch record batches: choose the broker of each partition, make requests, and apply the answers.
 
 Strategy: one request at a time to each broker, for all partitions that are read from it. An answer is kept as the bytes
 that were received; only batch headers are read, to know which offset follows, so that the next request is in flight
@@ -133,7 +133,7 @@ class FetchInFlight:
 
 
 class Fetcher:
-    """The partitions that are fetched, the requests for them, and the batches that nobody has taken yet."""
+    """The fetched partitions, the requests for them, and the batches that the reader has not taken yet."""
 
     def __init__(self, settings: FetchSettings, request_timeout: float) -> None:
         """Nothing is fetched yet. `request_timeout` in seconds is added to the time that the broker may wait."""
@@ -182,7 +182,7 @@ class Fetcher:
                 self.used(fetched)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Stop, or go on, fetching a partition; what was fetched is kept."""
+        """Stop or resume fetching a partition; fetched batches are kept."""
         self.partitions[partition].paused = paused
 
     def failed_partition(self) -> PartitionFetch | None:
@@ -193,7 +193,7 @@ class Fetcher:
         return None
 
     def reset(self) -> None:
-        """Forget what is in flight: its connections are gone, and no answer will come."""
+        """Drop all requests in flight: their connections are closed, and no answer will arrive."""
         self._busy.clear()
         for session in self._sessions.values():
             session.failed()
@@ -334,7 +334,7 @@ class Fetcher:
         )  # fmt: skip
 
     def _request(self, in_flight: FetchInFlight, topic_ids: Mapping[str, bytes], version: int) -> FetchRequest:
-        """Make the message, with the present offsets: opening the connection may have taken a while."""
+        """Make the message with the current offsets: opening the connection may have taken a while."""
         settings = self.settings
         by_id = version >= TOPIC_IDS_FROM
         most = min(in_flight.max_bytes, settings.partition_max_bytes)
@@ -410,7 +410,7 @@ class Fetcher:
             self.fail(fetch, error, now)
 
     def fail(self, fetch: PartitionFetch, error: PylogdError, now: float) -> None:
-        """Record a failed fetch: it pauses, and somebody has to deal with its `error`."""
+        """Record a failed fetch: the partition pauses until its `error` is handled."""
         fetch.not_before = now + fetch.backoff.next()
         if fetch.preferred_until > now:  # no error to report: the leader is asked instead
             fetch.preferred_until = 0.0

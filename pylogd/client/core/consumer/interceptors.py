@@ -1,4 +1,4 @@
-"""Hooks of a consumer (KIP-42): see and change records before `poll` returns them, and learn what was committed."""
+"""Hooks of a consumer (KIP-42): see and change records before `poll` returns them, and be told of commits."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ConsumerMetrics(ClientMetrics):
 
 
 class ConsumerMeters:
-    """What is recorded of a consumer, once for each partition that a `poll` returns."""
+    """The statistics of a consumer, updated once for each partition that a `poll` returns."""
 
     def __init__(self, network: NetworkMeters, core: PartitionsCore) -> None:
         """`network` records its connections; `core` knows the positions."""

@@ -26,8 +26,8 @@ _ASSIGNORS = ("range", "roundrobin")
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """The options of a consumer, by Kafka's names where Kafka has the setting. Times in seconds, or in milliseconds
-    where the name ends in `_ms`.
+    """The options of a consumer, with Kafka's names for settings that Kafka has. Times are in seconds, or in
+    milliseconds if the name ends in `_ms`.
 
     group_id, group_instance_id: the group, and the name of a static member.
     group_protocol: "classic", in which members assign the partitions, or "consumer" (KIP-848): the broker does.
@@ -124,7 +124,7 @@ class ConsumerOptions(ClientOptions):
 
     @property
     def session_seconds(self) -> float:
-        """How long a member without heartbeats stays in the group."""
+        """How long a member that sends no heartbeats stays in the group."""
         if self.session_timeout is not None:
             return self.session_timeout
         return _ZOOKEEPER_SESSION if self.coordinator == "zookeeper" else _SESSION

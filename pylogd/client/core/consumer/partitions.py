@@ -135,7 +135,7 @@ class PartitionsCore:
     # Time
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due, and return what to send."""
+        """Do the due work, and return the requests to send."""
         self._look_at_errors(now)
         if self.fetcher.starved:
             self.reader.drop_paused()
@@ -158,7 +158,7 @@ class PartitionsCore:
         return min((time for time in times if time is not None), default=None)
 
     def reset(self) -> None:
-        """Forget what is in flight: the connections are gone, and no answer will come."""
+        """Drop all requests in flight: the connections are closed, and no answer will arrive."""
         self.fetcher.reset()
         self.starts.reset()
         self.validator.reset()
@@ -183,7 +183,7 @@ class PartitionsCore:
     # Changes of leaders
 
     def _validate_changed(self) -> None:
-        """Have positions validated under a new leader. What was fetched from the former one is fetched again."""
+        """Have positions validated under a new leader. Records fetched from the former leader are fetched again."""
         for partition in self.fetcher.take_leader_changed():
             epoch = self.reader.epoch(partition)
             position = self.reader.positions[partition]
@@ -232,7 +232,7 @@ class PartitionsCore:
         return self._error is not None or self.starts.error is not None
 
     def raise_error(self) -> None:
-        """Raise an error that retrying does not help; the next call goes on at the same position."""
+        """Raise an error that a retry can't solve; the next call continues at the same position."""
         error, self._error = self._error or self.starts.error, None
         self.starts.error = None
         if error is not None:

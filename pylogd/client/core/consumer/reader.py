@@ -1,4 +1,4 @@
-"""Decode what was fetched and hand it out: positions, and records in the order of each partition.
+"""Decode fetched batches and return their records: positions, and records in the order of each partition.
 
 Strategy: a batch is decoded when its turn comes, whole; what exceeds the limit of a call waits decoded for the next
 call. The position is the offset of the next record to hand out; nothing else says what was read. Beside it stands the
@@ -52,7 +52,7 @@ class _OpenBatches:
 
 
 class PolledRecords:
-    """The records of one poll, and how many of them an iteration has passed on: the rest is not processed."""
+    """The records of one poll, and how many of them an iteration has returned: later records are not processed."""
 
     def __init__(
         self, chunks: Iterable[Chunk] = (), begins: Mapping[TopicPartition, int] = MappingProxyType({})
@@ -74,12 +74,13 @@ class PolledRecords:
 
     @property
     def end(self) -> int:
-        """The offset behind the records that the iteration is at."""
+        """The offset after the current record of the iteration."""
         return self._records[-1].offset + 1
 
     def unprocessed(self, *, last_is_done: bool) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition that is not processed, where there is one. The caller knows whether
-        the record that was passed on last is processed.
+        """Return the first unprocessed offset of each partition that has one.
+
+        The caller knows whether the last returned record is processed.
         """
         first = dict(self._begins)
         first.update((partition, records[0].offset) for partition, records in reversed(self._waiting))
@@ -173,7 +174,7 @@ class Reader:
             self._fetcher.used(aside.fetched)
 
     def gather(self, limit: int) -> list[Chunk]:
-        """Return up to `limit` records of what was fetched. Raises CorruptRecords, DeserializationFailed.
+        """Return up to `limit` fetched records. Raises CorruptRecords, DeserializationFailed.
 
         The compiled loop hides records from the garbage collector, which they don't concern. Those of the Python loop
         would have it look at all objects of the process every few thousand records, so it rests meanwhile.
@@ -221,7 +222,7 @@ class Reader:
         return more
 
     def gather_columns(self, *, headers: bool, max_bytes: int) -> list[ColumnChunk]:
-        """Return what was fetched, as columns, whole batches until their records have `max_bytes`.
+        """Return fetched records as columns: whole batches, until their records have `max_bytes`.
 
         Raises CorruptRecords, PyArrowMissing.
         """
@@ -315,7 +316,7 @@ class Reader:
                 yield header, batch
 
     def _open_next(self) -> _OpenBatches | None:
-        """Decode batches until there are records to hand out. Return None if no batch is left."""
+        """Decode batches until there are records to return. Return None if no batch is left."""
         while (found := self._next_open()) is not None:
             if found.decoded:
                 return found

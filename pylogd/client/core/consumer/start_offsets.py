@@ -1,4 +1,4 @@
-"""Find the offset at which reading a partition starts: what the group committed, else what `auto_offset_reset` says.
+"""Find the offset at which reading a partition starts: the committed offset, or else what `auto_offset_reset` says.
 
 Strategy: partitions wait here until they have a position. The group's committed offsets are looked up first; where
 there are none, or for a consumer without a group, the leaders are asked for the first or the last offset. Retriable
@@ -95,7 +95,7 @@ class StartOffsets:
         self._assignment.pop(partition, None)
 
     def reset(self) -> None:
-        """Forget what is in flight: no answer will come."""
+        """Drop all requests in flight: no answer will arrive."""
         self._in_flight.clear()
         self._looking_up = False
 

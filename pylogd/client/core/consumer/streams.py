@@ -112,7 +112,7 @@ class StreamTable(Generic[Stream]):
         self._paused: set[TopicPartition] = set()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Give new partitions to the streams that were chosen, or to those of their topics that have the fewest."""
+        """Assign new partitions to the chosen streams, or to the streams of their topics that have the fewest."""
         for partition in partitions:
             streams, chosen = self.by_topic[partition.topic], self._chosen(partition)
             loads = list(self._stream_of.values())
@@ -139,7 +139,7 @@ class StreamTable(Generic[Stream]):
             self._stream_of[chunk[0]].put(chunk)
 
     def full_changed(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Return the partitions to pause now, whose streams are full, and those to resume. They count as done."""
+        """Return the partitions to pause, whose streams are full, and the partitions to resume. They count as done."""
         full = {partition for partition, stream in self._stream_of.items() if stream.full}
         pause, resume = sorted(full - self._paused), sorted(self._paused - full)
         self._paused = full

@@ -84,7 +84,7 @@ class PositionValidator:
         self.waiting.pop(partition, None)
 
     def reset(self) -> None:
-        """Forget what is in flight: no answer will come."""
+        """Drop all requests in flight: no answer will arrive."""
         self._in_flight.clear()
 
     def turn(self, now: float) -> list[Call]:
@@ -114,7 +114,7 @@ class PositionValidator:
         return self._not_before if self.waiting and self._not_before > now else None
 
     def _is_outdated(self, leader: Partition, position: FetchPosition, now: float) -> bool:
-        """Whether the metadata is older than the position. It stays older for a topic that was made anew."""
+        """Whether the metadata is older than the position. It stays older for a topic that was created again."""
         if leader.leader_epoch >= position.epoch:
             self._outdated_since = None
             return False
@@ -142,7 +142,7 @@ class PositionValidator:
         )
 
     def _ended(self, positions: Mapping[TopicPartition, tuple[FetchPosition, int]]) -> list[TopicPartition]:
-        """Return the partitions of a request whose positions are still those that were asked about."""
+        """Return the partitions of a request whose positions have not changed since it was sent."""
         self._in_flight.difference_update(position for position, _ in positions.values())
         return [partition for partition, (position, _) in positions.items() if self.waiting.get(partition) is position]
 

@@ -44,7 +44,7 @@ class Assignor(Protocol):
 
 
 class RangeAssignor:
-    """Give members consecutive partitions of each topic, and the first members one more where they are left over."""
+    """Give each member consecutive partitions of each topic; the first members get one more if some are left over."""
 
     name = "range"
     cooperative = False
@@ -70,7 +70,7 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """Give the partitions in order to the members in turn, except to those that do not subscribe to the topic."""
+    """Give the partitions to the members in turn, except to members that do not subscribe to the topic."""
 
     name = "roundrobin"
     cooperative = False
@@ -96,7 +96,7 @@ class StickyAssignor:
     cooperative = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Return what the member had before it gave up all partitions."""
+        """Return the partitions that the member had before it gave up all of them."""
         return encode_sticky_data(owned, generation)
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:

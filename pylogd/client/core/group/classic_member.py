@@ -105,7 +105,7 @@ class ClassicMember(Membership):
             self._rejoin("the subscription changed")
 
     def leave(self, now: float) -> None:
-        """Leave the group. The application has given up all its partitions, or is not told to."""
+        """Leave the group. The application has given up all its partitions, or will not be told to."""
         self._topics, self._pattern, self.error = (), None, None
         self.owned, self._event = frozenset(), None
         self._send_leave(MemberInput.LEAVE, "the consumer was closed", now)
@@ -178,7 +178,7 @@ class ClassicMember(Membership):
     # Metadata
 
     def _metadata_topics(self) -> tuple[str, ...] | None:
-        """Return the topics whose partitions it has to know or to watch: () for all topics, None for none."""
+        """Return the topics whose metadata the member needs: () for all topics, None for none."""
         if self.state is MemberState.ASSIGNING:
             return self._leading.topics or None
         if self._pattern is not None and self.state in states.INSIDE:
@@ -318,7 +318,7 @@ class ClassicMember(Membership):
         self._rejoin(reason)
 
     def _rejoin(self, reason: str, cause: MemberInput = MemberInput.JOIN) -> None:
-        """Join, or join again, once the application has given up what it must."""
+        """Join, or join again, when the application has given up the partitions that it must give up."""
         self._reason = reason
         self._leading.end()
         self._metadata_in_flight = None
@@ -342,7 +342,9 @@ class ClassicMember(Membership):
         self._send_leave(MemberInput.NOT_POLLED, "the application does not poll", now)
 
     def _send_leave(self, cause: MemberInput, reason: str, now: float) -> None:
-        """Leave the group, unless it does not know the member, or is to wait for it to come back (static members)."""
+        """Leave the group, unless the coordinator does not know the member, or should wait for its return (static
+        members).
+        """
         self._machine.handle(cause)
         self._reason = reason
         self._in_flight = self._metadata_in_flight = None

@@ -29,7 +29,7 @@ class MemberState(Enum):
 
 
 class MemberInput(Enum):
-    """What happens to a member."""
+    """An event of a member."""
 
     JOIN = (
         "The member has to join, or to join again: its subscription changed, the group rebalances, or topics have "

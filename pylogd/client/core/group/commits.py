@@ -110,7 +110,7 @@ def fetch_request(
     reader: tuple[str | None, int] = NOBODY,
     topic_ids: Mapping[str, bytes] = NO_IDS,
 ) -> OffsetFetchRequest:
-    """Return the request for the offsets of some partitions, or with None of all of the group (from version 2 on).
+    """Return the request for the committed offsets of partitions; None means all of the group (from version 2 on).
 
     `stable`: wait for transactions that may still change the offsets. `reader`: member id and epoch, where a member of
     the newer protocol asks.
@@ -142,7 +142,7 @@ def fetch_request(
 def fetched(
     response: OffsetFetchResponse, topic_ids: Mapping[str, bytes] = NO_IDS
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the committed offset of each partition, None where there is none, as in a topic that was deleted.
+    """Return the committed offset of each partition; None if it has none, as in a topic that was deleted.
 
     Raises the first error as KafkaError.
     """
@@ -183,7 +183,7 @@ class CommitQueue:
         return bool(self._waiting or self._sent)
 
     def put(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Add offsets, in place of those that wait for the same partitions."""
+        """Add offsets; they replace waiting offsets of the same partitions."""
         self._waiting.update(offsets)
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
@@ -207,11 +207,11 @@ class CommitQueue:
         return final
 
     def failed(self) -> None:
-        """Record that there was no answer: what was sent waits again, unless newer offsets do."""
+        """Record that there was no answer: the sent offsets wait again, unless newer ones do."""
         self._again(self._sent)
 
     def refused(self) -> list[TopicPartition]:
-        """Drop what was sent, which can't be committed, and return its partitions."""
+        """Drop the sent offsets, which can't be committed, and return their partitions."""
         sent, self._sent = self._sent, {}
         return list(sent)
 

@@ -109,7 +109,7 @@ class ConsumerMember(Membership):
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """What the coordinator has assigned, without partitions of topics whose names are not known."""
+        """The partitions that the coordinator has assigned, without partitions of topics whose names are unknown."""
         return frozenset(self._resolved)
 
     # What the application wants
@@ -137,7 +137,7 @@ class ConsumerMember(Membership):
             self._join("the consumer subscribed")
 
     def leave(self, now: float) -> None:
-        """Leave the group. The application has given up all its partitions, or is not told to."""
+        """Leave the group. The application has given up all its partitions, or will not be told to."""
         self._report, self.error = MemberReport((), None, frozenset()), None
         self.owned, self._event = frozenset(), None
         self._held.clear()
@@ -158,7 +158,7 @@ class ConsumerMember(Membership):
         return None if self.error is None else Failed(self.error)
 
     def _gone(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the application has to give up; also those of a topic that was made anew."""
+        """Return the partitions that the application has to give up, also those of a topic that was created again."""
         wanted = self._resolved
         return frozenset(p for p, topic_id in self._held.items() if wanted.get(p) != topic_id)
 
@@ -183,7 +183,7 @@ class ConsumerMember(Membership):
             self._machine.handle(ConsumerInput.FOLLOWED if same else ConsumerInput.DIFFERS)
 
     def _note_owned(self) -> None:
-        """Choose what to report: the partitions that the application has, and those it may take on before the answer.
+        """Choose the partitions to report: the application's, and those that it may get before the answer arrives.
 
         Without the latter, the coordinator would give it to somebody else at once.
         """

@@ -29,7 +29,7 @@ _INT32 = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The topics of a member, and the partitions that it has `owned` since `generation`, where the assignor says so."""
+    """A member's topics, and the partitions that it has `owned` since `generation`, if the assignor reports them."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None

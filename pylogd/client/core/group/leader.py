@@ -32,7 +32,7 @@ class Leadership:
         self._members = {member.member_id: _read_subscription(member) for member in members}
 
     def end(self) -> None:
-        """Lead no more. `shares` stay, for SyncGroup."""
+        """End the leadership. `shares` stay, for SyncGroup."""
         self._members = {}
 
     @property

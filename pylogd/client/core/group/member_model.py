@@ -1,4 +1,4 @@
-"""What a group member works with: what error codes ask for, requests, events for the application, settings.
+"""The values that group members work with: reactions to error codes, requests, events for the application, settings.
 
 The tables here are the only place that says what an error code of the group APIs means to a member. The states are in
 `classic_states` and `consumer_states`.
@@ -22,7 +22,7 @@ GroupProtocol = Literal["classic", "consumer"]
 
 
 class ErrorAction(Enum):
-    """What an error code asks of a member."""
+    """The reaction of a member to an error code."""
 
     RETRY = "Send the same request again, a little later."
     FIND = "Look up the coordinator, then send the same request again."
@@ -70,7 +70,7 @@ ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The broker that coordinates the group, and where it listens."""
+    """The group's coordinator, and its address."""
 
     node_id: int
     host: str
@@ -111,7 +111,7 @@ class MemberRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Revoke:
-    """Stop reading these partitions. If `lost`, somebody else may be reading them already: committing would fail."""
+    """Stop reading these partitions. If `lost`, other members may read them already, and a commit would fail."""
 
     partitions: frozenset[TopicPartition]
     lost: bool = False

@@ -119,11 +119,11 @@ class Membership(ABC):
     @property
     @abstractmethod
     def rebalancing(self) -> bool:
-        """Whether a commit has to wait, since the coordinator is about to decide which partitions the member has."""
+        """Whether a commit has to wait, because the coordinator is about to decide which partitions the member has."""
 
     @property
     def identity(self) -> GroupMetadata:
-        """The member and generation to commit with; no member while there is no generation."""
+        """The member and generation that commit offsets; without a generation there is no member."""
         if self.generation == NO_GENERATION:
             return GroupMetadata(self.settings.group_id)
         return GroupMetadata(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
@@ -135,12 +135,12 @@ class Membership(ABC):
 
     @property
     def holds(self) -> frozenset[TopicPartition]:
-        """The partitions that the application may commit: those it reads, and those it is being told to read."""
+        """The partitions whose offsets the application may commit: those it reads, and those it is being assigned."""
         return self.owned | self._event.added if isinstance(self._event, Assign) else self.owned
 
     @property
     def topic_ids(self) -> Mapping[str, bytes]:
-        """The ids of topics of which the coordinator has assigned partitions, by name, where it assigns by id."""
+        """The ids of the topics with assigned partitions, by name, if the coordinator assigns by id."""
         return NO_IDS
 
     # What the application wants
@@ -155,14 +155,14 @@ class Membership(ABC):
 
     @abstractmethod
     def leave(self, now: float) -> None:
-        """Leave the group. The application has given up all its partitions, or is not told to."""
+        """Leave the group. The application has given up all its partitions, or will not be told to."""
 
     def find_coordinator(self) -> None:
-        """Look up the coordinator, as a member or not: somebody wants to commit."""
+        """Look up the coordinator, as a member or not: a commit is requested."""
         self._wants_coordinator = True
 
     def coordinator_lost(self, now: float) -> None:
-        """Record that a request of somebody else showed that the coordinator has moved or can't be reached."""
+        """Record that another request showed that the coordinator has moved or can't be reached."""
         if self.coordinator is not None:
             self.coordinator = None
             self._not_before = max(self._not_before, now + self._backoff.next())
@@ -189,7 +189,10 @@ class Membership(ABC):
         return self._event is None and self._find_event() is not None
 
     def next_event(self) -> Event | None:
-        """Return what the application has to do now, or None. The next event comes after `done` with this one."""
+        """Return the next event for the application, or None.
+
+        There is no further event until `done` is called with it.
+        """
         if self._event is not None:
             return None
         self._event = self._find_event()
@@ -260,7 +263,7 @@ class Membership(ABC):
     # Answers
 
     def reset(self, error: PylogdError, now: float) -> None:
-        """Fail the requests in flight, since the connection is gone and they will not be answered."""
+        """Fail the requests in flight: the connection was lost, and they will not be answered."""
         for request in (self._in_flight, self._metadata_in_flight):
             if request is not None:
                 self.failed(request, error, now)
@@ -320,19 +323,19 @@ class Membership(ABC):
 
     @abstractmethod
     def _join(self, reason: str) -> None:
-        """Join, or join again, once the application has given up what it must."""
+        """Join, or join again, when the application has given up the partitions that it must give up."""
 
     @abstractmethod
     def _join_if_ready(self) -> None:
-        """Go on joining if the application has given up what it must."""
+        """Continue to join if the application has given up the partitions that it must give up."""
 
     @abstractmethod
     def _find_event(self) -> Event | None:
-        """Return what the application has to do now, or None."""
+        """Return the next event for the application, or None."""
 
     @abstractmethod
     def _telling(self) -> None:
-        """The application is being told of its assignment."""
+        """Record that the application is being told of its assignment."""
 
     @abstractmethod
     def _told(self, event: Assign) -> None:
@@ -368,7 +371,7 @@ class Membership(ABC):
 
     @abstractmethod
     def _unanswered(self) -> None:
-        """The coordinator did not answer; whether it did what it was asked for is not known."""
+        """Handle a missing answer of the coordinator: the request may or may not have taken effect."""
 
     @abstractmethod
     def _not_polled(self, now: float) -> None:
@@ -376,15 +379,15 @@ class Membership(ABC):
 
     @abstractmethod
     def _left(self) -> None:
-        """The coordinator was told that the member leaves, or need not be."""
+        """Handle the end of leaving: the coordinator was told, or need not be told."""
 
     @abstractmethod
     def _failed(self) -> None:
-        """Wait for the application, which has to know of an error."""
+        """Wait until the application has been told of an error."""
 
     @abstractmethod
     def _commit_refused(self, action: ErrorAction, code: int, identity: GroupMetadata, now: float) -> None:
-        """Do what the error code of a commit asks for."""
+        """React to the error code of a commit."""
 
     def _explain(self, request: MemberRequest, error: PylogdError) -> PylogdError:
         """Return the error to raise to the application for one that is not retriable."""

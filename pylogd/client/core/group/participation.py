@@ -58,7 +58,7 @@ class OffsetLookup:
 
 @dataclass(slots=True, eq=False)
 class PendingCommit:
-    """A commit that somebody waits for, and its errors."""
+    """A commit with a caller who waits for it, and its errors."""
 
     partitions: frozenset[TopicPartition]
     errors: list[PylogdError] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Participation:
     # What the application wants
 
     def subscribe(self, topics: Iterable[str] | re.Pattern[str], now: float) -> None:
-        """Be a member that reads topics by name, or those whose whole names match.
+        """Become a member that reads topics by name, or topics whose whole names match a pattern.
 
         Raises ValueError for a pattern that can't be sent to the broker that is to match it.
         """
@@ -127,7 +127,7 @@ class Participation:
         self._polling = polling
 
     def next_event(self) -> Event | None:
-        """Return what the application has to do now, or None. Call `done` when it has."""
+        """Return the next event for the application, or None. Call `done` when the application has handled it."""
         self.has_event = False
         return self.member.next_event()
 
@@ -145,16 +145,16 @@ class Participation:
         return awaited
 
     def end_commit(self, awaited: PendingCommit) -> None:
-        """Forget a commit that nobody waits for any more; what was not sent is not sent."""
+        """Drop a commit that its caller no longer waits for; unsent offsets are not sent."""
         self.queue.drop(awaited.partitions)
         self._awaited.remove(awaited)
 
     def look_up(self, lookup: OffsetLookup) -> None:
-        """Look up what the group has committed."""
+        """Look up the group's committed offsets."""
         self._lookups.append(lookup)
 
     def forget(self, lookup: OffsetLookup) -> None:
-        """Forget a look-up that nobody waits for any more."""
+        """Drop a look-up that its caller no longer waits for."""
         if lookup in self._lookups:
             self._lookups.remove(lookup)
 
@@ -164,7 +164,7 @@ class Participation:
             self._finish(lookup, error)
 
     def reset(self, now: float) -> None:
-        """Forget what is in flight: the connections are gone, and no answer will come."""
+        """Drop all requests in flight: the connections are closed, and no answer will arrive."""
         error = BrokerUnavailable("the request was interrupted")
         self.member.reset(error, now)
         if not self.queue.ready:

@@ -143,7 +143,8 @@ def consumer_heartbeat(
     known: MemberReport | None,
     version: int,
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return the heartbeat of a member: what differs from what the coordinator is `known` to know, or all of it.
+    """Return a member's heartbeat, with the fields that differ from the `known` state of the coordinator, or with all
+    fields.
 
     Raises PatternUnsupported if the broker does not know regular expressions.
     """

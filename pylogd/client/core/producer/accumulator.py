@@ -89,7 +89,10 @@ def as_bytes(content: Any, what: str) -> bytes | None:
 
 
 def as_new_records(records: Iterable[NewRecord | tuple[Any, Any]], now_ms: int) -> list[NewRecord]:
-    """Return records, of which (key, value) pairs get the time stamp `now_ms`. Raises ValueError if there is none."""
+    """Return records; records given as (key, value) pairs get the time stamp `now_ms`.
+
+    Raises ValueError without records.
+    """
     found = [each if isinstance(each, NewRecord) else NewRecord(each[0], each[1], now_ms) for each in records]
     if not found:
         raise ValueError("a record set needs at least one record")
@@ -152,7 +155,7 @@ class Batch:
         self.listeners: list[Any] = []
 
     def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:
-        """Return the deliveries that somebody waits for, each with the function to call once it is done.
+        """Return the deliveries with a callback, each with the function to call when it is done.
 
         A delivery may be None: then the function is called with the batch's result.
         """
@@ -200,7 +203,7 @@ class Accumulator:
         with_leader: Callable[[str], Sequence[int] | None] = lambda _topic: None,
         rng: random.Random | None = None,
     ) -> None:
-        """Times in seconds. A record that is larger than `batch_bytes` gets a batch of its own.
+        """Times in seconds. A record that is larger than `batch_bytes` gets its own batch.
 
         buffer_memory: the first `limit`. adaptive, with_leader: see `StickyPartitions`. Records without a key avoid
         partitions with a batch that has waited for `availability_timeout`, unless that is 0.
@@ -232,7 +235,7 @@ class Accumulator:
         self, topic: str, partitions: int, partition: int | None, key: bytes | None, value: bytes | None,
         timestamp: int, headers: Sequence[Header] = (), encoded: bytes = b"",
     ) -> Batch:  # fmt: skip
-        """Take a record of a topic that has so many `partitions`. Returns the batch, whose last record it is.
+        """Add a record of a topic with `partitions` partitions. Return the batch, whose last record it is.
 
         A `timestamp` that is not of the clock has passed `check_timestamp`.
         `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError, ValueError.
@@ -291,7 +294,8 @@ class Accumulator:
         partition: int | None,
         records: Sequence[NewRecord],
     ) -> Batch:
-        """Take records as one batch, sealed at once. Without `partition`, the first record's key decides.
+        """Add records as one batch, which is sealed at once. Without `partition`, the first record's key selects the
+        partition.
 
         Raises TypeError or ValueError for what can't be encoded.
         """
@@ -317,7 +321,7 @@ class Accumulator:
     def add_encoded(
         self, topic: str, partitions: int, partition: int | None, encoded: bytes, *, transactional: bool
     ) -> Batch:
-        """Add an encoded batch (`columns.ColumnEncoder`) for a topic of so many `partitions`. It is sealed at once.
+        """Add an encoded batch (`columns.ColumnEncoder`) of a topic with `partitions` partitions. It is sealed at once.
 
         partition: None for any. Raises ValueError if the batch is not `transactional` as this says.
         """
@@ -333,8 +337,8 @@ class Accumulator:
         return batch
 
     def add_copy(self, partition: TopicPartition, encoded: memoryview, count: int) -> Batch:
-        """Add a batch of `count` records as a broker has it: it is sent with the numbers of this producer, and its
-        records as they are. It is sealed at once and never split.
+        """Add an encoded batch of `count` records from another broker: it gets this producer's sequence numbers, and
+        its records are sent unchanged. It is sealed at once and never split.
         """
         batch = self._add_whole(partition, encoded, count)
         batch.stamp, batch.atomic = None, True
@@ -374,7 +378,7 @@ class Accumulator:
     # Sealing
 
     def seal(self, batch: Batch, *, full: bool = False) -> None:
-        """Close an open batch: it takes no more records. `full`: it has as many as it may have."""
+        """Seal an open batch: it accepts no more records. full: whether it has reached its limit."""
         topic = batch.partition.topic
         del self.open[batch.partition]
         if self._sticky.get(topic) is batch:
@@ -395,7 +399,7 @@ class Accumulator:
             self.seal(batch)
 
     def next_due(self) -> float | None:
-        """Return when the first open batch has lingered long enough; None if there is no open batch."""
+        """Return when the first open batch will have lingered long enough; None if there is no open batch."""
         return min([batch.due for batch in self.open.values()], default=None)
 
     def take_sealed(self) -> list[Batch]:

@@ -129,7 +129,7 @@ def greatest_partition(rows: pa.RecordBatch) -> int | None:
 
 
 def are_few(rows: pa.RecordBatch, partitions: int) -> bool:
-    """Return whether rows are so few for so many partitions that it is cheaper to send them as records."""
+    """Return whether there are so few rows for the number of partitions that sending them as records is cheaper."""
     return bool(rows.num_rows < _FEW_ROWS * partitions)
 
 
@@ -141,7 +141,7 @@ def records_of(topic: str, rows: pa.RecordBatch, partition: int | None = None) -
 
 
 class RowColumns:
-    """The columns of rows as binary arrays; None for those that are missing.
+    """The columns of rows as binary arrays; None for missing columns.
 
     timestamps: int64, milliseconds since 1970, without nulls.
     """
@@ -178,7 +178,7 @@ class RowColumns:
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether rows have time stamps of their own."""
+        """Whether the rows have a column of time stamps."""
         return self.timestamps is not None
 
     def give_all(self, partition: int) -> None:
@@ -220,7 +220,7 @@ class RowColumns:
 
 
 def _filled(stamps: Any, timestamp: int) -> Any:
-    """Return time stamps as int64, with `timestamp` where there is none: null, or -1 as in a batch."""
+    """Return time stamps as int64; a missing one (null, or -1 as in a batch) becomes `timestamp`."""
     if stamps is None:
         return None
     import pyarrow as pa  # noqa: PLC0415 - an extra
@@ -283,7 +283,9 @@ class _Plain:
         self.columns = columns
 
     def group(self, partitions: int) -> tuple[Any, list[int]]:
-        """Return the rows in the order of their groups, and the end of each: one for each partition, and the rest."""
+        """Return the rows in the order of their groups, and the end of each group: one for each partition, and the
+        rest.
+        """
         groups: list[list[int]] = [[] for _ in range(partitions + 1)]
         for row, (given, key, *_) in enumerate(self.columns.objects):
             if given is not None:

@@ -16,7 +16,7 @@ D = TypeVar("D", bound="Outcome")
 
 
 class Outcome:
-    """The result of the record at `index` of a batch, or of a set, once there is one."""
+    """The result of the record at `index` of a batch, or of a record set: pending, written or failed."""
 
     __slots__ = ("_batch", "index")
 

@@ -39,7 +39,7 @@ class ProducerHooks:
         self.prepares = bool(self._serializer) or self.intercepts
 
     def prepare(self, record: ProducerRecord, *, serialize: bool = True) -> ProducerRecord:
-        """Return a record as it is to be sent. `serialize=False`: its key and value are bytes already.
+        """Return the record to send. serialize: False if its key and value are bytes already.
 
         Raises SerializationFailed.
         """

@@ -107,7 +107,7 @@ class Numbering:
         self._given_up: float | None = None  # the last numbered batch that was, if none behind it is acknowledged
 
     def next(self, waiting: Sequence[Batch], in_flight: int) -> Batch | None:
-        """Return the batch that may be sent now, with its numbers, while so many are in flight.
+        """Return the batch that may be sent now, with its sequence numbers, given the number of batches in flight.
 
         Returns None if there is none, or if a producer id is needed first.
         """

@@ -13,7 +13,7 @@ from pylogd.client.core.producer.accumulator import Batch, BatchResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerPartitionMetrics(Statistics):
-    """Records of one partition. Bytes are those of encoded batches."""
+    """Counts of records of one partition. Bytes are counted in encoded batches."""
 
     record_send_total: int
     record_send_rate: float
@@ -58,7 +58,7 @@ _PARTITION_NUMBERS: Final = tuple(each.name for each in fields(ProducerPartition
 
 
 class _PartitionMeters:
-    """What is recorded of one partition."""
+    """The counters of one partition."""
 
     __slots__ = ("bytes", "errors", "records", "retries")
 
@@ -80,7 +80,7 @@ class _PartitionMeters:
 
 
 class ProducerMeters:
-    """What is recorded of a producer, batch by batch."""
+    """The counters of a producer, updated batch by batch."""
 
     def __init__(self, network: NetworkMeters, buffer_memory: int) -> None:
         """`network` records its connections."""
@@ -112,13 +112,13 @@ class ProducerMeters:
         self._of(batch.partition).retries.record(batch.count)
 
     def sent(self, records: int, queued_seconds: list[float]) -> None:
-        """Record a request with so many records, and how long each of its batches waited if this is its first."""
+        """Record a request with `records` records, and how long its batches waited that were not sent before."""
         self._requests.record(records)
         for seconds in queued_seconds:
             self._queue_time.record(seconds * 1000)
 
     def snapshot(self, now: float, buffered: int) -> ProducerMetrics:
-        """Return all numbers, with so many bytes `buffered`."""
+        """Return all numbers; `buffered` is the number of buffered bytes."""
         seconds = self._window.seconds(now)
         meters = dict(self._partitions)
         found = {partition: each.snapshot(seconds) for partition, each in meters.items()}

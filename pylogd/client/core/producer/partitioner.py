@@ -54,7 +54,7 @@ def crc32_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | 
 
 
 def random_partitioner(_topic: str, _key: bytes | None, _partitions: int) -> int | None:
-    """Choose any partition, whatever the key."""
+    """Choose any partition; the key has no influence."""
     return None
 
 

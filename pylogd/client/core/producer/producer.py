@@ -60,7 +60,7 @@ class ProducerCore:
         guard: AbstractContextManager[Any] | None = None,
         features: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`is_ready` tells whether the connection to a broker is open: before, one request at a time is enough.
+        """is_ready: returns whether the connection to a broker is open; until then, one request at a time is enough.
 
         meters: those of the network that sends the calls. features: returns those that the cluster uses.
         """
@@ -162,7 +162,7 @@ class ProducerCore:
         timestamp: int,
         headers: Sequence[Header] = (),
     ) -> Batch:
-        """Add a record of a topic that is known. It is the last one of the batch that is returned."""
+        """Add a record of a known topic. Return its batch, in which it is the last record."""
         return self.accumulator.add(topic, self.partitions[topic], partition, key, value, timestamp, headers)
 
     def add_set(self, topic: str, partition: int | None, records: Sequence[NewRecord]) -> Batch:
@@ -190,7 +190,7 @@ class ProducerCore:
         return len(self.accumulator.unfinished)
 
     def first_unfinished(self) -> float:
-        """Return the number of the first batch without a result, or of the next one if there is none."""
+        """Return the number of the first batch without a result, or the number that the next batch gets."""
         return next(iter(self.accumulator.unfinished), self.accumulator.next_number)
 
     def take_results(self) -> list[tuple[Batch, BatchResult]]:
@@ -224,7 +224,9 @@ class ProducerCore:
 
     @property
     def broken_by(self) -> PylogdError | None:
-        """Why the present transaction can't be committed, or no other one can be begun; None if neither is so."""
+        """The reason why the current transaction can't be committed, or no other one can begin; None if both are
+        possible.
+        """
         transactions = self._transactions
         return transactions.error if transactions is not None and transactions.is_broken else None
 
@@ -247,7 +249,7 @@ class ProducerCore:
     # Time
 
     def turn(self, now: float, *, seal_all: bool = False) -> list[Call]:
-        """Do what is due and return the requests to send.
+        """Do the due work, and return the requests to send.
 
         seal_all: somebody waits for all batches, or for space in the buffer.
         """
@@ -426,5 +428,5 @@ def check_partition(topic: str, partition: int, count: int) -> None:
 
 
 def not_in_time(topic: str) -> RequestTimedOut:
-    """Return the error for a topic whose metadata did not come within `max_block`."""
+    """Return the error for a topic whose metadata did not arrive within `max_block`."""
     return RequestTimedOut(f"no metadata of topic {topic!r} came within max_block")

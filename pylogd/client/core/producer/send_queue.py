@@ -1,4 +1,4 @@
-"""Decide which batches to send next, and what the answers mean.
+"""Decide which batches to send next, and how to handle the answers.
 
 Strategy: each partition has a queue: batches that wait, in order, and batches in flight. `take` makes requests: one to
 each broker that may get another one, with at most one batch of each queue. A batch that fails with a retriable error
@@ -42,8 +42,9 @@ _CONCURRENT_PAUSE = 0.02
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """The batches of one partition. `node` is the broker to which those in flight were sent. After an error nothing is
-    sent before `held_until`.
+    """The batches of one partition. node: the broker to which the batches in flight were sent.
+
+    held_until: after an error nothing is sent before this time.
     """
 
     waiting: list[Batch] = field(default_factory=list)
@@ -62,7 +63,7 @@ class PartitionQueue:
 
 @dataclass(slots=True)
 class BatchRequest:
-    """The batches of one request to a broker: at most one of each partition. call: until its outcome."""
+    """The batches of one request to a broker: at most one of each partition. call: until the outcome is known."""
 
     node: int
     batches: list[Batch]
@@ -163,7 +164,7 @@ class SendQueue:
     def take(
         self, now: float, leader_of: Callable[[TopicPartition], int | None], has_room: Callable[[int], bool]
     ) -> list[BatchRequest]:
-        """Return a request for each broker that may get one; [] if there is nothing more to send at the moment."""
+        """Return a request for each broker that may get one; [] if there is nothing to send at the moment."""
         requests: dict[int, BatchRequest] = {}
         sizes: dict[int, int] = {}
         transactions = self._transactions
@@ -241,7 +242,7 @@ class SendQueue:
         self._again(queue, batch, error, now, retriable=about_numbers or is_retriable(error))
 
     def unsent(self, batch: Batch, error: PylogdError, now: float) -> None:
-        """Note that a batch could not be sent at all: it has no leader, or there is no connection to the leader."""
+        """Record that a batch could not be sent: the partition has no leader, or the leader can't be reached."""
         queue = self._ended(batch)
         batch.error = error
         self._again(queue, batch, error, now, retriable=is_retriable(error))

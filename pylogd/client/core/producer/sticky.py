@@ -31,8 +31,10 @@ class StickyPartitions:
         late: Callable[[str], Collection[int]],
         rng: random.Random,
     ) -> None:
-        """`queued` has the number of batches without a result by partition, where there are any; `with_leader` returns
-        the partitions of a topic that have one, None if that is not known; `late` those that keep batches waiting.
+        """queued: the number of batches without a result, by partition.
+
+        with_leader: returns the partitions of a topic that have a leader, or None if that is unknown. late: partitions
+        whose batches have waited too long.
         """
         self._queued = queued
         self._adaptive = adaptive

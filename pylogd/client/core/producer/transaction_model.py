@@ -1,4 +1,4 @@
-"""What transactions work with: what error codes ask for, what the application waits for, and who the producer is.
+"""The values that transactions work with: reactions to error codes, operations of the application, the producer's id.
 
 The tables here are the only place that says what an error code means to a transactional producer.
 """
@@ -34,7 +34,7 @@ FINAL_FOR_BATCHES = _FINAL - {ErrorCode.INVALID_TXN_STATE} | {ErrorCode.PRODUCER
 
 
 class Action(Enum):
-    """What an error code asks for."""
+    """The reaction to an error code."""
 
     RETRY = "Send the request again, a little later."
     FIND = "Look up the coordinator, then send the request again."
@@ -51,14 +51,14 @@ class Operation:
     error: PylogdError | None = None
 
     def end(self, error: PylogdError | None = None) -> None:
-        """Set the result, unless there is one."""
+        """Set the result, unless it is set already."""
         if not self.done:
             self.done, self.error = True, error
 
 
 @dataclass(slots=True, eq=False)
 class PendingOffsets:
-    """Offsets to commit with the transaction, without those that are acknowledged."""
+    """Offsets to commit with the transaction that are not acknowledged yet."""
 
     left: dict[TopicPartition, OffsetAndMetadata]
     group: GroupMetadata
@@ -69,14 +69,14 @@ class OffsetsSource(Protocol):
     """A consumer, as far as its offsets can be committed by a transaction."""
 
     def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-        """Return the offsets behind the records that it has returned, and in whose name to commit them."""
+        """Return the offsets after the last returned records, and the group member that commits them."""
         ...
 
 
 def as_offsets(
     source: OffsetsSource | Offsets, group: GroupMetadata | None
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-    """Return offsets that were given, or those of a consumer, and in whose name to commit them. Raises ValueError."""
+    """Return given offsets, or a consumer's, with the group member that commits them. Raises ValueError."""
     if isinstance(source, Mapping):
         if group is None:
             raise ValueError("offsets need the group_metadata of the consumer that has read up to them")

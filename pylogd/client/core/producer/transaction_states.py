@@ -24,7 +24,7 @@ class TransactionState(Enum):
 
 
 class TransactionInput(Enum):
-    """What happens to a transactional producer."""
+    """An event of a transactional producer."""
 
     INITIALIZE = "The application uses the producer for the first time."
     ID_GIVEN = "InitProducerId was answered with a producer id and an epoch."

@@ -78,7 +78,10 @@ class Transactions:
         backoff: Callable[[], Backoff],
         guard: AbstractContextManager[Any],
     ) -> None:
-        """timeout: seconds after which the coordinator aborts a transaction. features: those that the cluster uses."""
+        """timeout: seconds after which the coordinator aborts a transaction.
+
+        features: returns the features of the cluster.
+        """
         self.transactional_id = transactional_id
         self.error: TransactionError | None = None
         self._owner = owner
@@ -155,7 +158,7 @@ class Transactions:
         return self._ready
 
     def begin(self) -> None:
-        """Begin a transaction. Raises TransactionError if one is open, or if there is no producer id yet."""
+        """Begin a transaction. Raises TransactionError if a transaction is open, or if there is no producer id yet."""
         if self.state is _State.FAILED:
             assert self.error is not None
             raise self.error
@@ -417,7 +420,7 @@ class Transactions:
         return 2 if self._features().get(requests.FEATURE, 0) >= 2 else 1
 
     def _refused(self, api: type[Any], endpoint: Endpoint | None, errors: list[ErrorCode], now: float) -> None:
-        """Do what the gravest of the error codes in the answer of an endpoint asks for."""
+        """React to the most severe of the error codes in an answer."""
         actions = {code: action_for(code, api, self.state, confirmed=self._confirmed) for code in errors}
         order = list(Action)
         code = max(actions, key=lambda code: order.index(actions[code]))
